@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: `make quickstart` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+OUT ?= quickstart
+
+.PHONY: quickstart test check bench clean
+
+quickstart: $(VENV)/.core
+	@mkdir -p $(OUT)
+	$(BIN)/fedspend plan examples/quickstart.toml --output $(OUT)/plan.json --plot $(OUT)/spending.png --force
+	$(BIN)/fedspend verify $(OUT)/plan.json
+	@echo "Open $(OUT)/spending.png"
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses auto
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --numprocesses auto
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/speed/plan.py
+
+clean:
+	rm -rf $(VENV) $(OUT)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) opacus torch
+	@touch $@

@@ -1,0 +1,37 @@
+"""Differentially private federated learning in which every participant sets a privacy budget.
+
+>>> import fedspend
+>>> plan = fedspend.plan([10.0, 20.0, 30.0], delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
+>>> fedspend.verify(plan).ok
+True
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedspend import accounting as accounting
+    from fedspend.planning import Plan as Plan
+    from fedspend.planning import plan as plan
+    from fedspend.verification import Verification as Verification
+    from fedspend.verification import verify as verify
+
+__version__ = "0.1.0"
+__all__ = ["Plan", "Verification", "__version__", "accounting", "plan", "verify"]
+
+# Imported on first use, so that `fedspend --help` answers before numpy is loaded.
+_HOME = {"Plan": "planning", "plan": "planning", "Verification": "verification", "verify": "verification"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"fedspend.{_HOME[name]}"), name)
+    if name == "accounting":
+        return import_module("fedspend.accounting")
+    raise AttributeError(f"module 'fedspend' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,293 @@
+"""Noise for a budget: found with tabulated curves, sealed with the exact kernel.
+
+Guarantee: what `seal` returns spends at most its budget, read at the stated order with the exact kernel, and misses it by less than
+1e-7 of it. `solve` alone only steers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.accounting.conversion import check_delta, conversion_cost
+from fedspend.accounting.curves import Curve, curve
+from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, FloatArray, check_orders, exact_rdp_at
+from fedspend.accounting.roots import safe_roots
+from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_LOW, _HIGH = float(np.log(NOISE_RANGE[0])), float(np.log(NOISE_RANGE[1]))
+_SAFETY = 1e-8  # share of the budget left over, far above the kernel's own error
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Smallest noise found, its logarithm, and the column of the order at which the budget binds."""
+
+    log_noise: FloatArray
+    binding: IntArray
+
+
+def solve(
+    spending: Curve,
+    repeats: float,
+    already: FloatArray,
+    budget: FloatArray,
+    start: FloatArray,
+    log_shape: FloatArray | None = None,
+    columns: slice = slice(None),
+    tolerance: float = 1e-9,
+) -> Solution:
+    """Smallest noise with `min_a [already_a + repeats * rdp_a(noise)] <= budget`, for many budgets at once.
+
+    `already` (n, orders) holds the conversion cost and past spending. With `log_shape`, a round each, the rounds use
+    `noise * shape_t` instead of one common noise. At each step the gap is read at the order that is best at that noise: its sign is
+    that of the minimum over all orders, so no search over orders is needed.
+    """
+    binding = np.zeros(budget.size, dtype=np.int64)
+    room = budget[:, None] - already
+
+    def gap(log_noise: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        value, slope = _total(spending, log_noise, log_shape, columns)
+        room_here = room if rows.size == budget.size else room[rows]
+        value *= repeats
+        best = (value - room_here).argmin(axis=1)
+        cells = (np.arange(rows.size), best)
+        binding[rows] = best
+        r, target = value[cells], room_here[cells]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(target > 0, np.log(r / target), np.inf), repeats * slope[cells] / r
+
+    return Solution(safe_roots(gap, start, _LOW, _HIGH, tolerance), binding)
+
+
+def _total(
+    spending: Curve, log_noise: FloatArray, log_shape: FloatArray | None, columns: slice
+) -> tuple[FloatArray, FloatArray]:
+    if log_shape is None:
+        return spending.rdp_and_slope(log_noise, columns)
+    value, slope = spending.rdp_and_slope(log_noise + log_shape[0], columns)
+    for shift in log_shape[1:]:
+        more, more_slope = spending.rdp_and_slope(log_noise + shift, columns)
+        value, slope = value + more, slope + more_slope
+    return value, slope
+
+
+def first_guess(budget: FloatArray, delta: float, rate: float, rounds: int) -> FloatArray:
+    """log of a noise to start `solve` from: the closed form of an unsampled Gaussian with `rate` times the sensitivity."""
+    log_delta = -np.log(delta)
+    zcdp = (np.sqrt(budget + log_delta) - np.sqrt(log_delta)) ** 2
+    return np.clip(np.log(np.maximum(rate * np.sqrt(rounds / (2 * zcdp)), 1.0)), _LOW, _HIGH)
+
+
+def check_feasible(budget: FloatArray, already: FloatArray) -> None:
+    """Refuse a budget that even infinite noise would overspend at these orders."""
+    floor = already.min(axis=-1)
+    bad = ~(budget > floor * (1 + 1e-6))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise InvalidInput(
+            f"epsilon {budget[at]:g} cannot be met by any noise: at this delta and these orders the smallest possible epsilon is "
+            f"{np.broadcast_to(floor, budget.shape)[at]:.3g}; raise epsilon or delta"
+        )
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """Schedules that are certified at one order each."""
+
+    noise: FloatArray  # (rounds, n)
+    epsilon: FloatArray  # (n,) exact at `order`, at most the budget
+    order: FloatArray  # (n,)
+
+
+def seal(
+    noise: FloatArray,
+    rate: FloatArray,
+    adjustable: BoolArray,
+    budget: FloatArray,
+    binding: IntArray,
+    orders: FloatArray,
+    delta: float,
+    repeats: int = 1,
+) -> Sealed:
+    """Scale the adjustable rounds of each schedule (rounds, n) until it spends its budget exactly, by the exact kernel.
+
+    The result is read at the schedule's binding order alone, which is an upper bound on what all orders together would read. With
+    `repeats`, the whole schedule runs that often.
+    """
+    order = orders[binding]
+    cost = conversion_cost(orders, delta)[binding]
+    runs = Runs.of(noise, rate, repeats)
+    scaled = adjustable[runs.round, runs.schedule]
+    fixed = runs.total(runs.rdp(order, ~scaled))
+    target = budget * (1 - _SAFETY) - cost - fixed
+
+    movable = np.flatnonzero((np.bincount(runs.schedule[scaled], minlength=budget.size) > 0) & (target > 0))
+    scaled &= np.isin(runs.schedule, movable)
+
+    def gap(x: FloatArray, rows: IntArray) -> tuple[FloatArray, None]:
+        log_scale[movable[rows]] = x
+        wanted = np.zeros(budget.size, dtype=bool)
+        wanted[movable[rows]] = True
+        spent = runs.total(runs.rdp(order, scaled & wanted[runs.schedule], log_scale))
+        return np.log(spent[movable[rows]] / target[movable[rows]]), None
+
+    log_scale = np.zeros(budget.size)
+    log_scale[movable] = np.nan_to_num(safe_roots(gap, log_scale[movable], -20.0, 20.0, tolerance=_SAFETY))
+    sealed_noise = np.where(adjustable, np.clip(noise * np.exp(log_scale), *NOISE_RANGE), noise)
+    claim = Runs.of(sealed_noise, rate, repeats).epsilon_at(order, cost)
+    over = ~(claim <= budget)
+    if over.any():
+        at = int(np.flatnonzero(over)[0])
+        raise Refused(f"a schedule for epsilon {budget[at]:g} came out at {claim[at]:.9g}: refusing to make a plan that overspends")
+    return Sealed(sealed_noise, claim, order)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Stretches of rounds in which a schedule keeps its rate and noise: what has to be accounted only once."""
+
+    round: IntArray  # first round of the stretch
+    schedule: IntArray
+    rounds: IntArray  # its length
+    rate: FloatArray
+    noise: FloatArray
+    schedules: int
+
+    @classmethod
+    def of(cls, noise: FloatArray, rate: FloatArray, repeats: int = 1) -> Runs:
+        begins = np.ones(noise.shape, dtype=bool)
+        begins[1:] = (noise[1:] != noise[:-1]) | (rate[1:] != rate[:-1])
+        schedule, first = np.nonzero(begins.T)
+        ends = np.append(first[1:], 0)
+        ends[np.append(schedule[1:] != schedule[:-1], True)] = noise.shape[0]
+        return cls(first, schedule, repeats * (ends - first), rate[first, schedule], noise[first, schedule], noise.shape[1])
+
+    def rdp(self, order: FloatArray, where: BoolArray | None = None, log_scale: FloatArray | None = None) -> FloatArray:
+        """Divergence of each stretch at its schedule's order, zero outside `where`."""
+        wanted = np.flatnonzero(np.ones(self.round.size, dtype=bool) if where is None else where)
+        noise = self.noise[wanted]
+        if log_scale is not None:
+            noise = np.clip(noise * np.exp(log_scale[self.schedule[wanted]]), *NOISE_RANGE)
+        out = np.zeros(self.round.size)
+        out[wanted] = self.rounds[wanted] * exact_rdp_at(self.rate[wanted], noise, order[self.schedule[wanted]])
+        return out
+
+    def total(self, per_run: FloatArray) -> FloatArray:
+        return np.bincount(self.schedule, weights=per_run, minlength=self.schedules)
+
+    def epsilon_at(self, order: FloatArray, cost: FloatArray) -> FloatArray:
+        return np.maximum(self.total(self.rdp(order)) + cost, 0.0)
+
+
+def noise_multiplier(
+    epsilon: Any,
+    delta: float,
+    sampling_rate: float,
+    rounds: int,
+    accountant: str = "rdp",
+    orders: Any = None,
+) -> Any:
+    """The smallest noise multiplier with which `rounds` rounds at `sampling_rate` stay within each epsilon.
+
+    One epsilon or an array of any shape. Never too low, and right to 1e-6. A budget that would ask for less noise than 0.05 gets 0.05.
+
+    >>> round(noise_multiplier(10.0, 1e-5, 0.9, 25), 3)
+    2.424
+    """
+    budget = check_epsilons(epsilon)
+    delta, rate, rounds = check_delta(delta), check_rate("sampling_rate", sampling_rate), whole_number("rounds", rounds, 1)
+    distinct, where = np.unique(budget.ravel(), return_inverse=True)
+    if accountant == "pld":
+        from fedspend.accounting.pld import uniform_noise
+
+        noise = np.array([uniform_noise(float(e), delta, rate, rounds) for e in distinct])
+    elif accountant == "rdp":
+        alpha = tuple(check_orders(ORDERS if orders is None else orders).tolist())
+        noise = uniform(distinct, delta, rate, rounds, alpha).noise[0]
+    else:
+        raise InvalidInput(f"accountant must be 'rdp' or 'pld', got {accountant!r}")
+    result = noise[where].reshape(budget.shape)
+    return float(result) if result.ndim == 0 else result
+
+
+def uniform(budget: FloatArray, delta: float, rate: float, rounds: int, orders: tuple[float, ...]) -> Sealed:
+    """One constant noise per budget; the result holds a single round that stands for all."""
+    alpha = np.asarray(orders)
+    check_feasible(budget, conversion_cost(alpha, delta))
+    noise, binding = np.empty(budget.size), np.empty(budget.size, dtype=np.int64)
+    for band in bands(budget, delta, rate, rounds, orders):
+        cost = np.broadcast_to(conversion_cost(alpha, delta)[band.columns], (band.rows.size, band.width))
+        found = solve(curve(rate, orders), float(rounds), cost, budget[band.rows], band.start, columns=band.columns)
+        noise[band.rows], binding[band.rows] = np.exp(found.log_noise), found.binding + band.columns.start
+    one = np.ones((1, budget.size))
+    return seal(one * noise, one * rate, one > 0, budget, binding, alpha, delta, rounds)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Budgets that are near each other, and the slice of orders that can matter for them."""
+
+    rows: IntArray
+    columns: slice
+    start: FloatArray  # log of a noise near the uniform one
+
+    @property
+    def width(self) -> int:
+        return int(self.columns.stop - self.columns.start)
+
+
+def bands(
+    budget: FloatArray, delta: float, rate: float, rounds: int, orders: tuple[float, ...], margin: int = 2, size: int = 512
+) -> list[Band]:
+    """Cut the budgets into bands by size, so that each needs a few orders and not all of them.
+
+    Which orders matter is learnt by solving for a few hundred of the budgets with all orders. Leaving an order out is safe
+    (fewer orders read higher), so a band that is too narrow costs a little budget, never privacy.
+    """
+    by_size = np.argsort(budget, kind="stable")
+    everything = slice(0, len(orders))
+    if budget.size <= size:
+        return [Band(by_size, everything, first_guess(budget[by_size], delta, rate, rounds))]
+    picks = np.unique(np.linspace(0, budget.size - 1, min(400, budget.size)).astype(np.int64))
+    sample = budget[by_size[picks]]
+    cost = np.broadcast_to(conversion_cost(orders, delta), (sample.size, len(orders)))
+    found = solve(curve(rate, orders), float(rounds), cost, sample, first_guess(sample, delta, rate, rounds))
+    start = np.interp(np.log(budget[by_size]), np.log(sample), found.log_noise)
+    out = []
+    for first in range(0, budget.size, size):
+        rows = by_size[first : first + size]
+        near = found.binding[np.searchsorted(picks, first, "right") - 1 : np.searchsorted(picks, first + rows.size) + 1]
+        columns = slice(max(0, int(near.min()) - margin), min(len(orders), int(near.max()) + margin + 1))
+        out.append(Band(rows, columns, start[first : first + size]))
+    return out
+
+
+def check_epsilons(epsilon: Any) -> FloatArray:
+    """Budgets as a float array, each positive and finite."""
+    try:
+        budget = np.asarray(epsilon, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"epsilon must be a number or an array of numbers, got {epsilon!r}") from None
+    if budget.size == 0:
+        raise InvalidInput("epsilon is empty: give at least one budget")
+    bad = ~(np.isfinite(budget) & (budget > 0))
+    if bad.any():
+        at = int(np.flatnonzero(bad.ravel())[0])
+        where = f" (client number {at + 1})" if budget.size > 1 else ""
+        raise InvalidInput(f"epsilon must be positive and finite, got {float(budget.ravel()[at])!r}{where}")
+    return budget
+
+
+def check_rate(name: str, rate: Any) -> float:
+    """A sampling rate in (0, 1]."""
+    value = finite_number(name, rate)
+    if not 0 < value <= 1:
+        raise InvalidInput(f"{name} must lie in (0, 1], got {rate!r}")
+    return value

@@ -1,0 +1,155 @@
+"""The `fedspend` command: parses, dispatches, and turns every failure into one line on stderr and an exit code.
+
+0 done, 1 refused or failed verification, 2 bad input, 130 interrupted. Help imports nothing but the standard library: commands load numpy,
+rich and the rest inside their `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from fedspend.cli import plan, verify
+from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
+
+COMMANDS = {"plan": plan, "verify": verify}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises instead of printing its usage and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidInput(f"{message}; see {self.prog} --help")
+
+
+class Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from fedspend import __version__
+
+        print(f"fedspend {__version__}")
+        parser.exit()
+
+
+def build_parser() -> tuple[Parser, dict[str, Parser]]:
+    top = Parser(
+        prog="fedspend",
+        description="Differentially private federated learning in which every participant sets a privacy budget.",
+        epilog="fedspend COMMAND --help explains a command.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    parsers = {}
+    for name, module in COMMANDS.items():
+        parser = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(parser)
+        parsers[name] = parser
+    return top, parsers
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    top, parsers = build_parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in parsers:
+        raise InvalidInput(f"unknown command {argv[0]!r}; {nearest(argv[0], parsers)}")
+    args, extra = top.parse_known_args(argv)
+    if args.command is None:
+        raise InvalidInput("no command; the commands are " + ", ".join(parsers) + "; see fedspend --help" if not extra else unknown(extra[0], top))
+    if extra:
+        raise InvalidInput(unknown(extra[0], parsers[args.command]))
+    return args
+
+
+def unknown(argument: str, parser: argparse.ArgumentParser) -> str:
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r}; see {parser.prog} --help"
+    flag = argument.partition("=")[0]
+    return f"unknown option {flag!r}; {nearest(flag, [option for action in parser._actions for option in action.option_strings])}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        with short_warnings():
+            args = parse(sys.argv[1:] if argv is None else argv)
+            code: int = COMMANDS[args.command].run(args)
+            sys.stdout.flush()
+        return code
+    except SystemExit as leaving:  # --help and --version
+        return int(leaving.code or 0)
+    except FedspendError as error:
+        return complain(str(error), error.exit_code)
+    except BrokenPipeError:  # the reader of our output left: `fedspend plan ... | head`
+        silence_stdout()
+        return 141
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            return complain(explain(error), 2)
+        silence_stdout()
+        return complain(f"cannot write the output: {error.strerror or error}", 2)
+    except MemoryError:
+        return complain("out of memory; plan fewer clients or rounds at a time", 2)
+    except KeyboardInterrupt:
+        return complain("interrupted; nothing was written", 130)
+
+
+def explain(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"cannot use {os.fsdecode(error.filename)!r}: {reason}" if error.filename is not None else reason
+
+
+def complain(message: str, code: int) -> int:
+    print(f"fedspend: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+def one_line(message: str) -> str:
+    """No line breaks, and no control characters that a file name could smuggle into the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
+
+
+@contextlib.contextmanager
+def short_warnings() -> Iterator[None]:
+    """Our own warnings as one line each, said once; others as Python shows them."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_short(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+            if not issubclass(category, FedspendWarning):
+                show(message, category, *rest, **named)
+            elif str(message) not in said:
+                said.add(str(message))
+                print(f"warning: {one_line(str(message))}", file=sys.stderr)
+
+        warnings.showwarning = show_short
+        warnings.simplefilter("always", FedspendWarning)
+        yield
+
+
+def silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,362 @@
+"""The plan: a frozen table, made before training, of every client's sampling rate, clip and noise in every round.
+
+Guarantee: a plan depends on budgets and public parameters only, never on data, so making, saving and showing one costs no privacy. A client
+that follows its column of the plan, with zero-out adjacency and hidden participation, has spent at most `Plan.epsilon` at `Plan.delta`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspend import policies
+from fedspend.accounting.calibration import check_epsilons, check_rate
+from fedspend.accounting.conversion import check_delta, conversion_cost
+from fedspend.accounting.curves import curve
+from fedspend.accounting.rdp import ORDERS, FloatArray, check_orders, rdp
+from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
+from fedspend.schedules import TABLES, VALUES, Schedules
+
+ADJACENCY = "zero-out: one client's whole contribution becomes zero; roster, budgets and plan stay fixed"
+ACCOUNTANTS = ("rdp", "pld")
+MAX_EXACT_SCHEDULES = 4096
+BUDGET_ROUNDING = 5e-4
+OBSERVER = "other clients and the public, who see every released model and do not see who took part"
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Plan:
+    """Schedules for all clients, the claim for each, and what is needed to check it."""
+
+    clients: tuple[str, ...]
+    budget: FloatArray
+    schedules: Schedules
+    delta: float
+    clip: float
+    accountant: str
+    orders: tuple[float, ...]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        *,
+        clients: Sequence[str],
+        budget: Any,
+        schedules: Schedules,
+        delta: float,
+        clip: float,
+        accountant: str,
+        orders: Sequence[float],
+        parameters: dict[str, Any],
+        **wide: Any,
+    ) -> None:
+        """`wide` takes `noise_multiplier`, `sampling_rate`, `clip_norm` (rounds, clients), `epsilon` and `order` (clients,) to put in
+        place of what `schedules` holds; so does `dataclasses.replace`."""
+        unknown = set(wide) - set(TABLES + VALUES)
+        if unknown:
+            raise TypeError(f"Plan has no field {sorted(unknown)[0]!r}")
+        budget = np.array(budget, dtype=np.float64)
+        budget.flags.writeable = False
+        values = {
+            "clients": tuple(clients),
+            "budget": budget,
+            "schedules": schedules.with_wide(**wide) if wide else schedules,
+            "delta": float(delta),
+            "clip": float(clip),
+            "accountant": accountant,
+            "orders": tuple(float(a) for a in orders),
+            "parameters": parameters,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        check_plan(self)
+
+    # The public view: rounds x clients.
+    @property
+    def noise_multiplier(self) -> FloatArray:
+        return self.schedules.wide("noise_multiplier")
+
+    @property
+    def sampling_rate(self) -> FloatArray:
+        return self.schedules.wide("sampling_rate")
+
+    @property
+    def clip_norm(self) -> FloatArray:
+        return self.schedules.wide("clip_norm")
+
+    @property
+    def epsilon(self) -> FloatArray:
+        """Claimed epsilon of each client at `delta`."""
+        return self.schedules.wide("epsilon")
+
+    @property
+    def rounds(self) -> int:
+        return self.schedules.rounds
+
+    @property
+    def policy(self) -> str:
+        return str(self.parameters["policy"])
+
+    @cached_property
+    def round_noise(self) -> FloatArray:
+        """s_t, the harmonic mean of the clients' noise multipliers: the noise added in round t has deviation `clip * s_t`."""
+        return harmonic_mean(self.schedules.noise_multiplier, self.schedules.clients_of)
+
+    @cached_property
+    def round_rate(self) -> FloatArray:
+        """Mean sampling rate of each round: the sum of updates is divided by `clients * round_rate`."""
+        weights = self.schedules.clients_of
+        mean: FloatArray = (self.schedules.sampling_rate * weights).sum(axis=1) / weights.sum()
+        return mean
+
+    def spent(self) -> FloatArray:
+        """Cumulative epsilon after each round, (rounds, clients), read at the plan's orders (or by PLD where the plan is by PLD)."""
+        return self.spent_by_schedule()[:, self.schedules.of_client]
+
+    def spent_by_schedule(self) -> FloatArray:
+        """The same, (rounds, schedules)."""
+        return self._spent
+
+    @cached_property
+    def _spent(self) -> FloatArray:
+        noise, rate = self.schedules.noise_multiplier, self.schedules.sampling_rate
+        if self.accountant == "pld":
+            from fedspend.accounting.pld import cumulative_epsilon
+
+            return cumulative_epsilon(noise, rate, self.delta)
+        return cumulative_epsilon_rdp(noise, rate, self.delta, self.orders)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over the plan's content. It shows that a file is what was saved; it is no signature."""
+        from fedspend.plan_file import content_hash
+
+        return content_hash(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON; gzip-compressed if the name ends in `.gz`. Written whole or not at all."""
+        from fedspend.plan_file import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan; refuses a file that is malformed or was altered."""
+        from fedspend.plan_file import load
+
+        return load(Path(path))
+
+    def replace(self, **changes: Any) -> Plan:
+        """A plan with some fields changed; `noise_multiplier`, `sampling_rate`, `clip_norm`, `epsilon` are taken per client."""
+        import dataclasses
+
+        return dataclasses.replace(self, **changes)
+
+
+def harmonic_mean(noise: FloatArray, clients_of: Any) -> FloatArray:
+    """`(1/N sum_n 1/sigma_n)^-1` per round, over clients."""
+    mean: FloatArray = clients_of.sum() / (clients_of / noise).sum(axis=1)
+    return mean
+
+
+def cumulative_epsilon_rdp(noise: FloatArray, rate: FloatArray, delta: float, orders: tuple[float, ...]) -> FloatArray:
+    """Epsilon after each round of each schedule, (rounds, schedules), by composing Rényi curves."""
+    cost = conversion_cost(orders, delta)
+    begins = np.ones(noise.shape, dtype=bool)
+    begins[1:] = (noise[1:] != noise[:-1]) | (rate[1:] != rate[:-1])
+    exact = int(begins.sum()) <= 2000  # beyond, tabulated curves: the same to 1e-4 or better, and a thousand times faster
+    out = np.empty(noise.shape)
+    for first in range(0, noise.shape[1], 256):
+        block = slice(first, first + 256)
+        spent, current = (np.zeros((noise[:, block].shape[1], len(orders))) for _ in range(2))
+        for t in range(noise.shape[0]):
+            rows = np.flatnonzero(begins[t, block])
+            q, sigma = rate[t, block][rows], noise[t, block][rows]
+            if exact and rows.size:
+                current[rows] = rdp(q, sigma, orders)
+            for value in () if exact else np.unique(q):
+                mine = q == value
+                current[rows[mine]] = curve(float(value), orders).rdp(np.log(sigma[mine]))
+            spent += current
+            out[t, block] = np.maximum((spent + cost).min(axis=1), 0.0)
+    return out
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan whose parts do not fit together. That it keeps its promise is for `verify` to say."""
+    s, clients = plan.schedules, len(plan.clients)
+    shape = (s.rounds, s.count)
+    if not (s.rounds >= 1 and s.count >= 1 and clients >= 1):
+        raise InvalidInput("a plan needs at least one round and one client")
+    if not all(getattr(s, name).shape == shape for name in TABLES) or not all(getattr(s, name).shape == shape[1:] for name in VALUES):
+        raise InvalidInput(f"the plan's tables must all be {shape[0]} rounds x {shape[1]} schedules")
+    if plan.budget.shape != (clients,) or s.of_client.shape != (clients,):
+        raise InvalidInput(f"the plan lists {clients} clients, {plan.budget.size} budgets and {s.of_client.size} schedule numbers")
+    if not (s.of_client.min() >= 0 and s.of_client.max() < s.count):
+        raise InvalidInput(f"the plan has {s.count} schedules, but a client follows number {int(s.of_client.max())}")
+    check_client_ids(plan.clients)
+    check_epsilons(plan.budget)
+    check_delta(plan.delta)
+    check_orders(plan.orders)
+    if not (np.isfinite(plan.clip) and plan.clip > 0):
+        raise InvalidInput(f"clip must be positive and finite, got {plan.clip!r}")
+    if plan.accountant not in ACCOUNTANTS:
+        raise InvalidInput(f"accountant must be one of {', '.join(ACCOUNTANTS)}; got {plan.accountant!r}")
+    if not isinstance(plan.parameters.get("policy"), str):
+        raise InvalidInput("the plan's parameters name no policy")
+    for name in TABLES:
+        array = getattr(s, name)
+        if not np.all(np.isfinite(array) & (array > 0)):
+            raise InvalidInput(f"{name} must be positive and finite everywhere in a plan")
+    if not np.all(s.sampling_rate <= 1):
+        raise InvalidInput(f"sampling_rate must be at most 1, got {float(s.sampling_rate.max())!r}")
+    if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0) & np.isfinite(s.order)):
+        raise InvalidInput("every claimed epsilon must be finite and not negative")
+
+
+def check_client_ids(clients: Sequence[str]) -> None:
+    """Client ids are non-empty and distinct."""
+    seen: set[str] = set()
+    for name in clients:
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidInput(f"client ids must be non-empty strings, got {name!r}")
+        if name in seen:
+            raise InvalidInput(f"client id {name!r} appears twice; every client needs its own")
+        seen.add(name)
+
+
+def plan(
+    epsilons: Any,
+    *,
+    delta: float,
+    rounds: int,
+    rate: float,
+    policy: str | None = None,
+    saving_rate: Any = None,
+    transition: Any = None,
+    clip: float = 1.0,
+    accountant: str = "rdp",
+    weights: Any = None,
+    clients: Sequence[str] | None = None,
+    method: str | None = None,
+    progress: policies.Progress | None = None,
+) -> Plan:
+    """Make the whole schedule for one budget per client, spending every budget exactly.
+
+    `epsilons`, `saving_rate` and `transition` are one value for all or one per client. Without a policy, a saving rate means
+    `spend-as-you-go` (transition: the middle round) and none means `uniform`.
+
+    >>> made = plan([10.0] * 34 + [20.0] * 43 + [30.0] * 23, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
+    >>> made.noise_multiplier.shape, [round(float(x), 3) for x in made.noise_multiplier[[0, -1], 0]]
+    ((25, 100), [2.424, 1.967])
+    """
+    budget = np.atleast_1d(check_epsilons(epsilons))
+    if budget.ndim != 1:
+        raise InvalidInput(f"epsilons must be a number or a list, got an array of shape {budget.shape}")
+    if clients is not None and budget.size == 1 and np.ndim(epsilons) == 0:
+        budget = np.full(len(clients), budget[0])
+    ids = tuple(str(n) for n in range(budget.size)) if clients is None else tuple(clients)
+    if len(ids) != budget.size:
+        raise InvalidInput(f"there must be one budget per client: got {budget.size} for {len(ids)} clients")
+    check_client_ids(ids)
+    terms = policies.Terms(check_delta(delta), check_rate("rate", rate), whole_number("rounds", rounds, 1), ORDERS)
+    clip = finite_number("clip", clip)
+    if not clip > 0:
+        raise InvalidInput(f"clip must be positive, got {clip!r}")
+    if accountant not in ACCOUNTANTS:
+        raise InvalidInput(f"accountant must be one of {', '.join(ACCOUNTANTS)}; got {accountant!r}")
+    chosen = policies.policy_for(method, policy, saves=saving_rate is not None, weighted=weights is not None)
+    saving, switch = _saving_terms(chosen, terms, saving_rate, transition, budget.size)
+    if weights is not None and chosen not in policies.WEIGHTED:
+        raise InvalidInput(f"weights are for the policies {' and '.join(policies.WEIGHTED)}, not for {chosen!r}; drop one of the two")
+    shares = policies.round_weights(chosen, weights, terms.rounds) if chosen in policies.WEIGHTED else np.ones(terms.rounds)
+    if terms.delta >= 1 / budget.size:
+        warnings.warn(
+            f"delta {terms.delta:g} is at or above 1/clients = {1 / budget.size:g}: it allows giving away one client whole; "
+            "choose a smaller delta",
+            FedspendWarning,
+            stacklevel=2,
+        )
+
+    target, rounding = _shared_targets(budget, saving, switch)
+    triples, of_client = np.unique(np.stack([target, saving, switch]), axis=1, return_inverse=True)
+    spending = policies.spend(chosen, terms, triples[0], triples[1], triples[2].astype(np.int64), shares, progress)
+    if accountant == "pld":
+        from fedspend.accounting.pld import fit
+
+        spending = fit(spending, np.full_like(triples[0], triples[0].min()) if chosen == "strictest" else triples[0], terms, progress)
+    of_client = of_client.reshape(-1)
+    s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=triples.shape[1]))
+    schedules = Schedules(
+        noise_multiplier=spending.noise,
+        sampling_rate=spending.rate,
+        clip_norm=clip * s_t[:, None] / spending.noise,
+        epsilon=spending.epsilon,
+        order=spending.order,
+        of_client=of_client,
+    )
+    parameters: dict[str, Any] = {"policy": chosen, "rate": terms.rate, "budget_rounding": rounding}
+    if method is not None:
+        parameters["method"] = method
+    if chosen in policies.WEIGHTED:
+        parameters["weights"] = shares.tolist()
+    return Plan(
+        clients=ids,
+        budget=budget,
+        schedules=schedules,
+        delta=terms.delta,
+        clip=clip,
+        accountant=accountant,
+        orders=terms.orders,
+        parameters=parameters,
+    )
+
+
+def _saving_terms(policy: str, terms: policies.Terms, saving_rate: Any, transition: Any, clients: int) -> tuple[FloatArray, FloatArray]:
+    """Saving rate and transition round of every client; neutral values for policies that do not save."""
+    if policy not in policies.SAVING:
+        given = "saving_rate" if saving_rate is not None else "transition" if transition is not None else None
+        if given is not None:
+            warnings.warn(f"{given} has no effect under policy {policy!r}", FedspendWarning, stacklevel=3)
+        return np.full(clients, terms.rate), np.ones(clients)
+    if saving_rate is None:
+        raise InvalidInput(f"policy {policy!r} needs a saving rate: the lower sampling rate of the rounds before the transition")
+    saving = _per_client("saving_rate", saving_rate, clients)
+    bad = ~((saving > 0) & (saving <= terms.rate))
+    if bad.any():
+        raise InvalidInput(f"saving_rate must lie in (0, {terms.rate:g}], at most the rate; got {float(saving[bad][0])!r}")
+    switch = _per_client("transition", terms.rounds // 2 + 1 if transition is None else transition, clients)
+    bad = ~((switch >= 1) & (switch <= terms.rounds) & (switch == np.floor(switch)))
+    if bad.any():
+        raise InvalidInput(f"transition must be a round from 1 to {terms.rounds}; got {float(switch[bad][0]):g}")
+    # Nothing is saved at the full rate or before round 1: the same schedule as uniform, so share its storage.
+    saving = np.where(switch == 1, terms.rate, saving)
+    return saving, np.where(saving == terms.rate, 1.0, switch)
+
+
+def _per_client(name: str, value: Any, clients: int) -> FloatArray:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} must be a number or one number per client, got {value!r}") from None
+    if array.shape not in ((), (1,), (clients,)):
+        raise InvalidInput(f"{name} must be one number or one per client: got {array.size} for {clients} clients")
+    return np.array(np.broadcast_to(array, (clients,)))
+
+
+def _shared_targets(budget: FloatArray, saving: FloatArray, switch: FloatArray) -> tuple[FloatArray, float]:
+    """The epsilon to plan for: the budget itself, or, among very many distinct ones, the budget rounded down by at most 0.05%.
+
+    Rounding bounds the size of the plan, the time to make it and the time to verify it, however many clients there are.
+    """
+    if np.unique(np.stack([budget, saving, switch]), axis=1).shape[1] <= MAX_EXACT_SCHEDULES:
+        return budget, 0.0
+    # The lower neighbour on a geometric grid; the last digits of exp(log x) must not push it above the budget.
+    grid = np.exp(np.floor(np.log(budget) / BUDGET_ROUNDING) * BUDGET_ROUNDING)
+    return np.minimum(grid, budget), BUDGET_ROUNDING

@@ -1,0 +1,117 @@
+"""A plan seen by groups of clients, small enough for a table or a plot.
+
+A group is a label that the clients came with, or a distinct budget; where there would be too many, clients are put into bands of about equal
+size by budget. Clients of a group may differ, so everything is a track of lowest, mean (over clients) and highest value by round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.planning import Plan
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+MOST_GROUPS = 12
+BANDS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """Lowest, mean and highest value over the clients of a group: one number each per round, or a single one."""
+
+    low: FloatArray
+    mean: FloatArray
+    high: FloatArray
+
+    def at(self, index: int) -> tuple[float, float, float]:
+        return float(self.low[index]), float(self.mean[index]), float(self.high[index])
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTracks:
+    """One group of clients; `budget` and `unspent` (a part of the budget) have one entry, the others one per round."""
+
+    label: str
+    clients: int
+    budget: Track
+    unspent: Track
+    noise: Track
+    rate: Track
+    clip: Track
+    spent: Track
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """Which clients make up each group. `banded` tells that labels or budgets were too many to show one by one."""
+
+    labels: tuple[str, ...]
+    members: tuple[IntArray, ...]
+    banded: bool
+
+
+def group_clients(plan: Plan, labels: Sequence[str] | None = None, most: int = MOST_GROUPS, bands: int = BANDS) -> Grouping:
+    """By label if there are any, else by budget; more than `most` of them become `bands` bands by budget."""
+    if labels is not None:
+        names, of_client = np.unique(np.asarray(labels, dtype=object), return_inverse=True)
+        if len(names) <= most:
+            # In order of the strictest budget in each, as the groups by budget are.
+            strictest = [float(plan.budget[of_client == n].min()) for n in range(len(names))]
+            order = sorted(range(len(names)), key=lambda n: (strictest[n], names[n]))
+            return Grouping(tuple(str(names[n]) for n in order), tuple(np.flatnonzero(of_client == n) for n in order), False)
+    distinct, of_client = np.unique(plan.budget, return_inverse=True)
+    banded = len(distinct) > most
+    if banded:
+        edges = np.unique(np.quantile(plan.budget, np.linspace(0, 1, bands + 1)[1:-1]))
+        _, of_client = np.unique(np.searchsorted(edges, plan.budget, side="left"), return_inverse=True)
+    members = tuple(np.flatnonzero(of_client == n) for n in range(int(of_client.max()) + 1))
+    return Grouping(tuple(budget_label(plan.budget[rows]) for rows in members), members, banded)
+
+
+def budget_label(budgets: FloatArray) -> str:
+    low, high = f"{budgets.min():.4g}", f"{budgets.max():.4g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def group_tracks(plan: Plan, grouping: Grouping) -> list[GroupTracks]:
+    """The tracks of every group."""
+    s = plan.schedules
+    spent = plan.spent_by_schedule()
+    final = spent[-1][s.of_client]
+    result = []
+    for label, rows in zip(grouping.labels, grouping.members, strict=True):
+        schedules, count = np.unique(s.of_client[rows], return_counts=True)
+        tables = {"noise": s.noise_multiplier, "rate": s.sampling_rate, "clip": s.clip_norm, "spent": spent}
+        tracks = {name: track(table[:, schedules], count) for name, table in tables.items()}
+        ones = np.ones(rows.size)
+        budget = track(plan.budget[rows][None, :], ones)
+        unspent = track(1 - (final[rows] / plan.budget[rows])[None, :], ones)
+        result.append(GroupTracks(label, rows.size, budget, unspent, **tracks))
+    return result
+
+
+def track(table: FloatArray, weights: npt.NDArray[np.generic]) -> Track:
+    """Lowest, weighted mean and highest over the columns of (rounds, columns)."""
+    low, high = table.min(axis=1), table.max(axis=1)
+    # A mean of equal numbers can differ from them in the last digit; it must not.
+    return Track(low, np.clip(np.average(table, axis=1, weights=weights), low, high), high)
+
+
+def quarters(rounds: int) -> list[int]:
+    """The rounds (counted from 1) that end the four quarters of training.
+
+    >>> quarters(25), quarters(2)
+    ([6, 12, 18, 25], [1, 1, 1, 2])
+    """
+    return [max(1, rounds * k // 4) for k in (1, 2, 3, 4)]
+
+
+def landmarks(rounds: int) -> list[int]:
+    """The first, middle and last round, counted from 1."""
+    return [1, rounds // 2 + 1, rounds]
