@@ -166,9 +166,7 @@ def one_source_of_budgets(privacy: dict[str, Any], origins: Mapping[str, str], o
                 del privacy[key]
     elif len(given) > 1:
         first, second = given[:2]
-        raise InvalidInput(
-            f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one of them"
-        )
+        raise InvalidInput(f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one of them")
 
 
 def lookup(known: Mapping[str, Any], name: str, kind: str, inside: str, where: str) -> Any:

@@ -24,7 +24,7 @@ class Key:
     table: Mapping[str, Key] | None = None
 
 
-# --- readers ----------------------------------------------------------------------------------------------------------------------
+# --- readers --------------------------------------------------------------------------------------------------------------------
 
 
 def require(good: bool) -> None:
@@ -60,7 +60,7 @@ def text(help: str, default: str | None = None) -> Key:
         require(isinstance(value, str) and value.strip() != "" and value.isprintable())
         return str(value)
 
-    return Key(read, "a text in quotes that is not empty", help, default)
+    return Key(read, "one line of text in quotes", help, default)
 
 
 def choice(*names: str, help: str, default: str | None = None) -> Key:
@@ -108,7 +108,7 @@ def probability(help: str) -> Key:
     return number("a number above 0 and at most 1", lambda x: 0 < x <= 1, help)
 
 
-# --- the sections -----------------------------------------------------------------------------------------------------------------
+# --- the sections ---------------------------------------------------------------------------------------------------------------
 
 GROUP: Mapping[str, Key] = {
     "epsilon": positive("the budget of every client in this group"),

@@ -1,7 +1,7 @@
 """A plan as a file: JSON that a person can read and a stranger can check with their own script.
 
-Guarantee: saving and loading is lossless to the last bit; a file is written whole or not at all; a file that is malformed, of an unknown
-version, or whose content does not match its hash is refused. `docs/plan-format.md` describes every key.
+Guarantee: saving and loading is lossless to the last bit; a file is written whole or not at all; a file that is malformed,
+of an unknown version, or whose content does not match its hash is refused. `docs/plan-format.md` describes every key.
 
 Columns of equal numbers are stored as runs: `[[2.5, 12], [1.9, 13]]` is twelve rounds of 2.5, then thirteen of 1.9.
 """
@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.arrays import FloatArray
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.planning import ADJACENCY, OBSERVER, Plan
-from fedspend.schedules import TABLES, FloatArray, Schedules
+from fedspend.schedules import TABLES, Schedules
 
 FORMAT, VERSION = "fedspend-plan", 1
 _KEYS = ("format", "version", "hash", "guarantee", "parameters", "rounds", "clip", "schedules", "clients", "orders")

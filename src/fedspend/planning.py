@@ -1,12 +1,14 @@
 """The plan: a frozen table, made before training, of every client's sampling rate, clip and noise in every round.
 
-Guarantee: a plan depends on budgets and public parameters only, never on data, so making, saving and showing one costs no privacy. A client
-that follows its column of the plan, with zero-out adjacency and hidden participation, has spent at most `Plan.epsilon` at `Plan.delta`.
+Guarantee: a plan depends on budgets and public parameters only, never on data, so making, saving and showing one costs no
+privacy. A client that follows its column of the plan, with zero-out adjacency and hidden participation, has spent at most
+`Plan.epsilon` at `Plan.delta`.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +21,8 @@ from fedspend import policies
 from fedspend.accounting.calibration import check_epsilons, check_rate
 from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import curve
-from fedspend.accounting.rdp import ORDERS, FloatArray, check_orders, rdp
+from fedspend.accounting.rdp import ORDERS, check_orders, rdp
+from fedspend.arrays import FloatArray
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
 from fedspend.schedules import TABLES, VALUES, Schedules
 
@@ -56,8 +59,8 @@ class Plan:
         parameters: dict[str, Any],
         **wide: Any,
     ) -> None:
-        """`wide` takes `noise_multiplier`, `sampling_rate`, `clip_norm` (rounds, clients), `epsilon` and `order` (clients,) to put in
-        place of what `schedules` holds; so does `dataclasses.replace`."""
+        """`wide` takes `noise_multiplier`, `sampling_rate`, `clip_norm` (rounds, clients), `epsilon` and `order`
+        (clients,) to put in place of what `schedules` holds; so does `dataclasses.replace`."""
         unknown = set(wide) - set(TABLES + VALUES)
         if unknown:
             raise TypeError(f"Plan has no field {sorted(unknown)[0]!r}")
@@ -116,7 +119,7 @@ class Plan:
         return mean
 
     def spent(self) -> FloatArray:
-        """Cumulative epsilon after each round, (rounds, clients), read at the plan's orders (or by PLD where the plan is by PLD)."""
+        """Cumulative epsilon after each round, (rounds, clients), by the plan's own accountant."""
         return self.spent_by_schedule()[:, self.schedules.of_client]
 
     def spent_by_schedule(self) -> FloatArray:
@@ -194,7 +197,9 @@ def check_plan(plan: Plan) -> None:
     shape = (s.rounds, s.count)
     if not (s.rounds >= 1 and s.count >= 1 and clients >= 1):
         raise InvalidInput("a plan needs at least one round and one client")
-    if not all(getattr(s, name).shape == shape for name in TABLES) or not all(getattr(s, name).shape == shape[1:] for name in VALUES):
+    if not all(getattr(s, name).shape == shape for name in TABLES) or not all(
+        getattr(s, name).shape == shape[1:] for name in VALUES
+    ):
         raise InvalidInput(f"the plan's tables must all be {shape[0]} rounds x {shape[1]} schedules")
     if plan.budget.shape != (clients,) or s.of_client.shape != (clients,):
         raise InvalidInput(f"the plan lists {clients} clients, {plan.budget.size} budgets and {s.of_client.size} schedule numbers")
@@ -222,13 +227,12 @@ def check_plan(plan: Plan) -> None:
 
 def check_client_ids(clients: Sequence[str]) -> None:
     """Client ids are non-empty and distinct."""
-    seen: set[str] = set()
-    for name in clients:
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidInput(f"client ids must be non-empty strings, got {name!r}")
-        if name in seen:
-            raise InvalidInput(f"client id {name!r} appears twice; every client needs its own")
-        seen.add(name)
+    if not all(isinstance(name, str) and name.strip() for name in clients):
+        bad = next(name for name in clients if not (isinstance(name, str) and name.strip()))
+        raise InvalidInput(f"client ids must be non-empty strings, got {bad!r}")
+    if len(set(clients)) < len(clients):
+        twice = next(name for name, count in Counter(clients).items() if count > 1)
+        raise InvalidInput(f"client id {twice!r} appears twice; every client needs its own")
 
 
 def plan(
@@ -274,7 +278,9 @@ def plan(
     chosen = policies.policy_for(method, policy, saves=saving_rate is not None, weighted=weights is not None)
     saving, switch = _saving_terms(chosen, terms, saving_rate, transition, budget.size)
     if weights is not None and chosen not in policies.WEIGHTED:
-        raise InvalidInput(f"weights are for the policies {' and '.join(policies.WEIGHTED)}, not for {chosen!r}; drop one of the two")
+        raise InvalidInput(
+            f"weights are for the policies {' and '.join(policies.WEIGHTED)}, not for {chosen!r}; drop one of the two"
+        )
     shares = policies.round_weights(chosen, weights, terms.rounds) if chosen in policies.WEIGHTED else np.ones(terms.rounds)
     if terms.delta >= 1 / budget.size:
         warnings.warn(
@@ -290,7 +296,9 @@ def plan(
     if accountant == "pld":
         from fedspend.accounting.pld import fit
 
-        spending = fit(spending, np.full_like(triples[0], triples[0].min()) if chosen == "strictest" else triples[0], terms, progress)
+        spending = fit(
+            spending, np.full_like(triples[0], triples[0].min()) if chosen == "strictest" else triples[0], terms, progress
+        )
     of_client = of_client.reshape(-1)
     s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=triples.shape[1]))
     schedules = Schedules(
@@ -318,7 +326,9 @@ def plan(
     )
 
 
-def _saving_terms(policy: str, terms: policies.Terms, saving_rate: Any, transition: Any, clients: int) -> tuple[FloatArray, FloatArray]:
+def _saving_terms(
+    policy: str, terms: policies.Terms, saving_rate: Any, transition: Any, clients: int
+) -> tuple[FloatArray, FloatArray]:
     """Saving rate and transition round of every client; neutral values for policies that do not save."""
     if policy not in policies.SAVING:
         given = "saving_rate" if saving_rate is not None else "transition" if transition is not None else None

@@ -1,7 +1,7 @@
 """Policies: how a budget becomes noise and sampling rates, round by round.
 
-Guarantee: whatever a policy returns has been sealed with the exact kernel, so no schedule spends more than its budget. All policies but
-`spend-as-you-go-literal` spend it to within 1e-7. Only budgets and public parameters enter.
+Guarantee: whatever a policy returns has been sealed with the exact kernel, so no schedule spends more than its budget. All
+policies but `spend-as-you-go-literal` spend it to within 1e-7. Only budgets and public parameters enter.
 
 | policy | rates | noise |
 |---|---|---|
@@ -20,20 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.accounting.calibration import (
-    Band,
-    IntArray,
-    Sealed,
-    bands,
-    check_epsilons,
-    check_feasible,
-    seal,
-    solve,
-    uniform,
-)
+from fedspend.accounting.calibration import Band, Sealed, bands, check_epsilons, check_feasible, seal, solve, uniform
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.curves import curve
-from fedspend.accounting.rdp import FloatArray
+from fedspend.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, finite_number
 
 SAVING = ("spend-as-you-go", "spend-as-you-go-literal")
@@ -85,7 +75,9 @@ def policy_for(method: str | None, policy: str | None, *, saves: bool, weighted:
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(f"policy must be one of {', '.join(POLICIES)}; got {policy!r}")
     if method == "fedavg":
-        raise InvalidInput("method 'fedavg' has no privacy and so no plan; use dp-fedavg, idp-fedavg, time-adaptive or adaptive-clip")
+        raise InvalidInput(
+            "method 'fedavg' has no privacy and so no plan; use dp-fedavg, idp-fedavg, time-adaptive or adaptive-clip"
+        )
     if method is not None and method not in _POLICIES_OF_METHOD:
         raise InvalidInput(f"method must be one of {', '.join(_POLICIES_OF_METHOD)}; got {method!r}")
     natural = "spend-as-you-go" if saves else "weights" if weighted else "uniform"
@@ -95,7 +87,9 @@ def policy_for(method: str | None, policy: str | None, *, saves: bool, weighted:
     if policy is None:
         return natural if natural in allowed else allowed[0]
     if policy not in allowed:
-        raise InvalidInput(f"policy {policy!r} contradicts method {method!r}, which means {' or '.join(allowed)}; drop one of the two")
+        raise InvalidInput(
+            f"policy {policy!r} contradicts method {method!r}, which means {' or '.join(allowed)}; drop one of the two"
+        )
     return policy
 
 
@@ -162,7 +156,7 @@ def _sealed(noise: FloatArray, rate: FloatArray, adjustable: Any, budget: FloatA
     return Spending(found.noise, rate, found.epsilon, found.order)
 
 
-# --- saving and spending -----------------------------------------------------------------------------------------------------------
+# --- saving and spending ---
 
 # One round of a saving policy: (terms, budget, spent curve, rounds left, start, columns) -> log noise and binding column.
 Step = Callable[[Terms, FloatArray, FloatArray, int, FloatArray, slice], tuple[FloatArray, IntArray]]
@@ -172,7 +166,9 @@ def _exact_step(
     terms: Terms, budget: FloatArray, spent: FloatArray, left: int, start: FloatArray, columns: slice
 ) -> tuple[FloatArray, IntArray]:
     """The smallest noise that, kept up for all rounds left at the full rate, would end exactly at the budget."""
-    found = solve(curve(terms.rate, terms.orders), float(left), spent + terms.cost[columns], budget, start, columns=columns, tolerance=1e-6)
+    found = solve(
+        curve(terms.rate, terms.orders), float(left), spent + terms.cost[columns], budget, start, columns=columns, tolerance=1e-6
+    )
     return found.log_noise, found.binding
 
 
@@ -186,10 +182,12 @@ def _literal_step(
     stuck = ~(remaining > cost.min() * (1 + 1e-6))
     if stuck.any():
         raise InvalidInput(
-            f"policy 'spend-as-you-go-literal' runs out for epsilon {budget[stuck][0]:g}: {remaining[stuck][0]:.3g} left with {left} rounds "
-            "to go, less than any noise can meet; use policy 'spend-as-you-go'"
+            f"policy 'spend-as-you-go-literal' runs out for epsilon {budget[stuck][0]:g}: {remaining[stuck][0]:.3g} is left "
+            f"with {left} rounds to go, less than any noise can meet; use policy 'spend-as-you-go'"
         )
-    found = solve(curve(terms.rate, terms.orders), float(left), np.broadcast_to(cost, spent.shape), remaining, start, columns=columns)
+    found = solve(
+        curve(terms.rate, terms.orders), float(left), np.broadcast_to(cost, spent.shape), remaining, start, columns=columns
+    )
     return found.log_noise, found.binding
 
 
@@ -279,7 +277,7 @@ def round_weights(policy: str, weights: Any, rounds: int) -> FloatArray:
         if not ratio > 0:
             raise InvalidInput(f"weights (the ratio of policy 'geometric') must be positive, got {weights!r}")
         with np.errstate(over="ignore"):
-            array = ratio ** (np.arange(rounds) - (rounds - 1) / 2)
+            array: FloatArray = np.power(ratio, np.arange(rounds) - (rounds - 1) / 2)
     elif weights is None:
         raise InvalidInput("policy 'weights' needs weights: one positive number per round")
     else:

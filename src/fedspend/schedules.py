@@ -1,7 +1,7 @@
 """Rounds x clients tables in which clients with the same schedule share one column.
 
-Three budget groups among a million clients are three columns and a million small integers. `Schedules` is what a plan stores, saves and
-verifies; the wide arrays (rounds, clients) are made on request.
+Three budget groups among a million clients are three columns and a million small integers. `Schedules` is what a plan
+stores, saves and verifies; the wide arrays (rounds, clients) are made on request.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from fedspend.arrays import FloatArray, IntArray
 
 TABLES = ("noise_multiplier", "sampling_rate", "clip_norm")
 VALUES = ("epsilon", "order")

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import Curve, curve
-from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, FloatArray, check_orders, exact_rdp_at
+from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, check_orders, exact_rdp_at
 from fedspend.accounting.roots import safe_roots
+from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _LOW, _HIGH = float(np.log(NOISE_RANGE[0])), float(np.log(NOISE_RANGE[1]))
 _SAFETY = 1e-8  # share of the budget left over, far above the kernel's own error
@@ -66,9 +63,7 @@ def solve(
     return Solution(safe_roots(gap, start, _LOW, _HIGH, tolerance), binding)
 
 
-def _total(
-    spending: Curve, log_noise: FloatArray, log_shape: FloatArray | None, columns: slice
-) -> tuple[FloatArray, FloatArray]:
+def _total(spending: Curve, log_noise: FloatArray, log_shape: FloatArray | None, columns: slice) -> tuple[FloatArray, FloatArray]:
     if log_shape is None:
         return spending.rdp_and_slope(log_noise, columns)
     value, slope = spending.rdp_and_slope(log_noise + log_shape[0], columns)
@@ -82,7 +77,8 @@ def first_guess(budget: FloatArray, delta: float, rate: float, rounds: int) -> F
     """log of a noise to start `solve` from: the closed form of an unsampled Gaussian with `rate` times the sensitivity."""
     log_delta = -np.log(delta)
     zcdp = (np.sqrt(budget + log_delta) - np.sqrt(log_delta)) ** 2
-    return np.clip(np.log(np.maximum(rate * np.sqrt(rounds / (2 * zcdp)), 1.0)), _LOW, _HIGH)
+    guess: FloatArray = np.clip(np.log(np.maximum(rate * np.sqrt(rounds / (2 * zcdp)), 1.0)), _LOW, _HIGH)
+    return guess
 
 
 def check_feasible(budget: FloatArray, already: FloatArray) -> None:
@@ -180,7 +176,8 @@ class Runs:
         return out
 
     def total(self, per_run: FloatArray) -> FloatArray:
-        return np.bincount(self.schedule, weights=per_run, minlength=self.schedules)
+        sums: FloatArray = np.bincount(self.schedule, weights=per_run, minlength=self.schedules).astype(np.float64)
+        return sums
 
     def epsilon_at(self, order: FloatArray, cost: FloatArray) -> FloatArray:
         return np.maximum(self.total(self.rdp(order)) + cost, 0.0)
@@ -196,7 +193,8 @@ def noise_multiplier(
 ) -> Any:
     """The smallest noise multiplier with which `rounds` rounds at `sampling_rate` stay within each epsilon.
 
-    One epsilon or an array of any shape. Never too low, and right to 1e-6. A budget that would ask for less noise than 0.05 gets 0.05.
+    One epsilon or an array of any shape. Never too low, and right to 1e-6. A budget that would ask for less noise than
+    0.05 gets 0.05.
 
     >>> round(noise_multiplier(10.0, 1e-5, 0.9, 25), 3)
     2.424

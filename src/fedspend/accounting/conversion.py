@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.accounting.rdp import FloatArray, check_orders
+from fedspend.accounting.rdp import check_orders
+from fedspend.arrays import FloatArray
 from fedspend.errors import InvalidInput, finite_number
 
 

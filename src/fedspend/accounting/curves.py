@@ -1,8 +1,8 @@
 """The Rényi curve of one rate as a function of the noise, tabulated on demand.
 
-A `Curve` memoises the exact kernel on a fixed logarithmic grid of noise multipliers and interpolates the log-moment between the nodes
-(six-point Lagrange). It steers: it finds noise for a hundred thousand budgets in seconds. It does not certify: every finished
-schedule is sealed with the exact kernel (`calibration.seal`), so no guarantee rests on interpolation.
+A `Curve` memoises the exact kernel on a fixed logarithmic grid of noise multipliers and interpolates the log-moment
+between the nodes (six-point Lagrange). It steers: it finds noise for a hundred thousand budgets in seconds. It does not
+certify: every finished schedule is sealed with the exact kernel (`calibration.seal`), so no guarantee rests on interpolation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedspend.accounting.rdp import NOISE_RANGE, FloatArray, log_moment, log_moment_parts
+from fedspend.accounting.moments import log_moment, log_moment_parts
+from fedspend.accounting.rdp import NOISE_RANGE
+from fedspend.arrays import FloatArray, IntArray
 
 _REACH = 3  # nodes on either side of a point
 _LOW, _HIGH = float(np.log(NOISE_RANGE[0])), float(np.log(NOISE_RANGE[1]))
@@ -72,7 +74,7 @@ class Curve:
         return [log_moment(rate, noise, self.orders)]
 
 
-def _interpolate(table: FloatArray, start: FloatArray, weights: list[FloatArray], step: float) -> tuple[FloatArray, FloatArray]:
+def _interpolate(table: FloatArray, start: IntArray, weights: list[FloatArray], step: float) -> tuple[FloatArray, FloatArray]:
     rows = [table[start + offset] for offset in range(2 * _REACH)]
     slope = (rows[_REACH] - rows[_REACH - 1]) / step
     value = weights[0][:, None] * rows[0]

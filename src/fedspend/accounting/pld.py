@@ -1,8 +1,8 @@
 """Plans by privacy loss distributions, through Google's dp-accounting.
 
-Guarantee: a schedule that `fit` returns has a pessimistic PLD epsilon of at most its budget. PLD reads lower than Rényi curves, so the
-same budget buys 4 to 7% less noise. It is slow (0.1 to 1 s a reading), so `fit` takes the shape of the schedule from the Rényi plan
-and only finds one common factor for its noise.
+Guarantee: a schedule that `fit` returns has a pessimistic PLD epsilon of at most its budget. PLD reads lower than Rényi
+curves, so the same budget buys 4 to 7% less noise. It is slow (0.1 to 1 s a reading), so `fit` takes the shape of the
+schedule from the Rényi plan and only finds one common factor for its noise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedspend.accounting.calibration import uniform
-from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, FloatArray
+from fedspend.accounting.rdp import NOISE_RANGE, ORDERS
+from fedspend.arrays import FloatArray
 from fedspend.errors import InvalidInput, Refused
 
 if TYPE_CHECKING:
@@ -58,11 +59,14 @@ def fit_one(noise: FloatArray, rate: FloatArray, budget: float, delta: float) ->
         return schedule_epsilon(scaled(log_scale), rate, delta, interval)
 
     def scaled(log_scale: float) -> FloatArray:
-        return np.clip(noise * np.exp(log_scale), *NOISE_RANGE)
+        out: FloatArray = np.clip(noise * np.exp(log_scale), *NOISE_RANGE)
+        return out
 
     safe, safe_epsilon = 0.0, read(0.0)
     if not safe_epsilon <= budget:
-        raise Refused(f"PLD reads epsilon {safe_epsilon:.9g} for a plan that the Rényi accountant puts at {budget:g}: refusing to use either")
+        raise Refused(
+            f"PLD reads epsilon {safe_epsilon:.9g} for a plan that the Rényi accountant puts at {budget:g}: refusing to use either"
+        )
     unsafe, unsafe_epsilon = None, np.nan
     slope = -1.2
     for _ in range(40):

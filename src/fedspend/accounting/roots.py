@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from fedspend.arrays import FloatArray, IntArray
 
 Evaluate = Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray | None]]
 
@@ -16,14 +14,15 @@ Evaluate = Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray | None]
 def safe_roots(evaluate: Evaluate, start: FloatArray, low: float, high: float, tolerance: float) -> FloatArray:
     """For each element the smallest x in [low, high] with `gap(x) <= 0`, for a decreasing `gap`.
 
-    `evaluate(x, rows)` returns the gaps at `x` of the elements `rows` and, if it knows them, their slopes; without slopes the chord of
-    the bracket is used. Newton or secant steps, kept inside a bracket and halved now and then. The answer is the upper end
-    of the bracket, so `gap <= 0` has been seen to hold there, except where it fails even at `high` (then NaN).
+    `evaluate(x, rows)` returns the gaps at `x` of the elements `rows` and, if it knows them, their slopes; without slopes
+    the chord of the bracket is used. Newton or secant steps, kept inside a bracket and halved now and then. The answer is
+    the upper end of the bracket, so `gap <= 0` has been seen to hold there, except where it fails even at `high` (then NaN).
     """
     n = start.size
     x = np.clip(start, low, high)
     left, left_gap = np.full(n, -np.inf), np.full(n, np.nan)
     right, right_gap = np.full(n, np.inf), np.full(n, np.nan)
+    stride = np.zeros(n)
     active = np.arange(n)
     for iteration in range(300):
         gap, slope = evaluate(x[active], active)
@@ -47,7 +46,10 @@ def safe_roots(evaluate: Evaluate, start: FloatArray, low: float, high: float, t
         else:
             slope = slope[keep]
         # Aim half a tolerance past the root, so that the last step lands on the safe side; far away, no wild leaps.
-        step = np.clip((gap + tolerance / 2) / -slope, -0.5, 0.5)
+        step = (gap + tolerance / 2) / -slope
+        if iteration > 4:  # no bracket by now means that the steps are too short
+            step = np.where(bracketed, step, np.sign(step) * np.maximum(np.abs(step), 2 * np.abs(stride[active])))
+        stride[active] = step = np.clip(step, -0.5, 0.5)
         proposal = x[active] + step
         inside = (proposal > left[active]) & (proposal < right[active])
         with np.errstate(invalid="ignore"):

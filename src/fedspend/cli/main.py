@@ -1,7 +1,7 @@
 """The `fedspend` command: parses, dispatches, and turns every failure into one line on stderr and an exit code.
 
-0 done, 1 refused or failed verification, 2 bad input, 130 interrupted. Help imports nothing but the standard library: commands load numpy,
-rich and the rest inside their `run`.
+0 done, 1 refused or failed verification, 2 bad input, 130 interrupted. Help imports nothing but the standard library: commands
+load numpy, rich and the rest inside their `run`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise InvalidInput(f"unknown command {argv[0]!r}; {nearest(argv[0], parsers)}")
     args, extra = top.parse_known_args(argv)
     if args.command is None:
-        raise InvalidInput("no command; the commands are " + ", ".join(parsers) + "; see fedspend --help" if not extra else unknown(extra[0], top))
+        raise InvalidInput(
+            "no command; the commands are " + ", ".join(parsers) + "; see fedspend --help" if not extra else unknown(extra[0], top)
+        )
     if extra:
         raise InvalidInput(unknown(extra[0], parsers[args.command]))
     return args
@@ -100,20 +102,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence_stdout()
         return 141
     except OSError as error:
-        with contextlib.suppress(OSError):
+        try:
             sys.stdout.flush()
-            return complain(explain(error), 2)
-        silence_stdout()
-        return complain(f"cannot write the output: {error.strerror or error}", 2)
+        except OSError:
+            silence_stdout()
+        return complain(explain(error), 2)
     except MemoryError:
         return complain("out of memory; plan fewer clients or rounds at a time", 2)
     except KeyboardInterrupt:
-        return complain("interrupted; nothing was written", 130)
+        return complain("interrupted", 130)
 
 
 def explain(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
-    return f"cannot use {os.fsdecode(error.filename)!r}: {reason}" if error.filename is not None else reason
+    # Opening a file names it; a write that fails later, to a file or to stdout, does not.
+    return f"cannot write: {reason}" if error.filename is None else f"cannot use {os.fsdecode(error.filename)!r}: {reason}"
 
 
 def complain(message: str, code: int) -> int:

@@ -1,7 +1,8 @@
 """A plan seen by groups of clients, small enough for a table or a plot.
 
-A group is a label that the clients came with, or a distinct budget; where there would be too many, clients are put into bands of about equal
-size by budget. Clients of a group may differ, so everything is a track of lowest, mean (over clients) and highest value by round.
+A group is a label that the clients came with, or a distinct budget; where there would be too many, clients are put into bands of
+about equal size by budget. Clients of a group may differ, so everything is a track of lowest, mean (over clients) and highest
+value by round.
 """
 
 from __future__ import annotations
@@ -49,11 +50,16 @@ class GroupTracks:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Which clients make up each group. `banded` tells that labels or budgets were too many to show one by one."""
+    """Which clients make up each group. `named`: by the labels they came with; `banded`: too many to show one by one."""
 
     labels: tuple[str, ...]
     members: tuple[IntArray, ...]
+    named: bool
     banded: bool
+
+    @property
+    def heading(self) -> str:
+        return "group" if self.named else "budget"
 
 
 def group_clients(plan: Plan, labels: Sequence[str] | None = None, most: int = MOST_GROUPS, bands: int = BANDS) -> Grouping:
@@ -64,14 +70,14 @@ def group_clients(plan: Plan, labels: Sequence[str] | None = None, most: int = M
             # In order of the strictest budget in each, as the groups by budget are.
             strictest = [float(plan.budget[of_client == n].min()) for n in range(len(names))]
             order = sorted(range(len(names)), key=lambda n: (strictest[n], names[n]))
-            return Grouping(tuple(str(names[n]) for n in order), tuple(np.flatnonzero(of_client == n) for n in order), False)
+            return Grouping(tuple(str(names[n]) for n in order), tuple(np.flatnonzero(of_client == n) for n in order), True, False)
     distinct, of_client = np.unique(plan.budget, return_inverse=True)
     banded = len(distinct) > most
     if banded:
         edges = np.unique(np.quantile(plan.budget, np.linspace(0, 1, bands + 1)[1:-1]))
         _, of_client = np.unique(np.searchsorted(edges, plan.budget, side="left"), return_inverse=True)
     members = tuple(np.flatnonzero(of_client == n) for n in range(int(of_client.max()) + 1))
-    return Grouping(tuple(budget_label(plan.budget[rows]) for rows in members), members, banded)
+    return Grouping(tuple(budget_label(plan.budget[rows]) for rows in members), members, False, banded)
 
 
 def budget_label(budgets: FloatArray) -> str:
@@ -96,7 +102,7 @@ def group_tracks(plan: Plan, grouping: Grouping) -> list[GroupTracks]:
     return result
 
 
-def track(table: FloatArray, weights: npt.NDArray[np.generic]) -> Track:
+def track(table: FloatArray, weights: FloatArray | IntArray) -> Track:
     """Lowest, weighted mean and highest over the columns of (rounds, columns)."""
     low, high = table.min(axis=1), table.max(axis=1)
     # A mean of equal numbers can differ from them in the last digit; it must not.
@@ -104,14 +110,26 @@ def track(table: FloatArray, weights: npt.NDArray[np.generic]) -> Track:
 
 
 def quarters(rounds: int) -> list[int]:
-    """The rounds (counted from 1) that end the four quarters of training.
+    """The rounds (counted from 1) that end the quarters of training.
 
     >>> quarters(25), quarters(2)
-    ([6, 12, 18, 25], [1, 1, 1, 2])
+    ([6, 12, 18, 25], [1, 2])
     """
-    return [max(1, rounds * k // 4) for k in (1, 2, 3, 4)]
+    return sorted({max(1, rounds * k // 4) for k in (1, 2, 3, 4)})
 
 
 def landmarks(rounds: int) -> list[int]:
-    """The first, middle and last round, counted from 1."""
-    return [1, rounds // 2 + 1, rounds]
+    """The first, middle and last round, counted from 1.
+
+    >>> landmarks(25), landmarks(1)
+    ([1, 13, 25], [1])
+    """
+    return sorted({1, rounds // 2 + 1, rounds})
+
+
+def counted(number: int, word: str) -> str:
+    """
+    >>> counted(1, "client"), counted(1200, "client")
+    ('1 client', '1,200 clients')
+    """
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

@@ -1,0 +1,175 @@
+"""`fedspend plan`: from budgets to a schedule, shown as a table, saved as a plan file, drawn as a plot."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedspend.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedspend.cli.plan_inputs import Inputs
+    from fedspend.planning import Plan
+
+HELP = "make the spending schedule for a set of budgets"
+DESCRIPTION = (
+    "Make the whole schedule of noise, rates and clips before training, so that every client spends its budget and no more."
+)
+EXAMPLES = """examples:
+  fedspend plan examples/quickstart.toml --output plan.json --plot spending.png
+  fedspend plan --epsilon 10:34,20:43,30:23 --delta 1e-5 --rounds 25 --rate 0.9 --saving-rate 10:0.5,20:0.6,30:0.7
+  fedspend plan --budgets clients.csv --delta 1e-6 --rounds 100 --rate 0.1 --json
+  fedspend plan examples/quickstart.toml --compare uniform,spend-as-you-go --plot compare.svg
+"""
+PLOTS = (".png", ".svg", ".pdf")
+PLANS = (".json", ".json.gz")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("config", nargs="?", metavar="CONFIG.toml", help="config file; flags win over what it says")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--epsilon", metavar="E:N,...", help="budgets as epsilon:clients, for example 10:34,20:43,30:23; or one epsilon for all"
+    )
+    who.add_argument("--budgets", metavar="FILE.csv", help="budgets as CSV: client,epsilon[,saving_rate][,transition][,group]")
+    add("--clients", type=int, metavar="N", help="number of clients, where the budgets do not tell")
+    add("--rounds", type=int, metavar="T", help="number of rounds")
+    add("--rate", type=float, metavar="Q", help="probability that a client takes part in a round")
+    add("--delta", type=float, metavar="D", help="delta of every budget; keep it below 1/clients")
+    add("--policy", metavar="P", help="uniform, strictest, spend-as-you-go, spend-as-you-go-literal, weights or geometric")
+    add("--method", metavar="M", help="dp-fedavg, idp-fedavg, time-adaptive or adaptive-clip; implies a policy")
+    add("--saving-rate", metavar="Q", help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6")
+    add(
+        "--transition",
+        metavar="T",
+        help="first round at the full rate: one for all, or by epsilon as 10:13,20:10 (default: the middle)",
+    )
+    add(
+        "--permute-rates",
+        action="store_true",
+        help="hand the saving rates out so that the strictest budgets get the smallest (Eq. 8)",
+    )
+    add("--weights", metavar="W,...", help="budget shares of the rounds, for example 1,1,2; or geometric:1.05")
+    add("--clip", type=float, metavar="C", help="clip norm of the average client (default: 1)")
+    add("--accountant", metavar="A", help="rdp (default) or pld, which needs less noise and more time")
+    add("-o", "--output", metavar="PLAN.json", help="save the plan, as .json or .json.gz")
+    add("--force", action="store_true", help="let --output replace a different file")
+    add("--json", action="store_true", help="print JSON with full numbers instead of a table")
+    add("--plot", metavar="FILE", help="draw spending and noise by round, as .png, .svg or .pdf")
+    add("--compare", metavar="P,...", help="show several policies side by side")
+    add("--set", action="append", default=[], metavar="S.KEY=V", help="override one config value, for example privacy.rate=0.5")
+    add("--quiet", action="store_true", help="print nothing but errors and what --json asks for")
+
+
+def run(args: argparse.Namespace) -> int:
+    check_files(args)
+    from fedspend.cli.plan_inputs import resolve
+
+    inputs = resolve(args)
+    return compare(args, inputs) if args.compare else single(args, inputs)
+
+
+def single(args: argparse.Namespace, inputs: Inputs) -> int:
+    from fedspend.report.groups import group_clients
+
+    plan = make(inputs.arguments(), args.quiet)
+    saved = save(plan, args.output, args.force)
+    grouping = group_clients(plan, inputs.population.groups)
+    draw({plan.policy: plan}, inputs, args.plot)
+    if args.json:
+        from fedspend.report.numbers import plan_numbers
+
+        print_json(plan_numbers(plan, grouping) | {"saved": args.output, "plot": args.plot})
+    elif not args.quiet:
+        from fedspend.cli.tables import show_plan
+
+        show_plan(plan, grouping, args.output, saved, args.plot)
+    return 0
+
+
+def compare(args: argparse.Namespace, inputs: Inputs) -> int:
+    from fedspend.cli.plan_inputs import parse_policies
+    from fedspend.report.groups import group_clients
+
+    for flag in ("output", "policy", "method"):
+        if getattr(args, flag) is not None:
+            raise InvalidInput(f"--compare shows several policies and cannot go with --{flag}; drop one of the two")
+    asked = [inputs.arguments_for(policy) for policy in parse_policies(args.compare)]
+    plans = {arguments["policy"]: make(arguments, args.quiet) for arguments in asked}
+    grouping = group_clients(next(iter(plans.values())), inputs.population.groups)
+    draw(plans, inputs, args.plot)
+    if args.json:
+        from fedspend.report.numbers import plan_numbers
+
+        print_json({"policies": {policy: plan_numbers(plan, grouping) for policy, plan in plans.items()}, "plot": args.plot})
+    elif not args.quiet:
+        from fedspend.cli.tables import show_comparison
+
+        show_comparison(plans, grouping, args.plot)
+    return 0
+
+
+def make(arguments: dict[str, Any], quiet: bool) -> Plan:
+    import fedspend
+    from fedspend.cli.terminal import progress_bar
+
+    with progress_bar("planning", quiet) as progress:
+        return fedspend.plan(**arguments, progress=progress)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------------------
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """Refuse what cannot be written before any work is done."""
+    for flag, name, endings in (("--output", args.output, PLANS), ("--plot", args.plot, PLOTS)):
+        if name is None:
+            continue
+        path = Path(name)
+        if not path.name.lower().endswith(endings):
+            raise InvalidInput(f"{flag} {name!r} must end in {', '.join(endings)}")
+        if path.is_dir():
+            raise InvalidInput(f"{flag} {name!r} is a directory; name a file in it")
+        if not path.parent.is_dir():
+            raise InvalidInput(f"{flag} {name!r}: there is no directory {str(path.parent)!r}; make it first")
+        if not os.access(path.parent, os.W_OK):
+            raise InvalidInput(f"{flag} {name!r}: directory {str(path.parent)!r} cannot be written to")
+
+
+def save(plan: Plan, output: str | None, force: bool) -> bool:
+    """Save the plan unless the very same one is there already; True if the file was written."""
+    if output is None:
+        return False
+    path = Path(output)
+    if path.exists() and not force:
+        if stored_hash(path) == plan.hash:
+            return False
+        raise InvalidInput(f"--output {output!r} exists and holds something else; choose another name or add --force")
+    plan.save(path)
+    return True
+
+
+def stored_hash(path: Path) -> str | None:
+    """The hash of the plan in a file, or None if there is no sound plan in it."""
+    from fedspend.planning import Plan
+
+    try:
+        return Plan.load(path).hash
+    except InvalidInput:
+        return None
+
+
+def draw(plans: dict[str, Plan], inputs: Inputs, path: str | None) -> None:
+    if path is not None:
+        from fedspend.report.plots import spending_plot
+
+        spending_plot(plans, path, labels=inputs.population.groups)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(document, indent=2, allow_nan=False))

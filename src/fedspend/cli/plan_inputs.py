@@ -1,0 +1,172 @@
+"""From flags and config to the arguments of `fedspend.plan`. Flags win over the config; what neither gives is asked for by name."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedspend.budgets import FloatArray, Group, Population, by_epsilon, from_groups, number, parse_by_epsilon, parse_groups
+from fedspend.budgets_csv import read_budgets_csv
+from fedspend.config import Config, load_config
+from fedspend.errors import InvalidInput
+from fedspend.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Who takes part and what was asked. `common` goes to every plan; the rest depends on the policy."""
+
+    population: Population
+    common: dict[str, Any]
+    policy: str | None
+    method: str | None
+    saving_rate: float | FloatArray | None
+    transition: float | FloatArray | None
+    weights: float | list[float] | None
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `fedspend.plan` for what was asked."""
+        return self.common | {
+            "policy": self.policy,
+            "method": self.method,
+            "saving_rate": self.saving_rate,
+            "transition": self.transition,
+            "weights": self.weights,
+        }
+
+    def arguments_for(self, policy: str) -> dict[str, Any]:
+        """The arguments for another policy, of which it gets only what it uses."""
+        if policy in SAVING and self.saving_rate is None:
+            raise InvalidInput(
+                f"policy {policy!r} needs a saving rate: give --saving-rate or saving_rate under [privacy] in the config"
+            )
+        if policy == "weights" and not isinstance(self.weights, list):
+            raise InvalidInput(
+                "policy 'weights' needs one number per round: give --weights or weights under [privacy] in the config"
+            )
+        saving = {"saving_rate": self.saving_rate, "transition": self.transition} if policy in SAVING else {}
+        fits = policy == "weights" or (policy == "geometric" and not isinstance(self.weights, list))
+        return self.common | {"policy": policy} | saving | ({"weights": self.weights} if fits else {})
+
+
+def resolve(args: argparse.Namespace) -> Inputs:
+    config = load_config(args.config, args.set)
+    population = find_population(args, config)
+    common = {
+        "epsilons": population.epsilons,
+        "clients": population.clients,
+        "delta": needed(args.delta, config, "privacy.delta", "--delta"),
+        "rounds": needed(args.rounds, config, "train.rounds", "--rounds"),
+        "rate": needed(args.rate, config, "privacy.rate", "--rate"),
+        "clip": config.get("privacy.clip") if args.clip is None else args.clip,
+        "accountant": config.get("privacy.accountant") if args.accountant is None else args.accountant,
+    }
+    policy, method, weights = choose_policy(args, config)
+    saving = per_client("saving rate", args.saving_rate, population.saving_rates, config.get("privacy.saving_rate"), population)
+    transition = per_client("transition", args.transition, population.transitions, config.get("privacy.transition"), population)
+    chosen = policy_for(method, policy, saves=saving is not None, weighted=weights is not None)
+    if (args.permute_rates or config.get("privacy.permute_rates")) and not args.compare and chosen not in SAVING:
+        raise InvalidInput(f"--permute-rates needs a policy that saves ({' or '.join(SAVING)}), not {chosen!r}")
+    if args.permute_rates or config.get("privacy.permute_rates"):
+        if not isinstance(saving, np.ndarray):
+            raise InvalidInput(
+                "--permute-rates needs several saving rates to hand out: give --saving-rate 10:0.5,20:0.6 or a column of them"
+            )
+        saving = assign_saving_rates(saving, population.epsilons)
+    # A policy or method from a flag takes what it uses from the config and leaves the rest; flags that do not fit are said to.
+    if args.policy is not None or args.method is not None or args.weights is not None:
+        if chosen not in SAVING and args.saving_rate is None:
+            saving = None
+        if chosen not in SAVING and args.transition is None:
+            transition = None
+        if chosen not in WEIGHTED and args.weights is None:
+            weights = None
+    return Inputs(population, common, policy, method, saving, transition, weights)
+
+
+def needed(flag_value: Any, config: Config, name: str, flag: str) -> Any:
+    value = config.get(name) if flag_value is None else flag_value
+    if value is None:
+        section, key = name.split(".")
+        raise InvalidInput(f"{key} is missing: give {flag}, or {key} under [{section}] in the config")
+    return value
+
+
+def find_population(args: argparse.Namespace, config: Config) -> Population:
+    if args.epsilon is not None:
+        counted = ":" in args.epsilon or "," in args.epsilon
+        clients = args.clients if args.clients is not None or counted else config.get("data.clients")
+        return parse_groups(args.epsilon, clients)
+    if args.budgets is not None:
+        return same_count(read_budgets_csv(args.budgets), args.clients, "--clients")
+    if config.given("privacy.budgets"):
+        population = read_budgets_csv(config.get("privacy.budgets"))
+        where = "--clients" if args.clients is not None else f"clients under [data] ({config.origins.get('data.clients')})"
+        return same_count(population, config.get("data.clients") if args.clients is None else args.clients, where)
+    if config.given("privacy.groups") or config.given("privacy.epsilon"):
+        given = config.get("privacy.groups") or [{"epsilon": config.get("privacy.epsilon")}]
+        defaults = {name: config.get(f"privacy.{name}") for name in ("saving_rate", "transition")}
+        clients = needed(args.clients, config, "data.clients", "--clients")
+        name = "privacy.groups" if config.given("privacy.groups") else "privacy.epsilon"
+        try:
+            return from_groups([Group(**(defaults | group)) for group in given], clients)
+        except InvalidInput as error:
+            raise InvalidInput(f"{config.where(name)}: {error}") from None
+    raise InvalidInput(
+        "no budgets: give --epsilon 10:34,20:43 or --budgets clients.csv, or epsilon, groups or budgets under [privacy] in a config"
+    )
+
+
+def same_count(population: Population, clients: int | None, where: str) -> Population:
+    if clients is not None and clients != len(population.clients):
+        raise InvalidInput(
+            f"{where} says {clients} clients, but the budgets are for {len(population.clients)}; drop it or make them agree"
+        )
+    return population
+
+
+def choose_policy(args: argparse.Namespace, config: Config) -> tuple[str | None, str | None, float | list[float] | None]:
+    """Policy, method and weights. A flag for one of them puts the config's policy and method aside: they would contradict it."""
+    policy, method = args.policy, args.method
+    if policy is None and method is None and args.weights is None:
+        policy, method = config.get("privacy.policy"), config.get("method.name")
+    if args.weights is None:
+        weights = config.get("privacy.weights")
+        return ("geometric" if policy is None and isinstance(weights, float) else policy), method, weights
+    implied, weights = parse_weights(args.weights)
+    if policy is not None and policy != implied:
+        raise InvalidInput(f"--weights {args.weights} means policy {implied!r}, but --policy says {policy!r}; drop one of the two")
+    return implied, method, weights
+
+
+def parse_weights(text: str) -> tuple[str, float | list[float]]:
+    """`"1,1,2"` for policy weights, `"geometric:1.05"` for policy geometric."""
+    name, colon, ratio = text.partition(":")
+    if colon:
+        if name.strip() != "geometric":
+            raise InvalidInput(f"--weights {text!r} is neither a list such as 1,1,2 nor geometric:RATIO")
+        return "geometric", number("the ratio in --weights", ratio)
+    return "weights", [number("a weight in --weights", part) for part in text.split(",")]
+
+
+def per_client(
+    name: str, flag: str | None, column: FloatArray | None, scalar: float | None, population: Population
+) -> float | FloatArray | None:
+    """From the flag (one, or by epsilon), else from the clients' own column, else one for all."""
+    if flag is not None:
+        value = parse_by_epsilon(name, flag)
+        return by_epsilon(name, value, population.epsilons) if isinstance(value, dict) else value
+    return column if column is not None else scalar
+
+
+def parse_policies(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for n, name in enumerate(names):
+        if name not in POLICIES:
+            raise InvalidInput(f"--compare: unknown policy {name!r}; the policies are {', '.join(POLICIES)}")
+        if name in names[:n]:
+            raise InvalidInput(f"--compare: policy {name!r} stands there twice; keep one")
+    return names

@@ -1,0 +1,156 @@
+"""Tables that a person understands, for `fedspend plan` and its comparison of policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from fedspend.cli.terminal import console
+from fedspend.planning import Plan
+from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_tracks, landmarks, quarters
+from fedspend.report.numbers import noise_of_average
+
+Column = tuple[str, list[str]]
+
+
+def show_plan(plan: Plan, grouping: Grouping, output: str | None, saved: bool, plot: str | None) -> None:
+    out = console()
+    show_header(out, plan)
+    groups = group_tracks(plan, grouping)
+    who = group_columns(groups, grouping)
+    show = mean if grouping.banded else spread
+    schedule = [
+        *((f"noise\nround {t}", [show(g.noise, t - 1) for g in groups]) for t in landmarks(plan.rounds)),
+        ("rate", [change(g.rate, ".3g", show) for g in groups]),
+        ("clip", [change(g.clip, "#.3g", show) for g in groups]),
+    ]
+    spending = [
+        *((f"spent\nround {t}", [show(g.spent, t - 1) for g in groups]) for t in quarters(plan.rounds)),
+        ("unspent", [percent(g.unspent) for g in groups]),
+    ]
+    whole = table(who + schedule + spending)
+    if Measurement.get(out, out.options.update(width=1000), whole).maximum <= out.width:
+        out.print(whole)
+    else:
+        out.print(table(who + schedule), "", table(who + spending))
+    out.print()
+    if grouping.banded:
+        out.print(
+            Text(
+                "Many budgets: clients are shown in bands of similar budget. Noise, rate, clip and spent are means over a band.",
+                style="dim",
+            )
+        )
+    show_files(out, output, saved, plot)
+
+
+def show_header(out: Console, plan: Plan) -> None:
+    method = plan.parameters.get("method")
+    facts = [
+        ("plan", f"{short_hash(plan)}, {size(plan)}, {counted(plan.schedules.count, 'distinct schedule')}"),
+        ("policy", plan.policy + (f" (method {method})" if method else "")),
+        ("accountant", f"{plan.accountant}, delta {plan.delta:g}"),
+        ("protects", "whole clients: one client's contribution in all rounds becomes zero, all else stays (zero-out)"),
+        ("against", "other clients and the public, who see every model but not who took part"),
+    ]
+    for name, words in facts:
+        out.print(Text.assemble((f"{name:<12}", "bold"), words))
+    out.print()
+
+
+def size(plan: Plan) -> str:
+    return f"{counted(len(plan.clients), 'client')}, {counted(plan.rounds, 'round')}"
+
+
+def short_hash(plan: Plan) -> str:
+    return plan.hash.rpartition(":")[2][:12]
+
+
+def show_files(out: Console, output: str | None, saved: bool, plot: str | None) -> None:
+    if plot is not None:
+        out.print(Text(f"Plot: {plot}"))
+    if output is None:
+        out.print(Text("Next: add --output plan.json to save this plan, then check it with fedspend verify plan.json", style="dim"))
+    else:
+        out.print(Text(f"Plan: {output}" + ("" if saved else " (the same plan was there already)")))
+        out.print(Text(f"Next: fedspend verify {output}", style="dim"))
+
+
+def show_comparison(plans: dict[str, Plan], grouping: Grouping, plot: str | None) -> None:
+    out = console()
+    some = next(iter(plans.values()))
+    shown, show = landmarks(some.rounds), mean if grouping.banded else spread
+    out.print(Text.assemble(("compared    ", "bold"), f"{size(some)}, delta {some.delta:g}"))
+    out.print()
+    result = frame("policy", grouping.heading)
+    for heading in (*(f"noise\nround {t}" for t in shown), "spent", "unspent"):
+        result.add_column(heading, justify="right")
+    average = frame("policy")
+    for t in (1, some.rounds):
+        average.add_column(f"noise of average\nround {t}", justify="right")
+    for policy, plan in plans.items():
+        for n, g in enumerate(group_tracks(plan, grouping)):
+            noise = (show(g.noise, t - 1) for t in shown)
+            result.add_row(
+                Text(policy if n == 0 else "", style="bold"), Text(g.label), *noise, show(g.spent, -1), percent(g.unspent)
+            )
+        result.add_section()
+        deviation = noise_of_average(plan)
+        average.add_row(Text(policy, style="bold"), f"{deviation[0]:#.4g}", f"{deviation[-1]:#.4g}")
+    out.print(result, "", average, "", sep="\n")
+    out.print(Text("Noise of average: standard deviation of the noise in each coordinate of the averaged update.", style="dim"))
+    if plot is not None:
+        out.print(Text(f"Plot: {plot}"))
+    out.print(Text("Next: fedspend plan with --policy and --output saves one of them", style="dim"))
+
+
+# --- building blocks ------------------------------------------------------------------------------------------------------------
+
+
+def group_columns(groups: Sequence[GroupTracks], grouping: Grouping) -> list[Column]:
+    budgets = [spread(g.budget, 0, ".4g") for g in groups]
+    labels = [g.label for g in groups]
+    named: list[Column] = [("group", labels)] if grouping.named else []
+    return [*named, ("budget", budgets), ("clients", [f"{g.clients:,}" for g in groups])]
+
+
+def table(columns: Sequence[Column]) -> Table:
+    result = frame()
+    for heading, _ in columns:
+        result.add_column(heading, justify="left" if heading == "group" else "right")
+    for row in zip(*(cells for _, cells in columns), strict=True):
+        result.add_row(*(Text(cell) for cell in row))
+    return result
+
+
+def frame(*left: str) -> Table:
+    result = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 0, 0, 1))
+    for heading in left:
+        result.add_column(heading)
+    return result
+
+
+def spread(track: Track, index: int, form: str = "#.4g") -> str:
+    """One number if the clients of the group agree in the digits shown, else their range."""
+    low, _, high = (format(value, form) for value in track.at(index))
+    return low if low == high else f"{low}–{high}"
+
+
+def mean(track: Track, index: int, form: str = "#.4g") -> str:
+    return format(track.at(index)[1], form)
+
+
+def change(track: Track, form: str, show: Callable[[Track, int, str], str]) -> str:
+    start, end = show(track, 0, form), show(track, -1, form)
+    return start if start == end else f"{start} → {end}"
+
+
+def percent(track: Track) -> str:
+    """A part as a percentage. Tiny leftovers are what rounding to the safe side leaves."""
+    low, _, high = (f"{max(0.0, value) * 100:.2f}" for value in track.at(0))
+    return f"{low}%" if low == high else f"{low}–{high}%"

@@ -1,0 +1,43 @@
+"""What the terminal can do: a console for tables, and a progress bar with the time left when a person is watching."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+WIDE = 200  # columns, where nobody's window sets a limit
+
+
+class Pipe(Console):
+    """A console that leaves it to `main` what to do when the reader of our output is gone."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Tables go to stdout; into a file or a pipe they are as wide as they need to be."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
+    return Pipe(width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+@contextmanager
+def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A callback `(done, total)` that moves a bar on stderr, or None when nobody is watching."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield progress

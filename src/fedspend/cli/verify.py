@@ -1,0 +1,7 @@
+HELP = "x"
+DESCRIPTION = "x"
+EXAMPLES = ""
+
+
+def add_arguments(p):
+    p.add_argument("plan")

@@ -1,0 +1,243 @@
+"""The spending plot: cumulative epsilon against budget, and noise, by round and group of clients (Figure 2 of Kiani et al., 2025).
+
+Lines are the plan's own `spent_by_schedule` and noise multipliers. Where clients of a group differ, the line is their mean and
+the shade their range. Several plans are overlaid by line style.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from fedspend.planning import Plan
+from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
+
+MOST_LINES = 9
+WIDE_RANGE = 12  # a ratio beyond which small values vanish on a linear scale
+# Okabe and Ito's colours, which people with any colour vision can tell apart; yellow is left out, it is too light for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8C6D31")
+STYLES: tuple[Any, ...] = ("-", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 3)))
+GREY = "#666666"
+LOOK: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#999999",
+    "axes.labelcolor": "#333333",
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#ececec",
+    "grid.linewidth": 0.8,
+    "svg.hashsalt": "fedspend",
+}
+
+
+def spending_plot(plans: Mapping[str, Plan] | Plan, path: str | Path, labels: Sequence[str] | None = None) -> None:
+    """Draw one plan, or several by name, to a .png, .svg or .pdf. `labels` names each client's group."""
+    named = {plans.policy: plans} if isinstance(plans, Plan) else dict(plans)
+    with rc_context(LOOK), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box stands in for a letter that the font lacks
+        figure = draw(named, labels)
+        buffer = io.BytesIO()
+        kind = Path(path).suffix.lower().removeprefix(".")
+        # Without a date, the same plan gives the same file.
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
+    write_whole(Path(path), buffer.getvalue())
+
+
+def draw(plans: Mapping[str, Plan], labels: Sequence[str] | None) -> Figure:
+    some = next(iter(plans.values()))
+    grouping, note = few_groups(some, labels, len(plans))
+    figure = Figure(figsize=(11.5, 5.0), layout=ConstrainedLayoutEngine(wspace=0.05, w_pad=0.08, h_pad=0.08))
+    left, right = figure.subplots(1, 2)
+    tracks = {name: group_tracks(plan, grouping) for name, plan in plans.items()}
+    for style, groups in zip(STYLES, tracks.values(), strict=False):
+        alike = len(groups) > 1 and all(np.array_equal(group.spent.mean, groups[0].spent.mean) for group in groups)
+        for colour, group in [("#444444", groups[0])] if alike else zip(COLOURS, groups, strict=False):
+            line(left, group.spent, colour, style, first=0.0)
+            line(right, group.noise, colour, style)
+    groups = next(iter(tracks.values()))
+    words = list(grouping.labels) if grouping.named else [f"ε {label}" for label in grouping.labels]
+    mark_budgets(left, groups, some.rounds)
+    finish_spent(left, groups, some, words)
+    finish_noise(right, groups, some, words if len(plans) == 1 else [])
+    mark_transition(left, plans)
+    mark_transition(right, plans)
+    legend(figure, list(plans))
+    facts = f"{counted(len(some.clients), 'client')}, {counted(some.rounds, 'round')}, {' / '.join(plans)}{note}"
+    figure.suptitle(facts, x=0.01, ha="left", fontsize=10.5, color=GREY)
+    return figure
+
+
+def few_groups(plan: Plan, labels: Sequence[str] | None, policies: int) -> tuple[Grouping, str]:
+    """Few enough groups to read. One plan: bands where there are many. Several plans: the strictest and the loosest group."""
+    grouping = group_clients(plan, labels, most=min(len(COLOURS), MOST_LINES), bands=5)
+    if policies > 1 and len(grouping.labels) * policies > MOST_LINES:
+        names, members = grouping.labels, grouping.members
+        ends = Grouping((names[0], names[-1]), (members[0], members[-1]), grouping.named, grouping.banded)
+        return ends, " (strictest and loosest group)"
+    return grouping, " (bands of similar budget: mean and range)" if grouping.banded else ""
+
+
+def line(axes: Axes, track: Track, colour: str, style: Any, first: float | None = None) -> None:
+    """The mean by round, with the range behind it; `first` is the value before round 1."""
+    head = [] if first is None else [first]
+    rounds = np.arange(1 - len(head), len(track.mean) + 1)
+    low, mean, high = (np.concatenate([head, values]) for values in (track.low, track.mean, track.high))
+    marker = "o" if len(rounds) < 3 else None
+    axes.plot(rounds, mean, color=colour, linestyle=style, linewidth=2.1, marker=marker, solid_capstyle="round")
+    if np.any(high > low * (1 + 1e-6)):
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.13, linewidth=0)
+
+
+def mark_budgets(axes: Axes, groups: Sequence[GroupTracks], rounds: int) -> None:
+    for colour, group in zip(COLOURS, groups, strict=False):
+        budget = group.budget.at(0)[1]
+        axes.plot([0, rounds], [budget, budget], color=colour, linestyle=(0, (4, 3)), linewidth=1.1, alpha=0.75)
+
+
+def finish_spent(axes: Axes, groups: Sequence[GroupTracks], plan: Plan, words: Sequence[str]) -> None:
+    axes.set_title("Privacy spent", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"cumulative ε  (δ = {plan.delta:g})")
+    low = min(float(group.budget.low[0]) for group in groups)
+    high = max(float(group.budget.high[0]) for group in groups)
+    if high > WIDE_RANGE * low:
+        axes.set_yscale("log")
+        axes.set_xlim(1, max(plan.rounds, 2))
+        axes.set_ylim(min(float(group.spent.mean[0]) for group in groups) / 1.5, high * 1.25)
+    else:
+        axes.set_xlim(0, plan.rounds)
+        axes.set_ylim(0, high * 1.06)
+    plain_ticks(axes)
+    labels = [f"{name}\n{counted(group.clients, 'client')}" for name, group in zip(words, groups, strict=True)]
+    end_labels(axes, [float(group.budget.mean[0]) for group in groups], labels, plan.rounds, gap=0.095)
+
+
+def legend(figure: Figure, names: Sequence[str]) -> None:
+    """What the line styles mean, under the panels and out of the way of the lines."""
+    samples: list[tuple[Any, str]] = list(zip(STYLES, names, strict=False)) if len(names) > 1 else [("-", "spent")]
+    handles = [Line2D([], [], color="#444444", linestyle=style, linewidth=2.1, label=name) for style, name in samples]
+    handles.append(Line2D([], [], color="#444444", linestyle=(0, (4, 3)), linewidth=1.1, label="budget"))
+    figure.legend(
+        handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, handlelength=2.8, labelcolor="#333333"
+    )
+
+
+def finish_noise(axes: Axes, groups: Sequence[GroupTracks], plan: Plan, words: Sequence[str]) -> None:
+    axes.set_title("Noise multiplier", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+    axes.set_xlabel("round")
+    axes.set_ylabel("noise multiplier σ")
+    axes.set_xlim((1, plan.rounds) if plan.rounds > 1 else (0.5, 1.5))
+    low, high = axes.dataLim.intervaly
+    if high > WIDE_RANGE * low:
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.2, high * 1.2)
+    else:
+        axes.set_ylim(0, high * 1.08)
+    plain_ticks(axes)
+    end_labels(axes, [float(group.noise.mean[-1]) for group in groups], words, plan.rounds, gap=0.05)
+
+
+def plain_ticks(axes: Axes) -> None:
+    """Whole rounds, and plain numbers on a logarithmic scale."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    if axes.get_yscale() == "log":
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def mark_transition(axes: Axes, plans: Mapping[str, Plan]) -> None:
+    """A line between saving and spending, where all clients of all plans that save change over in the same round."""
+    changes: set[int] = set()
+    for plan in plans.values():
+        rates = plan.schedules.sampling_rate
+        full = rates >= rates[-1] * (1 - 1e-12)
+        begins = np.where(full.all(axis=0), 0, rates.shape[0] - np.argmin(full[::-1], axis=0))
+        changes.update(int(start) for start in np.unique(begins) if start > 0)
+    if len(changes) == 1:
+        start = changes.pop() + 0.5  # between the last round that saves and the first that spends
+        axes.axvline(start, color="#bbbbbb", linewidth=1.0, zorder=0.5)
+        for side, word in ((-1, "saving"), (1, "spending")):
+            axes.annotate(
+                word,
+                (start, 0.015),
+                xycoords=("data", "axes fraction"),
+                xytext=(5 * side, 0),
+                textcoords="offset points",
+                ha="right" if side < 0 else "left",
+                va="bottom",
+                fontsize=9,
+                color=GREY,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1},
+            )
+
+
+def end_labels(axes: Axes, values: Sequence[float], labels: Sequence[str], at: float, gap: float) -> None:
+    """Labels at the right ends of the lines, moved apart where they would overlap."""
+    to_fraction = axes.transData + axes.transAxes.inverted()
+    heights = [float(to_fraction.transform((at, value))[1]) for value in values]
+    for height, label, colour in zip(moved_apart(heights, gap), labels, COLOURS, strict=False):
+        axes.annotate(
+            label,
+            (1, height),
+            xycoords="axes fraction",
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontsize=10,
+            fontweight="bold",
+            annotation_clip=False,
+            parse_math=False,  # a dollar sign in a group's name is a dollar sign
+        )
+
+
+def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
+    """The nearest heights in the same order that are at least `gap` apart, within 0 and 1 as far as they fit.
+
+    >>> [round(h, 2) for h in moved_apart([0.5, 0.52, 0.9], 0.1)]
+    [0.5, 0.6, 0.9]
+    """
+    order = sorted(range(len(heights)), key=lambda n: heights[n])
+    placed = list(heights)
+    for before, here in pairwise(order):
+        placed[here] = max(placed[here], placed[before] + gap)
+    overflow = max(placed) - 1.0
+    if overflow > 0:
+        placed[order[-1]] = 1.0
+        for here, after in zip(order[-2::-1], order[:0:-1], strict=False):
+            placed[here] = min(placed[here], placed[after] - gap)
+    return placed
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
