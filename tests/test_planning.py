@@ -167,8 +167,9 @@ def test_a_malformed_file_with_a_right_hash_is_refused(plan, tmp_path, change, n
         b"\xff\xfe\x00",
         b"\x1f\x8b broken",
         b"[" * 100000,
-    ]
-    + [gzip.compress(b'{"format": "fedspend-plan"}', mtime=0)[:-6], b'{"format": "fedspend-plan", "format": "fedspend-plan"}'],
+        gzip.compress(b'{"format": "fedspend-plan"}', mtime=0)[:-6],
+        b'{"format": "fedspend-plan", "format": "fedspend-plan"}',
+    ],
     ids=["empty", "open", "null", "list", "nan", "binary", "no-gzip", "deep", "cut-off-gzip", "duplicate-key"],
 )
 def test_what_is_no_plan_is_refused(tmp_path, body):

@@ -22,7 +22,7 @@ from fedspend.accounting.calibration import check_epsilons, check_rate
 from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import curve
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
-from fedspend.arrays import FloatArray
+from fedspend.arrays import FloatArray, IntArray
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
 from fedspend.schedules import TABLES, VALUES, Schedules
 
@@ -290,17 +290,18 @@ def plan(
             stacklevel=2,
         )
 
-    target, rounding = _shared_targets(budget, saving, switch)
-    triples, of_client = np.unique(np.stack([target, saving, switch]), axis=1, return_inverse=True)
-    spending = policies.spend(chosen, terms, triples[0], triples[1], triples[2].astype(np.int64), shares, progress)
+    target = np.full_like(budget, budget.min()) if chosen == "strictest" else budget
+    rounding = 0.0
+    first, of_client = _distinct(target, saving, switch)
+    if first.size > MAX_EXACT_SCHEDULES:
+        target, rounding = _rounded_down(budget), BUDGET_ROUNDING
+        first, of_client = _distinct(target, saving, switch)
+    spending = policies.spend(chosen, terms, target[first], saving[first], switch[first].astype(np.int64), shares, progress)
     if accountant == "pld":
         from fedspend.accounting.pld import fit
 
-        spending = fit(
-            spending, np.full_like(triples[0], triples[0].min()) if chosen == "strictest" else triples[0], terms, progress
-        )
-    of_client = of_client.reshape(-1)
-    s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=triples.shape[1]))
+        spending = fit(spending, target[first], terms, progress)
+    s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=first.size))
     schedules = Schedules(
         noise_multiplier=spending.noise,
         sampling_rate=spending.rate,
@@ -360,13 +361,20 @@ def _per_client(name: str, value: Any, clients: int) -> FloatArray:
     return np.array(np.broadcast_to(array, (clients,)))
 
 
-def _shared_targets(budget: FloatArray, saving: FloatArray, switch: FloatArray) -> tuple[FloatArray, float]:
-    """The epsilon to plan for: the budget itself, or, among very many distinct ones, the budget rounded down by at most 0.05%.
+def _distinct(*columns: FloatArray) -> tuple[IntArray, IntArray]:
+    """Distinct rows of several columns: where each first appears, and which of them every row is."""
+    code = np.zeros(columns[0].size, dtype=np.int64)
+    for column in columns:
+        values, inverse = np.unique(column, return_inverse=True)
+        code = code * values.size + inverse
+    _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
+    return first, of_row
 
-    Rounding bounds the size of the plan, the time to make it and the time to verify it, however many clients there are.
+
+def _rounded_down(budget: FloatArray) -> FloatArray:
+    """Every budget rounded down by at most 0.05%, onto a geometric grid.
+
+    With very many distinct budgets this bounds the size of the plan, the time to make it and the time to verify it.
     """
-    if np.unique(np.stack([budget, saving, switch]), axis=1).shape[1] <= MAX_EXACT_SCHEDULES:
-        return budget, 0.0
-    # The lower neighbour on a geometric grid; the last digits of exp(log x) must not push it above the budget.
     grid = np.exp(np.floor(np.log(budget) / BUDGET_ROUNDING) * BUDGET_ROUNDING)
-    return np.minimum(grid, budget), BUDGET_ROUNDING
+    return np.minimum(grid, budget)  # the last digits of exp(log x) must not push it above

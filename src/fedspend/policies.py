@@ -119,10 +119,8 @@ def spend(
     progress: Progress | None = None,
 ) -> Spending:
     """Run one policy over distinct (budget, saving rate, transition) triples."""
-    if policy == "uniform":
+    if policy in ("uniform", "strictest"):  # the caller has already set every budget to the strictest
         return constant(terms, budget)
-    if policy == "strictest":
-        return constant(terms, np.full_like(budget, budget.min()))
     if policy in WEIGHTED:
         return weighted(terms, budget, weights)
     step = _exact_step if policy == "spend-as-you-go" else _literal_step

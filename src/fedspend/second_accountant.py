@@ -1,8 +1,9 @@
 """A second accountant, for checking the first: it shares no code with `fedspend.accounting`, and no method either.
 
-Guarantee: `renyi_divergence` is right to 1e-9 relative (Gauss-Legendre panels on the region that holds the mass); `pld_epsilon` is never
-below the true epsilon (dp-accounting's pessimistic privacy loss distributions); `fft_epsilon` brackets the true epsilon without
-dp-accounting. All three are about one mechanism: rounds of a Gaussian of sensitivity 1 on a Poisson sample, add or remove one client.
+Guarantee: `renyi_divergence` is right to 1e-9 relative (Gauss-Legendre panels on the region that holds the mass); `pld_epsilon`
+is never below the true epsilon (dp-accounting's pessimistic privacy loss distributions); `fft_epsilon` brackets the true
+epsilon without dp-accounting. All three are about one mechanism: rounds of a Gaussian of sensitivity 1 on a Poisson sample,
+adding or removing one client.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ PANELS_AT_ONCE = 1 << 14
 def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike) -> FloatArray:
     """Rényi divergence of one round, elementwise over rates, noise multipliers and orders.
 
-    `log(E_x[(1+u)^a]) / (a-1)` with `u = q (exp(x/s - 1/(2 s^2)) - 1)` and x ~ N(0, 1); removal is the larger of the two directions
-    (Mironov, Talwar, Zhang 2019, https://arxiv.org/abs/1908.10530, Theorem 5). As E[u] = 0, the integrand is `(1+u)^a - 1 - a u >= 0`,
-    which loses no digits when u is small.
+    `log(E_x[(1+u)^a]) / (a-1)` with `u = q (exp(x/s - 1/(2 s^2)) - 1)` and x ~ N(0, 1); removal is the larger of the two
+    directions (Mironov, Talwar, Zhang 2019, https://arxiv.org/abs/1908.10530, Theorem 5). As E[u] = 0, the integrand is
+    `(1+u)^a - 1 - a u >= 0`, which loses no digits when u is small.
 
     >>> round(float(renyi_divergence(0.9, 2.4, 2)), 15)
     0.142861666907219
@@ -43,7 +44,8 @@ def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.Array
     if not bool(np.all((q > 0) & (q <= 1) & (s > 0) & (s < np.inf) & (a > 1) & (a < np.inf))):
         raise InvalidInput("the accountant needs 0 < rate <= 1, finite noise > 0 and finite order > 1")
     shape, (q, s, a) = q.shape, (q.ravel(), s.ravel(), a.ravel())
-    # (1+u)^a has branch points at distance pi s from the axis: a panel of 3 s keeps 16 nodes exact. The modes lie between 0 and max(a,2)/s.
+    # (1+u)^a has branch points at distance pi s from the axis: a panel of 3 s keeps 16 nodes exact.
+    # The modes lie between 0 and max(a,2)/s.
     width = np.minimum(2.0, 3.0 * s)
     panels = np.ceil((np.maximum(a, 2.0) / s + 2 * REACH) / width).astype(np.int64)
     log_moment = np.empty(q.size)
@@ -101,7 +103,10 @@ def _log_integrand(x: FloatArray, q: FloatArray, s: FloatArray, a: FloatArray) -
 
 
 def epsilon_at(divergence: npt.ArrayLike, order: npt.ArrayLike, delta: float) -> FloatArray:
-    """Epsilon of a Rényi bound: `R + log(1-1/a) - (log delta + log a)/(a-1)`, at least 0 (Canonne, Kamath, Steinke 2020, Prop. 12)."""
+    """Epsilon of a Rényi bound: `R + log(1-1/a) - (log delta + log a)/(a-1)`, at least 0.
+
+    Canonne, Kamath, Steinke 2020, https://arxiv.org/abs/2004.00010, Proposition 12.
+    """
     a = np.asarray(order, dtype=np.float64)
     epsilon: FloatArray = np.asarray(divergence) + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
     return np.maximum(epsilon, 0.0)
@@ -125,22 +130,23 @@ def pld_epsilon(
     interval: float | None = None,
     most_distinct: int = 100,
 ) -> float:
-    """Pessimistic epsilon of runs of identical rounds by dp-accounting's privacy loss distributions; never too low, at any `interval`.
+    """Epsilon of runs of identical rounds by dp-accounting's pessimistic privacy loss distributions; at no `interval` too low.
 
-    Without an `interval` it is about 1e-4 of epsilon. More than `most_distinct` different rounds are merged, each into the lowest noise and
-    the highest rate of its neighbourhood: less noise or a higher rate can only cost more, so the result stays an upper bound.
+    Without an `interval` it is about 1e-4 of epsilon. More than `most_distinct` different rounds are merged, each into the lowest
+    noise and the highest rate of its neighbourhood: less noise or a higher rate can only cost more, so it stays an upper bound.
     """
     q, s, k = _merged(np.asarray(rates, float), np.asarray(noises, float), np.asarray(counts, np.int64), most_distinct)
     # A grid of a million points at most: small noise has losses in the thousands, where a fine grid shows nothing more.
     points = 1e6 / math.sqrt(q.size)
     one_round = float((20 / s + 0.5 / s**2).max())
-    all_rounds = float(20 * math.sqrt((k / s**2).sum()) + (k * q / s**2).sum())
+    divergence = divergence_of_schedule(q, s, k, ROUGH_ORDERS)
+    mean = float(divergence[0])  # of the summed loss, about: near order 1 it is the Kullback-Leibler divergence
+    all_rounds = mean + 20 * math.sqrt(2 * mean) + one_round
     if interval is None:
-        divergence = divergence_of_schedule(q, s, k, ROUGH_ORDERS)
         rough = float(epsilon_at(divergence, ROUGH_ORDERS, delta).min())
-        # Rounding to the grid adds variance: measured, epsilon rises by about 3 (interval / deviation of one round's loss)^2, relative.
-        deviation = math.sqrt(2 * float(divergence[0]) / float(k.sum()))
-        interval = min(max(1e-4 * rough, 1e-5), 1e-3, 2e-3 * deviation)
+        # Rounding to the grid adds variance: measured, epsilon rises by about 3 (interval / deviation of one loss)^2, relative.
+        deviation = math.sqrt(2 * mean / float(k.sum()))
+        interval = min(max(1e-4 * rough, 1e-5), 1e-3, 4e-3 * deviation)
     interval = max(interval, one_round / points, all_rounds / points, 1e-9)
     interval = 2.0 ** math.floor(math.log2(interval))  # so that schedules of different budgets can share cached rounds
     composed: Any = None
@@ -197,9 +203,9 @@ Direction = Literal["add", "remove"]
 def fft_epsilon(rates: Sequence[float], noises: Sequence[float], counts: Sequence[int], delta: float) -> Bracket:
     """Epsilon of runs of identical rounds by our own privacy loss accountant, the larger of add and remove.
 
-    The privacy loss of a round is put on a grid with its mean kept, rounds are composed by FFT, and the bracket is the accountant's error
-    bound (Gopi, Lee, Wutschitz 2021, https://arxiv.org/abs/2106.02848): rounding moves a sum of k losses by at most
-    `h sqrt(k/2 log(2/eta))` except with probability eta (Hoeffding). Meant for delta of 1e-10 or more: below, FFT round-off widens it.
+    The privacy loss of a round is put on a grid of step h with its mean kept, rounds are composed by FFT, and the bracket is the
+    accountant's error bound (Gopi, Lee, Wutschitz 2021, https://arxiv.org/abs/2106.02848): rounding moves a sum of k losses by
+    at most `h sqrt(k/2 log(2/eta))` except with probability eta (Hoeffding). For delta below 1e-10 FFT round-off widens it.
     """
     runs = _merged(np.asarray(rates, float), np.asarray(noises, float), np.asarray(counts, np.int64), sys.maxsize)
     directions: tuple[Direction, ...] = ("add", "remove")
@@ -207,9 +213,7 @@ def fft_epsilon(rates: Sequence[float], noises: Sequence[float], counts: Sequenc
     return Bracket(*(max(getattr(one, name) for one in both) for name in ("lower", "estimate", "upper")))
 
 
-def _fft_direction(
-    direction: Direction, q: FloatArray, s: FloatArray, k: npt.NDArray[np.int64], delta: float
-) -> Bracket:
+def _fft_direction(direction: Direction, q: FloatArray, s: FloatArray, k: npt.NDArray[np.int64], delta: float) -> Bracket:
     rounds, eta = int(k.sum()), 1e-3 * delta
     hoeffding = math.sqrt(rounds / 2 * math.log(2 / eta))
     reach = -float(special.ndtri(eta / 100 / rounds))  # beyond it, all rounds together hold eta/100
@@ -233,8 +237,10 @@ def _composed_losses(
     """Grid and mass of the summed privacy loss, on the range that holds all but eta/10 (Chernoff)."""
     parts = [_round_losses(direction, float(rate), float(noise), mesh, reach) for rate, noise in zip(q, s, strict=True)]
     means = [float(mass @ index) for index, mass, _ in parts]
-    variance = 1 + sum(count * float(mass @ (index - mean) ** 2) for count, mean, (index, mass, _) in zip(k, means, parts, strict=True))
-    tilts = 2.0 ** np.arange(-6, 6) / math.sqrt(variance)
+    variance = 1 + sum(
+        count * float(mass @ (index - mean) ** 2) for count, mean, (index, mass, _) in zip(k, means, parts, strict=True)
+    )
+    tilts: FloatArray = np.exp2(np.arange(-6.0, 6.0)) / math.sqrt(variance)
     log_tail = math.log(20 / eta)
 
     def farthest(sign: int) -> int:
@@ -249,18 +255,23 @@ def _composed_losses(
         spectrum *= fft.rfft(np.bincount(index % size, weights=mass, minlength=size)) ** int(count)
         shift += int(count) * offset
     index = np.arange(low, low + size)
-    return index * mesh + shift, fft.irfft(spectrum, size)[index % size]
+    losses: FloatArray = index * np.float64(mesh) + shift
+    return losses, fft.irfft(spectrum, size)[index % size]
 
 
 def _log_moments(index: npt.NDArray[np.int64], mass: FloatArray, tilts: FloatArray) -> FloatArray:
-    """Upper bounds of log(sum mass exp(tilt index)) for positive tilts, with neighbouring points lumped into the highest of them."""
+    """Upper bounds of log(sum mass exp(tilt index)) for positive tilts; neighbours are lumped into the highest."""
     start = np.arange(0, index.size, max(1, index.size // 4096))
     highest = np.append(index[start[1:] - 1], index[-1])
-    bounds: FloatArray = special.logsumexp(tilts[:, None] * highest, b=np.add.reduceat(mass, start), axis=1)
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(np.add.reduceat(mass, start))
+    bounds: FloatArray = special.logsumexp(tilts[:, None] * highest + log_mass, axis=1)
     return bounds
 
 
-def _round_losses(direction: Direction, q: float, s: float, mesh: float, reach: float) -> tuple[npt.NDArray[np.int64], FloatArray, float]:
+def _round_losses(
+    direction: Direction, q: float, s: float, mesh: float, reach: float
+) -> tuple[npt.NDArray[np.int64], FloatArray, float]:
     """Grid indices and mass of one round's privacy loss, and the offset that restores its mean.
 
     With P = (1-q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2): log(P/Q) under P for removal, log(Q/P) under Q for addition.
@@ -293,7 +304,7 @@ def _round_losses(direction: Direction, q: float, s: float, mesh: float, reach: 
 
 
 def _normal_mass(edges: FloatArray) -> FloatArray:
-    """Mass of N(0, 1) between neighbouring edges (in either order), taken from the nearer tail so that far bins keep their digits."""
+    """Mass of N(0, 1) between neighbouring edges (in either order), taken from the nearer tail so that far bins keep digits."""
     left, right = np.minimum(edges[:-1], edges[1:]), np.maximum(edges[:-1], edges[1:])
     flip = left > 0
     mass: FloatArray = special.ndtr(np.where(flip, -left, right)) - special.ndtr(np.where(flip, -right, left))
@@ -301,7 +312,7 @@ def _normal_mass(edges: FloatArray) -> FloatArray:
 
 
 def _epsilon_of_losses(losses: FloatArray, mass: FloatArray, delta: float) -> float:
-    """The smallest epsilon >= 0 with `E[(1 - exp(epsilon - loss))_+] <= delta`: bisection for its grid cell, then in closed form."""
+    """The smallest epsilon >= 0 with `E[(1 - exp(epsilon - loss))_+] <= delta`: bisection for its cell, then closed form."""
 
     def at_most_delta(index: int) -> bool:
         return bool(-np.expm1(losses[index] - losses[index:]) @ mass[index:] <= delta)

@@ -106,5 +106,5 @@ def test_roots_are_approached_from_the_safe_side(roots, steepness):
 
 
 def test_a_root_beyond_the_range_is_not_invented():
-    found = safe_roots(lambda x, rows: (np.ones_like(x), None), np.zeros(2), -1, 1, 1e-9)
+    found = safe_roots(lambda x, _rows: (np.ones_like(x), None), np.zeros(2), -1, 1, 1e-9)
     assert np.isnan(found).all()
