@@ -6,6 +6,7 @@ Guarantee: what `seal` returns spends at most its budget, read at the stated ord
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,27 +51,26 @@ def solve(
     room = budget[:, None] - already
 
     def gap(log_noise: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        value, slope = _total(spending, log_noise, log_shape, columns)
+        value = repeats * _total(spending.rdp, log_noise, log_shape, columns)
         room_here = room if rows.size == budget.size else room[rows]
-        value *= repeats
         best = (value - room_here).argmin(axis=1)
         cells = (np.arange(rows.size), best)
         binding[rows] = best
         r, target = value[cells], room_here[cells]
+        column = best + (columns.start or 0)
+        r_next = repeats * _total(spending.rdp_at, log_noise + 1e-5, log_shape, column)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(target > 0, np.log(r / target), np.inf), repeats * slope[cells] / r
+            return np.where(target > 0, np.log(r / target), np.inf), np.minimum(np.log(r_next / r) / 1e-5, -1e-6)
 
     return Solution(safe_roots(gap, start, _LOW, _HIGH, tolerance), binding)
 
 
-def _total(spending: Curve, log_noise: FloatArray, log_shape: FloatArray | None, columns: slice) -> tuple[FloatArray, FloatArray]:
+def _total(
+    rdp: Callable[[FloatArray, Any], FloatArray], log_noise: FloatArray, log_shape: FloatArray | None, columns: Any
+) -> FloatArray:
     if log_shape is None:
-        return spending.rdp_and_slope(log_noise, columns)
-    value, slope = spending.rdp_and_slope(log_noise + log_shape[0], columns)
-    for shift in log_shape[1:]:
-        more, more_slope = spending.rdp_and_slope(log_noise + shift, columns)
-        value, slope = value + more, slope + more_slope
-    return value, slope
+        return rdp(log_noise, columns)
+    return sum((rdp(log_noise + shift, columns) for shift in log_shape[1:]), rdp(log_noise + log_shape[0], columns))
 
 
 def first_guess(budget: FloatArray, delta: float, rate: float, rounds: int) -> FloatArray:

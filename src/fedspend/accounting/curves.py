@@ -19,6 +19,9 @@ _REACH = 3  # nodes on either side of a point
 _LOW, _HIGH = float(np.log(NOISE_RANGE[0])), float(np.log(NOISE_RANGE[1]))
 # Below this rate the log-moment has a kink too sharp for any grid; its two parts are smooth (see `log_moment_parts`).
 _SPLIT_BELOW = 0.3
+# Column i holds the coefficients of the i-th Lagrange polynomial on the nodes -2..3, highest power first.
+_NODES = np.arange(1.0 - _REACH, _REACH + 1)
+_LAGRANGE = np.linalg.inv(np.vander(_NODES))
 
 
 class Curve:
@@ -27,6 +30,7 @@ class Curve:
     def __init__(self, rate: float, orders: tuple[float, ...]) -> None:
         self.rate = rate
         self.orders = np.asarray(orders)
+        self._degree = self.orders - 1
         self._split = rate < _SPLIT_BELOW
         self._step = 0.01 if self._split else 0.02
         self._first = 0
@@ -34,25 +38,26 @@ class Curve:
 
     def rdp(self, log_noise: FloatArray, columns: slice = slice(None)) -> FloatArray:
         """(n,) -> (n, orders)."""
-        return self.rdp_and_slope(log_noise, columns)[0]
+        start, weights = self._place(log_noise)
+        parts = [_interpolate(table[:, columns], start, weights) for table in self._tables]
+        values: FloatArray = _log1p_exp(parts) / self._degree[columns]
+        return values
 
-    def rdp_and_slope(self, log_noise: FloatArray, columns: slice = slice(None)) -> tuple[FloatArray, FloatArray]:
-        """The curve and `d rdp / d log noise`, the latter to first order in the grid."""
+    def rdp_at(self, log_noise: FloatArray, column: IntArray) -> FloatArray:
+        """(n,), (n,) -> (n,): each noise at one order of its own."""
+        start, weights = self._place(log_noise)
+        steps = start[:, None] + np.arange(2 * _REACH)
+        parts = [(table[steps, column[:, None]] * weights).sum(axis=1) for table in self._tables]
+        values: FloatArray = _log1p_exp(parts) / self._degree[column]
+        return values
+
+    def _place(self, log_noise: FloatArray) -> tuple[IntArray, FloatArray]:
+        """First table row and the six weights of each point."""
         position = np.clip(log_noise, _LOW, _HIGH) / self._step
-        node = np.floor(position).astype(np.int64)
+        node = np.floor(position)
         self._extend(int(node.min()) + 1 - _REACH, int(node.max()) + _REACH)
-        start = node + 1 - _REACH - self._first
-        weights = _lagrange(position - node)
-        parts = [_interpolate(table[:, columns], start, weights, self._step) for table in self._tables]
-        # log1p(e^x + e^y) with the part beyond the range of exp taken out first
-        beyond = np.maximum(parts[-1][0] - 600.0, 0.0)
-        moment, change = np.zeros_like(beyond), np.zeros_like(beyond)
-        for log_part, slope in parts:
-            part = np.exp(np.minimum(log_part - beyond, 600.0))
-            moment += part
-            change += part * slope
-        degree = self.orders[columns] - 1
-        return (np.log1p(moment) + beyond) / degree, change / ((1 + moment) * degree)
+        weights = np.vander(position - node, 2 * _REACH) @ _LAGRANGE
+        return node.astype(np.int64) + (1 - _REACH - self._first), weights
 
     def _extend(self, low: int, high: int) -> None:
         """Compute the nodes low..high that are not there yet."""
@@ -74,27 +79,22 @@ class Curve:
         return [log_moment(rate, noise, self.orders)]
 
 
-def _interpolate(table: FloatArray, start: IntArray, weights: list[FloatArray], step: float) -> tuple[FloatArray, FloatArray]:
-    rows = [table[start + offset] for offset in range(2 * _REACH)]
-    slope = (rows[_REACH] - rows[_REACH - 1]) / step
-    value = weights[0][:, None] * rows[0]
-    for weight, row in zip(weights[1:], rows[1:], strict=True):
-        row *= weight[:, None]
+def _interpolate(table: FloatArray, start: IntArray, weights: FloatArray) -> FloatArray:
+    value = weights[:, :1] * table[start]
+    for offset in range(1, 2 * _REACH):
+        row = table[start + offset]
+        row *= weights[:, offset, None]
         value += row
-    return value, slope
+    return value
 
 
-def _lagrange(x: FloatArray) -> list[FloatArray]:
-    """Weights of the nodes -2..3 for a point at 0 <= x < 1."""
-    nodes = range(1 - _REACH, _REACH + 1)
-    weights = []
-    for i in nodes:
-        weight = np.ones_like(x)
-        for j in nodes:
-            if j != i:
-                weight = weight * (x - j) / (i - j)
-        weights.append(weight)
-    return weights
+def _log1p_exp(parts: list[FloatArray]) -> FloatArray:
+    """log(1 + e^x) or log(1 + e^x + e^y), also where e^x is beyond floating point."""
+    top = np.maximum(parts[-1] - 600.0, 0.0) if parts[-1].max() > 600 else 0.0
+    moment = np.exp(np.minimum(parts[0] - top, 600.0))
+    for part in parts[1:]:
+        moment += np.exp(part - top)
+    return np.log1p(moment, out=moment) + top
 
 
 @lru_cache(maxsize=512)
