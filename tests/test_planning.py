@@ -225,6 +225,8 @@ def test_budgets_are_private_on_disk(plan, tmp_path):
         ([1.0], {"rounds": 0}, "rounds"),
         ([1.0], {"rounds": 1.5}, "rounds"),
         ([1.0], {"rounds": math.inf}, "rounds"),
+        ([1.0], {"rounds": 10**9}, "fewer rounds"),
+        ([1.0], {"rounds": 10**400}, "rounds"),
         ([1.0], {"clip": 0}, "clip"),
         ([1.0], {"clip": math.inf}, "clip"),
         ([1.0], {"saving_rate": 0.9}, "saving_rate"),

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fedspend.arrays import FloatArray
 from fedspend.errors import InvalidInput
-
-FloatArray = npt.NDArray[np.float64]
 
 MOST_CLIENTS = 10_000_000
 

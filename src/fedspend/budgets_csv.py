@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from fedspend.budgets import FloatArray, Population, can_be_number, check_count
+from fedspend.arrays import BoolArray, FloatArray
+from fedspend.budgets import Population, can_be_number, check_count
 from fedspend.errors import InvalidInput
 
 COLUMNS = ("client", "epsilon", "saving_rate", "transition", "group")
@@ -113,14 +113,12 @@ def read_labels(column: str, cells: Iterable[str], at: Lines) -> tuple[str, ...]
 
 
 def optional(
-    table: dict[str, tuple[str, ...]], column: str, at: Lines, wanted: str, good: Callable[[FloatArray], npt.NDArray[np.bool_]]
+    table: dict[str, tuple[str, ...]], column: str, at: Lines, wanted: str, good: Callable[[FloatArray], BoolArray]
 ) -> FloatArray | None:
     return read_numbers(column, table[column], at, wanted, good) if column in table else None
 
 
-def read_numbers(
-    column: str, cells: Sequence[str], at: Lines, wanted: str, good: Callable[[FloatArray], npt.NDArray[np.bool_]]
-) -> FloatArray:
+def read_numbers(column: str, cells: Sequence[str], at: Lines, wanted: str, good: Callable[[FloatArray], BoolArray]) -> FloatArray:
     """The whole column at once; only when something is wrong, cell by cell to find it."""
     try:
         values = np.array(list(map(float, cells)))

@@ -37,6 +37,8 @@ def finite_number(name: str, value: Any) -> float:
     """`value` as a finite float, or `InvalidInput` naming it."""
     try:
         number = float(value)
+    except OverflowError:
+        raise InvalidInput(f"{name} is too large for a number") from None
     except (TypeError, ValueError):
         raise InvalidInput(f"{name} must be a number, got {value!r}") from None
     if isinstance(value, bool) or not math.isfinite(number):

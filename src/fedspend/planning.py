@@ -30,6 +30,7 @@ ADJACENCY = "zero-out: one client's whole contribution becomes zero; roster, bud
 ACCOUNTANTS = ("rdp", "pld")
 MAX_EXACT_SCHEDULES = 4096
 BUDGET_ROUNDING = 5e-4
+MAX_CELLS = 50_000_000  # rounds x schedules
 OBSERVER = "other clients and the public, who see every released model and do not see who took part"
 
 
@@ -135,7 +136,7 @@ class Plan:
             return cumulative_epsilon(noise, rate, self.delta)
         return cumulative_epsilon_rdp(noise, rate, self.delta, self.orders)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 over the plan's content. It shows that a file is what was saved; it is no signature."""
         from fedspend.plan_file import content_hash
@@ -296,6 +297,8 @@ def plan(
     if first.size > MAX_EXACT_SCHEDULES:
         target, rounding = _rounded_down(budget), BUDGET_ROUNDING
         first, of_client = _distinct(target, saving, switch)
+    if terms.rounds * first.size > MAX_CELLS:
+        raise InvalidInput(f"{terms.rounds} rounds of {first.size} distinct schedules are more than a plan can hold; use fewer rounds")
     spending = policies.spend(chosen, terms, target[first], saving[first], switch[first].astype(np.int64), shares, progress)
     if accountant == "pld":
         from fedspend.accounting.pld import fit

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import queue
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -221,7 +225,7 @@ def _fft_direction(direction: Direction, q: FloatArray, s: FloatArray, k: npt.ND
     first = _composed_losses(direction, q, s, k, widest / 2048, reach, eta)
     rough = _epsilon_of_losses(*first, delta)
     spread = float(first[0][-1] - first[0][0])
-    mesh = max(5e-4 * max(rough, 1e-3 * spread) / hoeffding, spread / LARGEST_GRID, widest / LARGEST_GRID)
+    mesh = max(5e-4 * max(rough, 2e-2 * spread) / hoeffding, spread / LARGEST_GRID, widest / LARGEST_GRID)
     losses, mass = _composed_losses(direction, q, s, k, mesh, reach, eta)
     error, slip = mesh * hoeffding, 2 * eta + 1e-14
     return Bracket(
@@ -327,11 +331,49 @@ def _epsilon_of_losses(losses: FloatArray, mass: FloatArray, delta: float) -> fl
     return max(0.0, float(losses[high]) + math.log(beyond / tilted)) if beyond > 0 and tilted > 0 else 0.0
 
 
+Runs = tuple[Sequence[float], Sequence[float], Sequence[int]]  # rates, noise multipliers and counts of a schedule's runs
+WORKERS = 2
+
+
+def pld_epsilons(schedules: Sequence[Runs], delta: float, progress: Callable[[int, int], None]) -> list[float]:
+    """`pld_epsilon` of every schedule; on worker processes where there are enough to pay for starting them."""
+    if len(schedules) < 16 or (os.cpu_count() or 1) < 2:
+        found = []
+        for runs in schedules:
+            found.append(pld_epsilon(*runs, delta))
+            progress(len(found), len(schedules))
+        return found
+    idle: queue.Queue[subprocess.Popen[str]] = queue.Queue()
+    # Plain child processes, not multiprocessing: that would import the caller's main script a second time.
+    command = [sys.executable, "-c", "from fedspend.second_accountant import serve; serve()"]
+    for _ in range(WORKERS):
+        idle.put(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+
+    def ask(runs: Runs) -> float:
+        worker = idle.get()
+        try:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            worker.stdin.write(json.dumps([*runs, delta]) + "\n")
+            worker.stdin.flush()
+            return float(worker.stdout.readline())
+        except (OSError, ValueError):  # the worker died: slower, but the answer is the same
+            return pld_epsilon(*runs, delta)
+        finally:
+            idle.put(worker)
+
+    try:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            asked = [pool.submit(ask, runs) for runs in schedules]
+            for done, _ in enumerate(as_completed(asked), start=1):
+                progress(done, len(schedules))
+            return [one.result() for one in asked]
+    finally:
+        while not idle.empty():
+            idle.get().kill()
+
+
 def serve() -> None:
     """Answer `pld_epsilon` for one JSON list of arguments per line on standard input: what a verifier's worker process runs."""
     for line in sys.stdin:
         print(json.dumps(pld_epsilon(*json.loads(line))), flush=True)
-
-
-if __name__ == "__main__":
-    serve()

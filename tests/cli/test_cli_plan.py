@@ -283,6 +283,7 @@ def test_bad_command_lines(refused, argv, names):
         (["--rate", "nan"], "rate"),
         (["--rounds", "0"], "rounds"),
         (["--rounds", "-3"], "rounds"),
+        (["--rounds", "1000000000"], "1,000,000,000"),
         (["--clip", "0"], "clip"),
         (["--clip", "nan"], "clip"),
         (["--accountant", "gdp"], "gdp"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import io
 import os
 import sys
 import warnings
@@ -88,6 +89,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no arrows shows question marks
     try:
         with short_warnings():
             args = parse(sys.argv[1:] if argv is None else argv)

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.budgets import FloatArray, Group, Population, by_epsilon, from_groups, number, parse_by_epsilon, parse_groups
+from fedspend.arrays import FloatArray
+from fedspend.budgets import Group, Population, by_epsilon, from_groups, number, parse_by_epsilon, parse_groups
 from fedspend.budgets_csv import read_budgets_csv
 from fedspend.config import Config, load_config
 from fedspend.errors import InvalidInput
 from fedspend.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
+
+MOST_ROUNDS = 1_000_000  # a slip of the finger should not fill the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,8 @@ def resolve(args: argparse.Namespace) -> Inputs:
         "clip": config.get("privacy.clip") if args.clip is None else args.clip,
         "accountant": config.get("privacy.accountant") if args.accountant is None else args.accountant,
     }
+    if common["rounds"] > MOST_ROUNDS:
+        raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {common['rounds']:,}")
     policy, method, weights = choose_policy(args, config)
     saving = per_client("saving rate", args.saving_rate, population.saving_rates, config.get("privacy.saving_rate"), population)
     transition = per_client("transition", args.transition, population.transitions, config.get("privacy.transition"), population)

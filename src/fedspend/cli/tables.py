@@ -101,7 +101,7 @@ def show_comparison(plans: dict[str, Plan], grouping: Grouping, plot: str | None
             )
         result.add_section()
         deviation = noise_of_average(plan)
-        average.add_row(Text(policy, style="bold"), f"{deviation[0]:#.4g}", f"{deviation[-1]:#.4g}")
+        average.add_row(Text(policy, style="bold"), figures(deviation[0]), figures(deviation[-1]))
     out.print(result, "", average, "", sep="\n")
     out.print(Text("Noise of average: standard deviation of the noise in each coordinate of the averaged update.", style="dim"))
     if plot is not None:
@@ -137,12 +137,17 @@ def frame(*left: str) -> Table:
 
 def spread(track: Track, index: int, form: str = "#.4g") -> str:
     """One number if the clients of the group agree in the digits shown, else their range."""
-    low, _, high = (format(value, form) for value in track.at(index))
+    low, _, high = (figures(value, form) for value in track.at(index))
     return low if low == high else f"{low}–{high}"
 
 
 def mean(track: Track, index: int, form: str = "#.4g") -> str:
-    return format(track.at(index)[1], form)
+    return figures(track.at(index)[1], form)
+
+
+def figures(value: float, form: str = "#.4g") -> str:
+    """A number with its trailing zeros, so that columns line up, but without a bare decimal point."""
+    return format(value, form).rstrip(".")
 
 
 def change(track: Track, form: str, show: Callable[[Track, int, str], str]) -> str:

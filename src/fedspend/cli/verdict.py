@@ -1,0 +1,89 @@
+"""How `fedspend verify` shows its findings: the verdict, what was checked by what, and what other observers would learn."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.text import Text
+
+from fedspend.cli.tables import figures, frame, short_hash, size
+from fedspend.cli.terminal import console
+from fedspend.planning import Plan
+from fedspend.report.groups import counted
+from fedspend.verification import Check, Verification
+
+MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for
+
+
+def show_verdict(plan: Plan, result: Verification) -> None:
+    out = console()
+    word, style, sentence = (
+        ("PASS", "bold green", "every claim was reproduced and is within its budget")
+        if result.ok
+        else ("FAIL", "bold red", f"{counted(result.failure_count, 'failure')}; do not train with this plan")
+    )
+    out.print(Text.assemble((word, style), f"  {sentence}"))
+    out.print(Text(f"plan {short_hash(plan)}, {size(plan)}, {plan.policy}, delta {plan.delta:g}", style="dim"))
+    out.print()
+    show_checks(out, result)
+    show_margin(out, result)
+    for failure in result.failures:
+        out.print(Text.assemble(("failed: ", "red"), failure))
+    if result.failure_count > len(result.failures):
+        out.print(Text(f"... and {result.failure_count - len(result.failures):,} more", style="red"))
+    if result.observers:
+        out.print()
+        show_observers(out, result)
+
+
+def show_checks(out: Console, result: Verification) -> None:
+    table = frame("check", "result", "by")
+    for heading in ("looked at", "worst"):
+        table.add_column(heading, justify="right")
+    table.add_column("which is")
+    for check in result.checks:
+        verdict = Text("pass", style="green") if check.passed else Text("FAIL", style="bold red")
+        by = "comparison" if check.accountant == "none" else check.accountant
+        table.add_row(Text(check.name), verdict, Text(by), f"{check.schedules:,}", worst(check), Text(check.meaning))
+    out.print(table)
+    out.print()
+
+
+def worst(check: Check) -> str:
+    if not math.isfinite(check.worst):
+        return "not finite"
+    return "0" if check.worst == 0 else f"{check.worst:.4g}"
+
+
+def show_margin(out: Console, result: Verification) -> None:
+    """The slack between the pessimistic PLD epsilon and the budget, where it is smallest."""
+    if math.isfinite(result.worst_margin):
+        how = f"over {result.pld_schedules:,} of {result.schedules:,} distinct schedules" if result.sampled else "over all clients"
+        out.print(
+            Text.assemble(("worst margin ", "bold"), f"{100 * result.worst_margin:.2f}% (1 - PLD epsilon / budget, smallest {how})")
+        )
+    else:
+        out.print(Text("worst margin: none, because no schedule could be accounted by PLD"))
+    if result.sampled and result.pld_schedules:
+        out.print(
+            Text("PLD looked at the extremes and a random sample; for the others the reproduced Rényi bound carries the guarantee.")
+        )
+
+
+def show_observers(out: Console, result: Verification) -> None:
+    """The plan's guarantee is against its own observer; the others are there to be known, not promised."""
+    budgets = [budget for budget, _ in result.observers[0].by_budget]
+    by_budget = 0 < len(budgets) <= MOST_BUDGETS
+    table = frame("epsilon against")
+    for heading in [f"budget\n{budget:.4g}" for budget in budgets] if by_budget else ["smallest", "median", "largest"]:
+        table.add_column(heading, justify="right")
+    table.add_column("who")
+    for observer in result.observers:
+        values = [value for _, value in observer.by_budget] if by_budget else [observer.smallest, observer.median, observer.largest]
+        table.add_row(Text(observer.name), *map(figures, values), Text(observer.assumption))
+    out.print(table)
+    out.print()
+    out.print(
+        Text("Only the first line is what the plan promises; the others say what is lost when its assumption fails.", style="dim")
+    )

@@ -1,0 +1,73 @@
+"""What an engine is: it trains the clients of one cohort from the same starting point and returns the reduced sum of their updates.
+
+An engine never sees budgets, noise or rates. What leaves a client is decided by `reduce` (clipping, in `mechanism`), which
+the engine calls on blocks of raw updates, in the process where they were made. Blocks do not depend on the number of
+workers and are added in client order in float64, so one engine with one seed gives the same bits from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """What a sampled client does: plain SGD with momentum on the mean cross-entropy of each batch.
+
+    Exactly one of `steps` and `epochs` is set. A client with fewer examples than a batch uses all of them in every step;
+    a client with none returns a zero update.
+    """
+
+    batch_size: int
+    steps: int | None = None
+    epochs: int | None = None
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise InvalidInput("give either local_steps or local_epochs, not both and not neither")
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """Some clients' contributions after clipping, summed; one entry per client in the statistics."""
+
+    total: FloatArray  # (parameters,) float64
+    norms: FloatArray  # before clipping; 0 for a discarded update
+    clipped: BoolArray
+    discarded: BoolArray  # NaN or infinite: counts as zero
+
+    def plus(self, other: Reduced) -> Reduced:
+        return Reduced(
+            self.total + other.total,
+            np.concatenate([self.norms, other.norms]),
+            np.concatenate([self.clipped, other.clipped]),
+            np.concatenate([self.discarded, other.discarded]),
+        )
+
+    @classmethod
+    def nothing(cls, parameters: int) -> Reduced:
+        none = np.zeros(0, dtype=bool)
+        return cls(np.zeros(parameters), np.zeros(0), none, none)
+
+
+# (updates (k, parameters) float32, client numbers (k,)) -> Reduced. Picklable, since workers call it.
+Reduce = Callable[[torch.Tensor, IntArray], Reduced]
+
+
+class Engine(Protocol):
+    """Runs clients. `parameters` and updates are flat vectors in the order of `module.parameters()`."""
+
+    name: str
+
+    def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced: ...
+
+    def close(self) -> None: ...

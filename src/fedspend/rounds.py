@@ -1,0 +1,155 @@
+"""The loop: reserve, sample, run, release, commit, step; and nothing else.
+
+Guarantee: a round is reserved for every client before its cohort is drawn; its noised release is stored durably before
+anything uses it; the step from one model to the next is a pure function of releases. So a run can be killed at any instant
+and resumed without releasing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from fedspend.arrays import Float32Array, FloatArray
+from fedspend.engines.base import Engine, Reduced
+from fedspend.mechanism import ClipAndSum, release_bit, release_update
+from fedspend.methods.base import Method, Release, RoundTerms, State
+from fedspend.randomness import Randomness
+from fedspend.sampling import draw_cohort
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server does with releases: free post-processing."""
+
+    rounds: int
+    lr: float = 1.0
+    momentum: float = 0.0
+    tail: int = 1  # the final model is the mean of this many last iterates
+
+
+@dataclass(frozen=True)
+class Training:
+    """How rounds run."""
+
+    server: Server
+    client_lr: Callable[[int], float]  # learning rate of round 0, 1, ...
+    noise: str = "central"  # or "distributed"
+    layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after `done` rounds: all that the next round needs."""
+
+    done: int
+    parameters: Float32Array  # the iterate
+    velocity: Float32Array
+    tail_sum: FloatArray  # float64 sum of the last iterates
+    tail_count: int
+    method: State
+
+    @property
+    def model(self) -> Float32Array:
+        """The parameters that would be handed out now: the tail mean once the tail has begun, the iterate before."""
+        return self.parameters if self.tail_count == 0 else (self.tail_sum / self.tail_count).astype(np.float32)
+
+
+class Store(Protocol):
+    """Durable memory of a run: reserve before sampling, keep the release before use, commit after."""
+
+    def reserve(self, round: int) -> None: ...
+
+    def keep(self, round: int, release: Release, statistics: dict[str, Any]) -> None: ...
+
+    def kept(self, round: int) -> tuple[Release, dict[str, Any]] | None: ...
+
+    def was_reserved(self, round: int) -> bool: ...
+
+    def commit(self, round: int, progress: Progress, statistics: dict[str, Any]) -> None: ...
+
+
+def begin(parameters: FloatArray, method: Method) -> Progress:
+    zero = np.zeros(parameters.size)
+    return Progress(0, parameters.astype(np.float32), zero.astype(np.float32), zero, 0, method.start())
+
+
+def run_rounds(
+    progress: Progress, method: Method, engine: Engine, training: Training, randomness: Randomness, store: Store
+) -> Iterator[tuple[Progress, dict[str, Any]]]:
+    """From where `progress` stands to the last round, one committed round at a time."""
+    while progress.done < training.server.rounds:
+        t = progress.done
+        found = store.kept(t)
+        if found is None and store.was_reserved(t) and not randomness.simulation:
+            # The noise of the lost release cannot be drawn again, and drawing fresh noise would be a second release:
+            # the round stays charged and is skipped.
+            progress = skip(progress)
+            statistics: dict[str, Any] = {"skipped": True}
+        else:
+            if found is None:
+                store.reserve(t)
+                found = play(progress, method, engine, training, randomness)
+                store.keep(t, *found)
+            release, statistics = found
+            progress = step(progress, release, method, training.server)
+        store.commit(t, progress, statistics)
+        yield progress, statistics
+
+
+def play(
+    progress: Progress, method: Method, engine: Engine, training: Training, randomness: Randomness
+) -> tuple[Release, dict[str, Any]]:
+    """One round up to its release. The statistics are for a simulation's eyes only: they are not private."""
+    t = progress.done
+    terms = method.terms(t, progress.method)
+    cohort = draw_cohort(terms.sampling_rate, randomness, t)
+    clients = terms.sampling_rate.size
+    share = terms.deviation / np.sqrt(clients) if training.noise == "distributed" else 0.0
+    reduce = ClipAndSum(terms.clip_norm, training.layers, share, randomness if share > 0 else None, t)
+    reduced = engine.run(torch.from_numpy(progress.parameters), cohort, t, training.client_lr(t), reduce)
+    received = cohort.size * share**2
+    update = release_update(reduced.total, terms.deviation, received, terms.denominator, randomness, t)
+    bit = None
+    if terms.bit_deviation is not None:
+        bit = release_bit(reduced, terms.bit_deviation, terms.denominator, randomness, t)
+    return Release(update.astype(np.float32), bit), describe(reduced, terms, cohort.size)
+
+
+def describe(reduced: Reduced, terms: RoundTerms, cohort: int) -> dict[str, Any]:
+    count = max(1, cohort)
+    clip = terms.clip_norm[np.isfinite(terms.clip_norm)]
+    return {
+        "cohort": cohort,
+        "clipped_share": float(reduced.clipped.sum() / count),
+        "mean_norm": float(reduced.norms.mean()) if cohort else 0.0,
+        "discarded": int(reduced.discarded.sum()),
+        "noise_deviation": terms.deviation / terms.denominator,
+        "clip": float(clip.mean()) if clip.size else None,
+    }
+
+
+def step(progress: Progress, release: Release, method: Method, server: Server) -> Progress:
+    """Apply a release: momentum, learning rate, tail mean."""
+    velocity = server.momentum * progress.velocity + release.update
+    parameters = (progress.parameters + server.lr * velocity).astype(np.float32)
+    done = progress.done + 1
+    in_tail = server.tail > 1 and done > server.rounds - server.tail
+    return Progress(
+        done=done,
+        parameters=parameters,
+        velocity=velocity.astype(np.float32),
+        tail_sum=progress.tail_sum + parameters if in_tail else progress.tail_sum,
+        tail_count=progress.tail_count + int(in_tail),
+        method=method.learn(progress.method, release),
+    )
+
+
+def skip(progress: Progress) -> Progress:
+    return Progress(
+        progress.done + 1, progress.parameters, progress.velocity, progress.tail_sum, progress.tail_count, progress.method
+    )

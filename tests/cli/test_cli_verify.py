@@ -1,0 +1,121 @@
+"""`fedspend verify`: the verdict and its exit code, and how it says no to files that are no plans."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+import fedspend
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return fedspend.plan([10.0, 10.0, 20.0], delta=1e-5, rounds=4, rate=0.9, saving_rate=0.5)
+
+
+@pytest.fixture
+def plan_file(plan, tmp_path):
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    return path
+
+
+def test_a_sound_plan_passes(run, plan_file):
+    outcome = run("verify", plan_file, "--colluders", "2")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("PASS")
+    for word in (
+        "worst margin",
+        "claim reproduced",
+        "PLD within budget",
+        "2 colluding clients",
+        "participation revealed",
+        "promises",
+    ):
+        assert word in outcome.out
+    assert "FAIL" not in outcome.out
+
+
+def test_json_is_the_verification(run, plan, plan_file):
+    outcome = run("verify", plan_file, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    shown = json.loads(outcome.out)
+    assert shown["ok"] is True
+    assert shown["plan"] == str(plan_file)
+    assert shown["plan_hash"] == plan.hash
+    assert len(shown["epsilon"]) == 3
+    assert 0 < shown["worst_margin"] < 1
+    assert {"name", "passed", "schedules", "accountant", "worst"} <= set(shown["checks"][0])
+
+
+def test_a_plan_with_less_noise_fails(run, plan, tmp_path):
+    noise = plan.noise_multiplier.copy()
+    noise[1] *= 0.95
+    plan.replace(noise_multiplier=noise).save(tmp_path / "weak.json")
+    outcome = run("verify", tmp_path / "weak.json")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert outcome.out.startswith("FAIL")
+    assert "failed: client '0'" in outcome.out
+    assert run("verify", tmp_path / "weak.json", "--quiet").code == 1
+
+
+def test_quiet_answers_by_exit_code(run, plan_file):
+    outcome = run("verify", plan_file, "--quiet")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+
+
+def altered(text: str) -> str:
+    document = json.loads(text)
+    document["delta"] = 1e-6
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: "",
+        lambda _: "hello",
+        lambda _: "[]",
+        lambda _: "{}",
+        lambda _: "null",
+        lambda _: "\x00\xff",
+        lambda text: text[: len(text) // 2],
+        altered,
+        lambda _: "[" * 100_000,
+    ],
+    ids=["empty", "text", "list", "object", "null", "binary", "half", "altered", "deep"],
+)
+def test_files_that_are_no_plans(refused, plan_file, spoil):
+    plan_file.write_text(spoil(plan_file.read_text()), encoding="latin-1")
+    assert "plan.json" in refused("verify", plan_file)
+
+
+def test_broken_compression(refused, plan, tmp_path):
+    path = tmp_path / "plan.json.gz"
+    plan.save(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    refused("verify", path)
+    path.write_bytes(b"not gzip")
+    refused("verify", path)
+    path.write_bytes(gzip.compress(b"{}"))
+    refused("verify", path)
+
+
+def test_bad_arguments(refused, plan_file, tmp_path):
+    assert "nowhere.json" in refused("verify", tmp_path / "nowhere.json")
+    assert "directory" in refused("verify", tmp_path)
+    assert "PLAN" in refused("verify")
+    assert "--colluders" in refused("verify", plan_file, "--colluders", "-1")
+    assert "'x'" in refused("verify", plan_file, "--colluders", "x")
+    assert "3 clients" in refused("verify", plan_file, "--colluders", "3")
+    assert "did you mean '--json'" in refused("verify", plan_file, "--jsn")
+
+
+def test_progress_is_shown_to_a_person_only(run, plan_file, monkeypatch):
+    """On a terminal a bar moves on stderr; the table on stdout stays clean."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    outcome = run("verify", plan_file)
+    assert outcome.code == 0
+    assert outcome.out.startswith("PASS")
