@@ -3,8 +3,8 @@
     make bench                                   # or:
     .venv/bin/python benchmarks/speed/plan.py --clients 100000 --rounds 100
 
-Everything runs on one core in one process, one after the other. Prints CPU seconds, peak memory, how far any client is over or under
-its budget (recomputed at the plan's orders), and the ratio to Opacus' `get_noise_multiplier`.
+Everything runs on one core in one process, one after the other. Prints CPU seconds, peak memory, how far any client is over or
+under its budget (recomputed at the plan's orders), and the ratio to Opacus' `get_noise_multiplier`.
 """
 
 from __future__ import annotations

@@ -298,7 +298,9 @@ def plan(
         target, rounding = _rounded_down(budget), BUDGET_ROUNDING
         first, of_client = _distinct(target, saving, switch)
     if terms.rounds * first.size > MAX_CELLS:
-        raise InvalidInput(f"{terms.rounds} rounds of {first.size} distinct schedules are more than a plan can hold; use fewer rounds")
+        raise InvalidInput(
+            f"{terms.rounds} rounds of {first.size} distinct schedules are more than a plan can hold; use fewer rounds"
+        )
     spending = policies.spend(chosen, terms, target[first], saving[first], switch[first].astype(np.int64), shares, progress)
     if accountant == "pld":
         from fedspend.accounting.pld import fit

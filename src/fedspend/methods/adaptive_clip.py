@@ -32,8 +32,8 @@ class AdaptiveClip:
         largest = float(self.plan.schedules.noise_multiplier.max())
         if not largest < 2 * self.bit_noise:
             raise InvalidInput(
-                f"bit_noise {self.bit_noise:g} is too small: the plan's noise multipliers reach {largest:.4g} and must stay below twice "
-                f"bit_noise; use at least {largest:.4g} (0.05 times the expected cohort is usual)"
+                f"bit_noise {self.bit_noise:g} is too small: the plan's noise multipliers reach {largest:.4g} and must stay "
+                f"below twice bit_noise; use at least {largest:.4g} (0.05 times the expected cohort is usual)"
             )
         if not 0 < self.target_quantile < 1:
             raise InvalidInput(f"target_quantile must lie strictly between 0 and 1, got {self.target_quantile!r}")
