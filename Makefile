@@ -36,7 +36,7 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[dev,train]'
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -61,6 +61,10 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
     """Read and check a config file (None: an empty one), then apply `section.key=value` overrides; the last one wins."""
     file = None if path is None else Path(path)
     document, place = ({}, Place("", {})) if file is None else read_toml(file)
+    return checked(document, place, file, overrides)
+
+
+def checked(document: Mapping[str, Any], place: Place, file: Path | None, overrides: Sequence[str]) -> Config:
     values: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
     for section, table in document.items():
@@ -74,6 +78,11 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
     overridden = [apply_override(text, values, origins) for text in overrides]
     one_source_of_budgets(values.get("privacy", {}), origins, overridden)
     return Config(file, values, origins)
+
+
+def config_of(document: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """The same from a dict of sections, for callers in Python."""
+    return checked(dict(document), Place("config", {}), None, overrides)
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], Place]:

@@ -92,6 +92,28 @@ def ratio_or_list(help: str) -> Key:
     return Key(read, "a positive number, or a list of positive numbers, one per round", help)
 
 
+def wholes(help: str) -> Key:
+    one = whole(1, "")
+
+    def read(value: Any) -> list[int]:
+        require(isinstance(value, list))
+        return [int(one.read(item)) for item in value]
+
+    return Key(read, "a list of whole numbers of at least 1", help)
+
+
+def pair(help: str) -> Key:
+    one = number("", lambda _: True, "")
+
+    def read(value: Any) -> tuple[float, float]:
+        require(isinstance(value, list) and len(value) == 2)
+        low, high = (float(one.read(item)) for item in value)
+        require(low < high)
+        return low, high
+
+    return Key(read, "two numbers, the lower first, for example [0, 255]", help)
+
+
 def tables(keys: Mapping[str, Key], help: str) -> Key:
     def read(value: Any) -> list[Any]:
         require(isinstance(value, list) and len(value) > 0 and all(isinstance(item, dict) for item in value))
@@ -122,11 +144,39 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
         "data": {
             "name": text("which data set"),
             "clients": whole(1, "number of clients"),
-            "partition": choice("iid", "dirichlet", help="how examples are dealt to clients"),
+            "partition": choice("iid", "dirichlet", "shards", "natural", help="how examples are dealt to clients", default="iid"),
             "alpha": positive("concentration of the Dirichlet partition; smaller is more uneven"),
+            "shards": whole(1, "label shards for each client", 2),
+            "validation": number(
+                "a number of at least 0 and below 1",
+                lambda x: 0 <= x < 1,
+                "share of the training rows to evaluate on, not the test set",
+                0.0,
+            ),
+            "path": text("file with your own data, .csv or .npz"),
+            "test_path": text("file with the evaluation rows of your own data"),
+            "label": text("label column of your own data", "label"),
+            "client": text("client column of your own data", "client"),
+            "bounds": pair("public bounds that features of your own data are scaled by"),
+            "examples": whole(1, "synthetic data: number of training examples"),
+            "features": whole(1, "synthetic data: number of features"),
+            "classes": whole(2, "synthetic data: number of classes"),
         },
-        "model": {"name": text("which model")},
-        "method": {"name": text("what clients compute and how the server combines it")},
+        "model": {
+            "name": text("which model"),
+            "features": choice("none", "gabor", help="fixed feature map in front of the model", default="none"),
+            "hidden": wholes("widths of the hidden layers of model mlp"),
+        },
+        "method": {
+            "name": text("what clients compute and how the server combines it"),
+            "target_quantile": number(
+                "a number above 0 and below 1", lambda x: 0 < x < 1, "adaptive-clip: share of updates to leave unclipped", 0.5
+            ),
+            "clip_lr": positive("adaptive-clip: how fast the clip follows", 0.2),
+            "bit_noise": positive(
+                "adaptive-clip: deviation of the noise on the sum of bits; default 0.05 times the expected cohort"
+            ),
+        },
         "privacy": {
             "epsilon": positive("one budget for every client"),
             "groups": tables(GROUP, "budgets by group"),
@@ -143,7 +193,14 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             ),
             "accountant": choice("rdp", "pld", help="which accountant plans the noise", default="rdp"),
             "noise": choice("central", "distributed", help="who adds the noise", default="central"),
-            "randomness": choice("secure", "simulation", help="simulation: seeded, repeatable, protects nobody", default="secure"),
+            "clipping": choice(
+                "flat", "per-layer", help="clip the whole update, or each layer to clip / sqrt(layers)", default="flat"
+            ),
+            "randomness": choice(
+                "seeded",
+                "os",
+                help="seeded: repeatable simulation that protects nobody; os: for real runs. Default: seeded for public data",
+            ),
         },
         "train": {
             "rounds": whole(1, "number of rounds"),
@@ -151,7 +208,16 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "local_epochs": whole(1, "passes of a client over its data in one round"),
             "batch_size": whole(1, "examples in one step"),
             "lr": positive("learning rate of the clients"),
-            "seed": whole(0, "seed of the model and of the partition, and under simulation of everything"),
+            "lr_schedule": choice(
+                "constant", "linear", "cosine", help="how lr falls from the first round to the last", default="constant"
+            ),
+            "lr_end": number("a number from 0 to 1", lambda x: 0 <= x <= 1, "share of lr that is left in the last round", 0.1),
+            "momentum": number("a number of at least 0 and below 1", lambda x: 0 <= x < 1, "momentum of the clients", 0.0),
+            "server_lr": positive("learning rate of the server", 1.0),
+            "server_momentum": number("a number of at least 0 and below 1", lambda x: 0 <= x < 1, "momentum of the server", 0.0),
+            "tail_average": whole(1, "the final model is the mean of this many last iterates", 1),
+            "seed": whole(0, "seed of the model and of the partition, and under simulation of everything", 0),
+            "tensorboard": flag("also log for TensorBoard"),
         },
         "engine": {
             "name": choice("local", "reference", "flower", help="where clients run", default="local"),

@@ -12,8 +12,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import numpy as np
 
 from fedspend.arrays import FloatArray
 from fedspend.errors import FedspendError, InvalidInput
+from fedspend.files import write_whole
 from fedspend.planning import ADJACENCY, OBSERVER, Plan
 from fedspend.schedules import TABLES, Schedules
 
@@ -43,20 +42,6 @@ def _readable(content: dict[str, Any]) -> str:
     lines["schedules"] = "[\n  " + ",\n  ".join(json.dumps(one, allow_nan=False) for one in content["schedules"]) + "\n ]"
     order = [key for key in _KEYS if key in lines]
     return "{\n" + ",\n".join(f' "{key}": {lines[key]}' for key in order) + "\n}\n"
-
-
-def write_whole(path: Path, body: bytes) -> None:
-    """Atomic write: after a crash or on a full disk the old file is still there and no half-written one is."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def content_hash(plan: Plan) -> str:

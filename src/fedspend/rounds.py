@@ -21,6 +21,8 @@ from fedspend.methods.base import Method, Release, RoundTerms, State
 from fedspend.randomness import Randomness
 from fedspend.sampling import draw_cohort
 
+Record = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Server:
@@ -64,24 +66,33 @@ class Store(Protocol):
 
     def reserve(self, round: int) -> None: ...
 
-    def keep(self, round: int, release: Release, statistics: dict[str, Any]) -> None: ...
+    def keep(self, round: int, release: Release, statistics: Record) -> None: ...
 
-    def kept(self, round: int) -> tuple[Release, dict[str, Any]] | None: ...
+    def kept(self, round: int) -> tuple[Release, Record] | None: ...
 
     def was_reserved(self, round: int) -> bool: ...
 
-    def commit(self, round: int, progress: Progress, statistics: dict[str, Any]) -> None: ...
+    def commit(self, round: int, progress: Progress, record: Record) -> None: ...
 
 
-def begin(parameters: FloatArray, method: Method) -> Progress:
+def begin(parameters: Float32Array, method: Method) -> Progress:
     zero = np.zeros(parameters.size)
     return Progress(0, parameters.astype(np.float32), zero.astype(np.float32), zero, 0, method.start())
 
 
 def run_rounds(
-    progress: Progress, method: Method, engine: Engine, training: Training, randomness: Randomness, store: Store
-) -> Iterator[tuple[Progress, dict[str, Any]]]:
-    """From where `progress` stands to the last round, one committed round at a time."""
+    progress: Progress,
+    method: Method,
+    engine: Engine,
+    training: Training,
+    randomness: Randomness,
+    store: Store,
+    observe: Callable[[Progress, Record], Record],
+) -> Iterator[tuple[Progress, Record]]:
+    """From where `progress` stands to the last round, one committed round at a time.
+
+    `observe` turns the state after a round and its statistics into the record that is stored with it.
+    """
     while progress.done < training.server.rounds:
         t = progress.done
         found = store.kept(t)
@@ -89,7 +100,7 @@ def run_rounds(
             # The noise of the lost release cannot be drawn again, and drawing fresh noise would be a second release:
             # the round stays charged and is skipped.
             progress = skip(progress)
-            statistics: dict[str, Any] = {"skipped": True}
+            statistics: Record = {"skipped": True}
         else:
             if found is None:
                 store.reserve(t)
@@ -97,13 +108,12 @@ def run_rounds(
                 store.keep(t, *found)
             release, statistics = found
             progress = step(progress, release, method, training.server)
-        store.commit(t, progress, statistics)
-        yield progress, statistics
+        record = observe(progress, statistics)
+        store.commit(t, progress, record)
+        yield progress, record
 
 
-def play(
-    progress: Progress, method: Method, engine: Engine, training: Training, randomness: Randomness
-) -> tuple[Release, dict[str, Any]]:
+def play(progress: Progress, method: Method, engine: Engine, training: Training, randomness: Randomness) -> tuple[Release, Record]:
     """One round up to its release. The statistics are for a simulation's eyes only: they are not private."""
     t = progress.done
     terms = method.terms(t, progress.method)
@@ -120,7 +130,7 @@ def play(
     return Release(update.astype(np.float32), bit), describe(reduced, terms, cohort.size)
 
 
-def describe(reduced: Reduced, terms: RoundTerms, cohort: int) -> dict[str, Any]:
+def describe(reduced: Reduced, terms: RoundTerms, cohort: int) -> Record:
     count = max(1, cohort)
     clip = terms.clip_norm[np.isfinite(terms.clip_norm)]
     return {

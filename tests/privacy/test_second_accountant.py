@@ -195,7 +195,7 @@ def test_merging_rounds_errs_to_the_safe_side():
 
 
 def test_workers_give_the_same_answer():
-    runs = [([0.9], [4.0 + (i % 3)], [3]) for i in range(16)]
+    runs = [([0.9], [20.0 + (i % 3)], [3]) for i in range(16)]
     seen = []
     found = pld_epsilons(runs, 1e-5, lambda done, total: seen.append((done, total)))
     assert found == [pld_epsilon(*one, 1e-5) for one in runs]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.cli.plan_inputs import Inputs
+    from fedspend.plan_inputs import Inputs
     from fedspend.planning import Plan
 
 HELP = "make the spending schedule for a set of budgets"
@@ -66,9 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_files(args)
-    from fedspend.cli.plan_inputs import resolve
+    from fedspend.config import load_config
+    from fedspend.plan_inputs import Flags, resolve
 
-    inputs = resolve(args)
+    flags = Flags(**{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__})
+    inputs = resolve(load_config(args.config, args.set), flags)
     return compare(args, inputs) if args.compare else single(args, inputs)
 
 
@@ -91,7 +93,7 @@ def single(args: argparse.Namespace, inputs: Inputs) -> int:
 
 
 def compare(args: argparse.Namespace, inputs: Inputs) -> int:
-    from fedspend.cli.plan_inputs import parse_policies
+    from fedspend.plan_inputs import parse_policies
     from fedspend.report.groups import group_clients
 
     for flag in ("output", "policy", "method"):

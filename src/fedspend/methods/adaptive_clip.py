@@ -3,10 +3,10 @@
 Each sampled client adds one bit, whether its update was within its clip; the noised sum of the bits moves the clip towards
 a target quantile.
 
-Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and its multiplier `2 sigma_b`. A client whose plan
-allows the total multiplier `sbar_n` gets `sigma_n = (1/sbar_n^2 - 1/(2 sigma_b)^2)^(-1/2)` for its update; the two Gaussian releases
-together cost exactly what the plan accounts. `s_t` and the clip ratios are recomputed from the `sigma_n`: keeping the
-plan's ratios would overspend the strictest client. The clip of a round depends on earlier releases only.
+Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and its multiplier `2 sigma_b`. A client whose
+plan allows the total multiplier `sbar_n` gets `sigma_n = (1/sbar_n^2 - 1/(2 sigma_b)^2)^(-1/2)` for its update; the two
+Gaussian releases together cost exactly what the plan accounts. `s_t` and the clip ratios are recomputed from the `sigma_n`:
+keeping the plan's ratios would overspend the strictest client. The clip of a round depends on earlier releases only.
 """
 
 from __future__ import annotations

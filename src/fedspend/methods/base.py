@@ -36,7 +36,8 @@ class Release:
 class Method(Protocol):
     """One way to run rounds."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def start(self) -> State: ...
 

@@ -7,8 +7,6 @@ the shade their range. Several plans are overlaid by line style.
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -23,6 +21,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from fedspend.files import write_whole
 from fedspend.planning import Plan
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
 
@@ -60,7 +59,7 @@ def spending_plot(plans: Mapping[str, Plan] | Plan, path: str | Path, labels: Se
         # Without a date, the same plan gives the same file.
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
         figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
-    write_whole(Path(path), buffer.getvalue())
+    write_whole(Path(path), buffer.getvalue(), private=False)
 
 
 def draw(plans: Mapping[str, Plan], labels: Sequence[str] | None) -> Figure:
@@ -228,16 +227,3 @@ def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
         for here, after in zip(order[-2::-1], order[:0:-1], strict=False):
             placed[here] = min(placed[here], placed[after] - gap)
     return placed
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +10,35 @@ import numpy as np
 from fedspend.arrays import FloatArray
 from fedspend.budgets import Group, Population, by_epsilon, from_groups, number, parse_by_epsilon, parse_groups
 from fedspend.budgets_csv import read_budgets_csv
-from fedspend.config import Config, load_config
+from fedspend.config import Config
 from fedspend.errors import InvalidInput
 from fedspend.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
 
 MOST_ROUNDS = 1_000_000  # a slip of the finger should not fill the memory
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the command line of `fedspend plan` can say in place of the config."""
+
+    epsilon: str | None = None
+    budgets: str | None = None
+    clients: int | None = None
+    rounds: int | None = None
+    rate: float | None = None
+    delta: float | None = None
+    policy: str | None = None
+    method: str | None = None
+    saving_rate: str | None = None
+    transition: str | None = None
+    permute_rates: bool = False
+    weights: str | None = None
+    clip: float | None = None
+    accountant: str | None = None
+    compare: str | None = None
+
+
+NO_FLAGS = Flags()
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,39 +78,40 @@ class Inputs:
         return self.common | {"policy": policy} | saving | ({"weights": self.weights} if fits else {})
 
 
-def resolve(args: argparse.Namespace) -> Inputs:
-    config = load_config(args.config, args.set)
-    population = find_population(args, config)
+def resolve(config: Config, flags: Flags = NO_FLAGS) -> Inputs:
+    """What `config` and `flags` ask for."""
+    population = find_population(config, flags)
     common = {
         "epsilons": population.epsilons,
         "clients": population.clients,
-        "delta": needed(args.delta, config, "privacy.delta", "--delta"),
-        "rounds": needed(args.rounds, config, "train.rounds", "--rounds"),
-        "rate": needed(args.rate, config, "privacy.rate", "--rate"),
-        "clip": config.get("privacy.clip") if args.clip is None else args.clip,
-        "accountant": config.get("privacy.accountant") if args.accountant is None else args.accountant,
+        "delta": needed(flags.delta, config, "privacy.delta", "--delta"),
+        "rounds": needed(flags.rounds, config, "train.rounds", "--rounds"),
+        "rate": needed(flags.rate, config, "privacy.rate", "--rate"),
+        "clip": config.get("privacy.clip") if flags.clip is None else flags.clip,
+        "accountant": config.get("privacy.accountant") if flags.accountant is None else flags.accountant,
     }
     if common["rounds"] > MOST_ROUNDS:
         raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {common['rounds']:,}")
-    policy, method, weights = choose_policy(args, config)
-    saving = per_client("saving rate", args.saving_rate, population.saving_rates, config.get("privacy.saving_rate"), population)
-    transition = per_client("transition", args.transition, population.transitions, config.get("privacy.transition"), population)
+    policy, method, weights = choose_policy(config, flags)
+    saving = per_client("saving rate", flags.saving_rate, population.saving_rates, config.get("privacy.saving_rate"), population)
+    transition = per_client("transition", flags.transition, population.transitions, config.get("privacy.transition"), population)
     chosen = policy_for(method, policy, saves=saving is not None, weighted=weights is not None)
-    if (args.permute_rates or config.get("privacy.permute_rates")) and not args.compare and chosen not in SAVING:
+    if (flags.permute_rates or config.get("privacy.permute_rates")) and not flags.compare and chosen not in SAVING:
         raise InvalidInput(f"--permute-rates needs a policy that saves ({' or '.join(SAVING)}), not {chosen!r}")
-    if args.permute_rates or config.get("privacy.permute_rates"):
+    if flags.permute_rates or config.get("privacy.permute_rates"):
         if not isinstance(saving, np.ndarray):
             raise InvalidInput(
                 "--permute-rates needs several saving rates to hand out: give --saving-rate 10:0.5,20:0.6 or a column of them"
             )
         saving = assign_saving_rates(saving, population.epsilons)
-    # A policy or method from a flag takes what it uses from the config and leaves the rest; flags that do not fit are said to.
-    if args.policy is not None or args.method is not None or args.weights is not None:
-        if chosen not in SAVING and args.saving_rate is None:
+    # A method, or a policy from a flag, takes what it uses from the config and leaves the rest, so that one config serves several
+    # methods; flags that do not fit are said to.
+    if flags.policy is not None or method is not None or flags.weights is not None:
+        if chosen not in SAVING and flags.saving_rate is None:
             saving = None
-        if chosen not in SAVING and args.transition is None:
+        if chosen not in SAVING and flags.transition is None:
             transition = None
-        if chosen not in WEIGHTED and args.weights is None:
+        if chosen not in WEIGHTED and flags.weights is None:
             weights = None
     return Inputs(population, common, policy, method, saving, transition, weights)
 
@@ -100,21 +124,21 @@ def needed(flag_value: Any, config: Config, name: str, flag: str) -> Any:
     return value
 
 
-def find_population(args: argparse.Namespace, config: Config) -> Population:
-    if args.epsilon is not None:
-        counted = ":" in args.epsilon or "," in args.epsilon
-        clients = args.clients if args.clients is not None or counted else config.get("data.clients")
-        return parse_groups(args.epsilon, clients)
-    if args.budgets is not None:
-        return same_count(read_budgets_csv(args.budgets), args.clients, "--clients")
+def find_population(config: Config, flags: Flags) -> Population:
+    if flags.epsilon is not None:
+        counted = ":" in flags.epsilon or "," in flags.epsilon
+        clients = flags.clients if flags.clients is not None or counted else config.get("data.clients")
+        return parse_groups(flags.epsilon, clients)
+    if flags.budgets is not None:
+        return same_count(read_budgets_csv(flags.budgets), flags.clients, "--clients")
     if config.given("privacy.budgets"):
         population = read_budgets_csv(config.get("privacy.budgets"))
-        where = "--clients" if args.clients is not None else f"clients under [data] ({config.origins.get('data.clients')})"
-        return same_count(population, config.get("data.clients") if args.clients is None else args.clients, where)
+        where = "--clients" if flags.clients is not None else f"clients under [data] ({config.origins.get('data.clients')})"
+        return same_count(population, config.get("data.clients") if flags.clients is None else flags.clients, where)
     if config.given("privacy.groups") or config.given("privacy.epsilon"):
         given = config.get("privacy.groups") or [{"epsilon": config.get("privacy.epsilon")}]
         defaults = {name: config.get(f"privacy.{name}") for name in ("saving_rate", "transition")}
-        clients = needed(args.clients, config, "data.clients", "--clients")
+        clients = needed(flags.clients, config, "data.clients", "--clients")
         name = "privacy.groups" if config.given("privacy.groups") else "privacy.epsilon"
         try:
             return from_groups([Group(**(defaults | group)) for group in given], clients)
@@ -133,17 +157,17 @@ def same_count(population: Population, clients: int | None, where: str) -> Popul
     return population
 
 
-def choose_policy(args: argparse.Namespace, config: Config) -> tuple[str | None, str | None, float | list[float] | None]:
+def choose_policy(config: Config, flags: Flags) -> tuple[str | None, str | None, float | list[float] | None]:
     """Policy, method and weights. A flag for one of them puts the config's policy and method aside: they would contradict it."""
-    policy, method = args.policy, args.method
-    if policy is None and method is None and args.weights is None:
+    policy, method = flags.policy, flags.method
+    if policy is None and method is None and flags.weights is None:
         policy, method = config.get("privacy.policy"), config.get("method.name")
-    if args.weights is None:
+    if flags.weights is None:
         weights = config.get("privacy.weights")
         return ("geometric" if policy is None and isinstance(weights, float) else policy), method, weights
-    implied, weights = parse_weights(args.weights)
+    implied, weights = parse_weights(flags.weights)
     if policy is not None and policy != implied:
-        raise InvalidInput(f"--weights {args.weights} means policy {implied!r}, but --policy says {policy!r}; drop one of the two")
+        raise InvalidInput(f"--weights {flags.weights} means policy {implied!r}, but --policy says {policy!r}; drop one of the two")
     return implied, method, weights
 
 

@@ -1,0 +1,136 @@
+"""`fedspend train`: plan, verify, train, and leave a run directory with a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from fedspend.errors import FedspendError
+
+if TYPE_CHECKING:
+    from fedspend.training import OnRound, Result
+
+HELP = "plan, verify, train, and write a run directory with a report"
+DESCRIPTION = (
+    "Make the plan, check it with the independent verifier, train, and leave a run directory: plan, certificate, metrics, model "
+    "and report.html. Ctrl-C stops after the round that is running; --resume goes on."
+)
+EXAMPLES = """examples:
+  fedspend train examples/quickstart.toml -o runs/first
+  fedspend train examples/quickstart.toml -o runs/idp --set method.name=idp-fedavg --set train.seed=2
+  fedspend train examples/quickstart.toml -o runs/first --resume
+"""
+
+
+class Stopped(FedspendError):
+    """The user pressed Ctrl-C; everything up to here is saved."""
+
+    exit_code = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("config", metavar="CONFIG.toml", help="what to train, on what, under which budgets")
+    add("-o", "--output", metavar="DIR", help="run directory (default: runs/ and the name of the config)")
+    add("--resume", action="store_true", help="go on with the run in DIR; starts it if there is none")
+    add("--set", action="append", default=[], metavar="S.KEY=V", help="override one config value, for example train.seed=2")
+    add("--json", action="store_true", help="print one JSON object per round, then a summary, instead of a progress bar")
+    add("--quiet", action="store_true", help="print nothing but errors")
+
+
+def run(args: argparse.Namespace) -> int:
+    from fedspend.report.html import write_report
+    from fedspend.training import train
+
+    folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
+    with stop_after_round() as stopping, reporter(args) as show:
+
+        def on_round(record: dict[str, Any], rounds: int) -> None:
+            show(record, rounds)
+            if stopping() and record["round"] < rounds:
+                go_on = f"fedspend train {args.config} -o {folder} --resume"
+                raise Stopped(f"stopped after round {record['round']} of {rounds}; go on with: {go_on}")
+
+        result = train(args.config, overrides=args.set, output=folder, resume=args.resume, on_round=on_round)
+    write_report([folder], folder / "report.html")
+    summarise(args, result, folder)
+    return 0
+
+
+@contextmanager
+def stop_after_round() -> Iterator[Any]:
+    """The first Ctrl-C asks for a stop after the round; a second one stops at once."""
+    asked = False
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("fedspend: stopping after this round; press Ctrl-C again to stop at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def reporter(args: argparse.Namespace) -> Iterator[OnRound]:
+    """Shows a round: as JSON, as a bar with the time left, as a line where nobody watches, or not at all."""
+    if args.quiet:
+        yield lambda _record, _rounds: None
+    elif args.json:
+        yield lambda record, _rounds: print(json.dumps(record), flush=True)
+    elif not sys.stderr.isatty():
+        yield lambda record, rounds: print(describe(record, rounds), file=sys.stderr, flush=True)
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("planning and verifying", total=None)
+
+            def show(record: dict[str, Any], rounds: int) -> None:
+                bar.update(task, completed=record["round"], total=rounds, description=describe(record, rounds))
+
+            yield show
+
+
+def describe(record: dict[str, Any], rounds: int) -> str:
+    """One round in one line.
+
+    >>> describe({"round": 3, "accuracy": 0.5, "epsilon": {"10": 1.234}}, 25)
+    'round 3/25  accuracy 50.0%  spent 1.23 of 10'
+    """
+    parts = [f"round {record['round']}/{rounds}", f"accuracy {record['accuracy']:.1%}"]
+    if record["epsilon"]:
+        parts.append("spent " + ", ".join(f"{spent:.2f} of {group}" for group, spent in record["epsilon"].items()))
+    if record.get("discarded"):
+        parts.append(f"{record['discarded']} updates were not finite and counted as zero")
+    if record.get("skipped"):
+        parts.append("skipped: its release was lost, its budget stays spent")
+    return "  ".join(parts)
+
+
+def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
+    last = result.metrics[-1]
+    if args.json:
+        print(
+            json.dumps({"folder": str(folder), "rounds": last["round"], "accuracy": last["accuracy"], "epsilon": last["epsilon"]})
+        )
+    elif not args.quiet:
+        kind = "a simulation that protects nobody" if last["randomness"] == "seeded" else "randomness from the operating system"
+        spent = ", ".join(f"{value:.2f} of {group}" for group, value in last["epsilon"].items()) or "nothing was private"
+        print(f"accuracy {last['accuracy']:.2%} after {last['round']} rounds ({kind})")
+        print(f"epsilon spent: {spent}")
+        print(f"Report: {folder / 'report.html'}")

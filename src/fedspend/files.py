@@ -1,0 +1,59 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
+    """Atomic and durable: after a crash or on a full disk the old file is still there and no half-written one is.
+
+    Private files can be read by their owner only; others like any file of this user.
+    """
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        if not private:
+            os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Add one JSON line, durably."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete JSON lines of a file; a last line that was cut off by a crash is not one of them."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records

@@ -1,0 +1,176 @@
+"""A run directory: everything a training run leaves behind, safe against a kill at any instant.
+
+Guarantee: `metrics.jsonl`, the checkpoint and the model of a resumed seeded run are byte for byte those of an
+uninterrupted one. A release is on disk before anything uses it. A round that was reserved and whose release is lost stays charged.
+
+| file | content | may be published |
+|---|---|---|
+| `run.json` | settings, seed, randomness, environment | yes, without the seed if it drew noise |
+| `plan.json`, `certificate.json` | the plan and its verification | shows budgets: ask the clients |
+| `model.safetensors` | the final model | yes: it is made of releases |
+| `checkpoint.safetensors`, `release.safetensors` | the state after the last round | yes: made of releases |
+| `journal.jsonl` | which rounds were reserved and committed | yes |
+| `metrics.jsonl`, `report.html` | accuracy on the evaluation set, spending; in a simulation also update statistics | see
+the report |
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_bytes
+
+from fedspend.errors import InvalidInput
+from fedspend.files import append_line, read_lines, write_whole
+from fedspend.methods.base import Release
+from fedspend.planning import Plan
+from fedspend.rounds import Progress, Record
+
+
+class RunDirectory:
+    """The store that `rounds.run_rounds` writes to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._states: dict[int, str] = {}
+
+    # --- opening ---
+
+    @classmethod
+    def create(cls, folder: Path, settings: dict[str, Any]) -> RunDirectory:
+        """Start a new run in an empty or new folder."""
+        if folder.exists() and (not folder.is_dir() or any(not _leftover(path) for path in folder.iterdir())):
+            hint = (
+                "use --resume to go on with it, or choose another folder"
+                if (folder / "run.json").exists()
+                else "choose another folder"
+            )
+            raise InvalidInput(f"{folder} is not empty; {hint}")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / "run.json", _json(settings))
+        return cls(folder)
+
+    @classmethod
+    def resume(cls, folder: Path, settings: dict[str, Any]) -> RunDirectory:
+        """Open a run that was interrupted; it must have been started with the same settings."""
+        stored = read_run(folder)
+        for key in sorted(set(stored["settings"]) | set(settings["settings"])):
+            then, now = stored["settings"].get(key), settings["settings"].get(key)
+            if then != now:
+                raise InvalidInput(f"{folder} holds another run: {key} was {then!r} and is now {now!r}; choose another folder")
+        run = cls(folder)
+        run._states = {line["round"]: line["state"] for line in read_lines(folder / "journal.jsonl")}
+        return run
+
+    # --- the store of the rounds ---
+
+    def reserve(self, round: int) -> None:
+        self._note(round, "reserved")
+
+    def was_reserved(self, round: int) -> bool:
+        return round in self._states
+
+    def keep(self, round: int, release: Release, statistics: Record) -> None:
+        about = {"round": str(round), "bit": json.dumps(release.bit), "statistics": json.dumps(statistics)}
+        write_whole(self.folder / "release.safetensors", to_bytes({"update": release.update}, about))
+
+    def kept(self, round: int) -> tuple[Release, Record] | None:
+        path = self.folder / "release.safetensors"
+        if not path.exists():
+            return None
+        arrays, about = read_tensors(path)
+        if int(about["round"]) != round:
+            return None
+        return Release(arrays["update"], json.loads(about["bit"])), json.loads(about["statistics"])
+
+    def commit(self, round: int, progress: Progress, record: Record) -> None:
+        append_line(self.folder / "metrics.jsonl", record)
+        write_whole(self.folder / "checkpoint.safetensors", _checkpoint(progress))
+        self._note(round, "committed")
+
+    def _note(self, round: int, state: str) -> None:
+        append_line(self.folder / "journal.jsonl", {"round": round, "state": state})
+        self._states[round] = state
+
+    def progress(self) -> Progress | None:
+        """Where the run stands, or None if no round was committed."""
+        path = self.folder / "checkpoint.safetensors"
+        if not path.exists():
+            return None
+        arrays, about = read_tensors(path)
+        return Progress(
+            done=int(about["done"]),
+            parameters=arrays["parameters"],
+            velocity=arrays["velocity"],
+            tail_sum=arrays["tail_sum"],
+            tail_count=int(about["tail_count"]),
+            method=json.loads(about["method"]),
+        )
+
+    # --- what people read ---
+
+    def metrics(self) -> list[Record]:
+        return read_lines(self.folder / "metrics.jsonl")
+
+    def keep_metrics(self, rounds: int) -> None:
+        """Forget lines of rounds that were not committed: they are played again."""
+        lines = [line for line in self.metrics() if line["round"] <= rounds]
+        body = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        write_whole(self.folder / "metrics.jsonl", body.encode())
+
+    def certified(self, plan_hash: str) -> bool:
+        """Whether the plan with this hash was verified when the run began."""
+        path = self.folder / "certificate.json"
+        return path.exists() and json.loads(path.read_text()).get("plan_hash") == plan_hash
+
+    def write_certificate(self, plan: Plan, verdict: dict[str, Any]) -> None:
+        plan.save(self.folder / "plan.json")
+        write_whole(self.folder / "certificate.json", _json(verdict))
+
+    def write_model(self, tensors: dict[str, npt.NDArray[np.float32]], about: dict[str, str]) -> None:
+        write_whole(self.folder / "model.safetensors", to_bytes(tensors, about))
+
+
+def _leftover(path: Path) -> bool:
+    """A temporary file of `write_whole` that a kill left behind."""
+    return path.name.startswith(".run.json.")
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The settings of the run in `folder`."""
+    try:
+        content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        content["settings"].items()
+    except FileNotFoundError:
+        raise InvalidInput(f"{folder} holds no run: there is no run.json in it") from None
+    except (ValueError, KeyError, AttributeError, TypeError, OSError):
+        raise InvalidInput(f"{folder}/run.json is damaged; it is not the record of a run") from None
+    found: dict[str, Any] = content
+    return found
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, KeyError):
+        raise InvalidInput(f"{path} is damaged; restore it from a copy or start the run anew") from None
+
+
+def _checkpoint(progress: Progress) -> bytes:
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "parameters": np.ascontiguousarray(progress.parameters),
+        "velocity": np.ascontiguousarray(progress.velocity),
+        "tail_sum": np.ascontiguousarray(progress.tail_sum),
+    }
+    about = {"done": str(progress.done), "tail_count": str(progress.tail_count), "method": json.dumps(progress.method)}
+    return bytes(to_bytes(arrays, about))
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()

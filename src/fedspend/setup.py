@@ -1,0 +1,190 @@
+"""From a config to the parts of a run: data, model, plan, method, engine terms.
+
+Everything that decides privacy comes from the plan. Which randomness is used is decided here: `seeded`, a simulation that
+protects nobody, by default for public data; `os` by default for your own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedspend import data, models
+from fedspend.config import Config
+from fedspend.config_keys import SECTIONS
+from fedspend.data import Federation
+from fedspend.engines.base import LocalTraining
+from fedspend.errors import InvalidInput
+from fedspend.methods.adaptive_clip import AdaptiveClip
+from fedspend.methods.base import Method
+from fedspend.methods.fedavg import FedAvg
+from fedspend.methods.planned import Planned
+from fedspend.plan_inputs import resolve
+from fedspend.planning import Plan, plan
+from fedspend.randomness import Randomness
+from fedspend.rounds import Server, Training
+
+METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip")
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """The parts of a run. `settings` is what must be the same for a run to be resumed."""
+
+    federation: Federation
+    module: torch.nn.Module
+    plan: Plan | None  # None for fedavg, which has no privacy to plan
+    labels: tuple[str, ...] | None  # group of each client, where the budgets name one
+    method: Method
+    training: Training
+    local: LocalTraining
+    randomness: Randomness
+    engine: str
+    workers: int | None
+    settings: dict[str, Any]
+
+
+def from_config(config: Config) -> Setup:
+    """Load, deal, build and plan what `config` describes."""
+    seed = int(config.get("train.seed"))
+    name = config.get("method.name") or "dp-fedavg"
+    if name not in METHODS:
+        raise InvalidInput(f"method must be one of {', '.join(METHODS)}; got {name!r}")
+    local = LocalTraining(
+        batch_size=_needed(config, "train.batch_size"),
+        steps=config.get("train.local_steps"),
+        epochs=config.get("train.local_epochs"),
+        momentum=config.get("train.momentum"),
+    )
+    made, labels = (None, None) if name == "fedavg" else _plan(config, name)
+    federation = _federation(config, made, seed)
+    module = models.build(
+        _needed(config, "model.name"),
+        input_shape=federation.dataset.features.shape[1:],
+        classes=federation.dataset.classes,
+        seed=seed,
+        **({"hidden": config.get("model.hidden")} if config.given("model.hidden") else {}),
+    )
+    randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
+    rounds = int(_needed(config, "train.rounds"))
+    method = make_method(name, made, config, len(federation.clients))
+    return Setup(
+        federation=federation,
+        module=module,
+        plan=made,
+        labels=labels,
+        method=method,
+        training=Training(
+            server=Server(
+                rounds,
+                config.get("train.server_lr"),
+                config.get("train.server_momentum"),
+                min(rounds, config.get("train.tail_average")),
+            ),
+            client_lr=lr_schedule(_needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
+            noise=config.get("privacy.noise"),
+            layers=layer_sizes(module) if config.get("privacy.clipping") == "per-layer" else None,
+        ),
+        local=local,
+        randomness=randomness,
+        engine=config.get("engine.name"),
+        workers=config.get("engine.workers"),
+        settings=_settings(config, made, randomness),
+    )
+
+
+def _needed(config: Config, name: str) -> Any:
+    value = config.get(name)
+    if value is None:
+        section, key = name.split(".")
+        raise InvalidInput(f"{key} is missing: set {key} under [{section}] in the config, or give --set {name}=VALUE")
+    return value
+
+
+def _plan(config: Config, method: str) -> tuple[Plan, tuple[str, ...] | None]:
+    inputs = resolve(config)
+    return plan(**(inputs.arguments() | {"method": method})), inputs.population.groups
+
+
+def _federation(config: Config, made: Plan | None, seed: int) -> Federation:
+    name = _needed(config, "data.name")
+    own = ("path", "test_path", "label", "client", "bounds") if name in ("csv", "npz") else ()
+    made_up = ("examples", "features", "classes") if name == "synthetic" else ()
+    options = {key: config.get(f"data.{key}") for key in (*own, *made_up) if config.get(f"data.{key}") is not None}
+    dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
+    if config.get("model.features") != "none":
+        dataset = models.with_features(dataset, config.get("model.features"))
+    clients = len(made.clients) if made is not None else config.get("data.clients")
+    federation = data.partition(
+        dataset,
+        clients=clients,
+        kind=config.get("data.partition"),
+        alpha=config.get("data.alpha"),
+        shards=config.get("data.shards"),
+        seed=seed,
+    )
+    if made is not None:
+        fit_clients(made, federation)
+    return federation
+
+
+def fit_clients(made: Plan, federation: Federation) -> None:
+    """The plan must be for as many clients as there are, and for the same ones where both name them."""
+    if len(made.clients) != len(federation.clients):
+        raise InvalidInput(
+            f"the plan is for {len(made.clients)} clients, but the data has {len(federation.clients)}; make them agree"
+        )
+
+
+def make_method(name: str, made: Plan | None, config: Config, clients: int) -> Method:
+    if made is None:
+        return FedAvg(clients, float(config.get("privacy.rate") or 1.0))
+    if name == "adaptive-clip":
+        expected = float(made.round_rate.min()) * clients
+        usual = max(0.05 * expected, 1.01 * float(made.schedules.noise_multiplier.max()) / 2)
+        return AdaptiveClip(
+            made, config.get("method.bit_noise") or usual, config.get("method.target_quantile"), config.get("method.clip_lr")
+        )
+    return Planned(made, name)
+
+
+def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int], float]:
+    """Learning rate of rounds 0..rounds-1, from `lr` to `end * lr`."""
+
+    def at(round: int) -> float:
+        share = round / max(1, rounds - 1)
+        if kind == "linear":
+            return lr * (1 - (1 - end) * share)
+        if kind == "cosine":
+            return lr * (end + (1 - end) * (1 + math.cos(math.pi * share)) / 2)
+        return lr
+
+    return at
+
+
+def layer_sizes(module: torch.nn.Module) -> tuple[int, ...]:
+    """Sizes of the pieces that per-layer clipping clips: weight and bias of one layer together."""
+    sizes: dict[str, int] = {}
+    for name, parameter in module.named_parameters():
+        layer = name.rpartition(".")[0]
+        sizes[layer] = sizes.get(layer, 0) + parameter.numel()
+    return tuple(sizes.values())
+
+
+def _settings(config: Config, made: Plan | None, randomness: Randomness) -> dict[str, Any]:
+    """Every setting that has an effect on the result, given or default; workers have none."""
+    values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
+    for unimportant in ("engine.workers", "train.tensorboard"):
+        values.pop(unimportant, None)
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
+    return values | {"plan": None if made is None else made.hash, "privacy.randomness": randomness.source}
+
+
+def flat_parameters(module: torch.nn.Module) -> np.ndarray[Any, np.dtype[np.float32]]:
+    flat: np.ndarray[Any, np.dtype[np.float32]] = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
+    return flat.astype(np.float32)

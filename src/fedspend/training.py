@@ -1,0 +1,278 @@
+"""Train: plan, verify, run the rounds, keep the account.
+
+Guarantee: nothing is trained under a plan that the independent verifier does not pass. What was used for randomness is
+stamped on certificate, metrics and model.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedspend
+from fedspend import data
+from fedspend.config import config_of, load_config
+from fedspend.engines.base import LocalTraining
+from fedspend.engines.evaluation import evaluate
+from fedspend.engines.local import make_engine
+from fedspend.errors import InvalidInput, Refused
+from fedspend.methods.planned import Planned
+from fedspend.models import check_module
+from fedspend.planning import Plan
+from fedspend.randomness import Randomness
+from fedspend.report.groups import Grouping, group_clients
+from fedspend.rounds import Progress, Record, Server, Store, Training, begin, run_rounds
+from fedspend.runs import RunDirectory
+from fedspend.setup import Setup, fit_clients, flat_parameters, from_config, layer_sizes
+from fedspend.verification import verify
+
+OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run gives back. `model` carries the final parameters."""
+
+    metrics: list[Record]
+    model: torch.nn.Module
+    plan: Plan | None
+    folder: Path | None
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.metrics[-1]["accuracy"])
+
+
+def train(
+    config: str | Path | Mapping[str, Any] | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    output: str | Path | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    clients: Iterable[tuple[Any, Any]] | None = None,
+    model: torch.nn.Module | None = None,
+    plan: Plan | None = None,
+    test: tuple[Any, Any] | None = None,
+    **options: Any,
+) -> Result:
+    """Train from a config (a TOML file or a dict of sections), or from your own arrays, module and plan.
+
+    `train("quickstart.toml", output="runs/first")`, or
+    `train(clients=[(x, y), ...], model=module, plan=plan, test=(x, y), lr=0.1, batch_size=32, local_steps=10)`.
+    """
+    if (config is None) == (clients is None):
+        raise InvalidInput("train needs either a config, or clients with a model and a plan")
+    if clients is not None:
+        setup = from_arrays(clients, model, plan, test, **options)
+    elif options or model is not None or plan is not None or test is not None:
+        raise InvalidInput("model, plan, test and training options go with clients=...; a config says these things itself")
+    else:
+        assert config is not None
+        setup = from_config(config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides))
+    return run(setup, None if output is None else Path(output), resume=resume, on_round=on_round)
+
+
+def from_arrays(
+    clients: Iterable[tuple[Any, Any]],
+    model: torch.nn.Module | None,
+    plan: Plan | None,
+    test: tuple[Any, Any] | None,
+    *,
+    lr: float,
+    batch_size: int,
+    local_steps: int | None = None,
+    local_epochs: int | None = None,
+    momentum: float = 0.0,
+    server_lr: float = 1.0,
+    server_momentum: float = 0.0,
+    tail_average: int = 1,
+    clipping: str = "flat",
+    noise: str = "central",
+    randomness: str = "os",
+    seed: int = 0,
+    engine: str = "local",
+    workers: int | None = None,
+) -> Setup:
+    """A run on arrays that are already in memory: one (features, labels) pair per client of the plan."""
+    if model is None or plan is None or test is None:
+        raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
+    check_module(model)
+    pairs = [(np.asarray(x), np.asarray(y)) for x, y in clients]
+    federation = data.federation_of(pairs, test, names=plan.clients if len(pairs) == len(plan.clients) else None)
+    fit_clients(plan, federation)
+    return Setup(
+        federation=federation,
+        module=model,
+        plan=plan,
+        labels=None,
+        method=Planned(plan, str(plan.parameters.get("method", "idp-fedavg"))),
+        training=Training(
+            server=Server(plan.rounds, server_lr, server_momentum, min(plan.rounds, tail_average)),
+            client_lr=lambda _: lr,
+            noise=noise,
+            layers=layer_sizes(model) if clipping == "per-layer" else None,
+        ),
+        local=LocalTraining(batch_size, local_steps, local_epochs, momentum),
+        randomness=Randomness(seed, randomness),  # type: ignore[arg-type]
+        engine=engine,
+        workers=workers,
+        settings={"plan": plan.hash, "train.seed": seed, "train.lr": lr, "train.batch_size": batch_size},
+    )
+
+
+def run(setup: Setup, folder: Path | None, *, resume: bool = False, on_round: OnRound | None = None) -> Result:
+    """Verify, then play the rounds that are left, then write the model."""
+    store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume)
+    certify(setup, store)
+    progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
+    store.keep_metrics(progress.done)
+    observer = Observer.of(setup)
+    engine = make_engine(
+        setup.engine,
+        setup.module,
+        torch.from_numpy(setup.federation.dataset.features),
+        torch.from_numpy(setup.federation.dataset.labels),
+        setup.federation.shards,
+        setup.local,
+        setup.randomness,
+        setup.workers,
+    )
+    try:
+        rounds = run_rounds(progress, setup.method, engine, setup.training, setup.randomness, store, observer.record)
+        for after, record in rounds:
+            progress = after
+            if on_round is not None:
+                on_round(record, setup.training.server.rounds)
+    finally:
+        engine.close()
+    load_parameters(setup.module, progress)
+    store.write_model(named_arrays(setup.module), {"randomness": setup.randomness.source, "plan": observer.plan_hash})
+    return Result(store.metrics(), setup.module, setup.plan, folder)
+
+
+def _open(setup: Setup, folder: Path, resume: bool) -> RunDirectory:
+    labels = setup.federation.dataset.test_labels
+    about = {
+        "settings": setup.settings,
+        "simulation": setup.randomness.simulation,
+        "majority": float(np.bincount(labels).max() / labels.size),  # what guessing the commonest class would score
+        "environment": environment(),
+    }
+    begun = (folder / "run.json").exists()  # a run that was killed before its first file begins anew
+    return RunDirectory.resume(folder, about) if resume and begun else RunDirectory.create(folder, about)
+
+
+def environment() -> dict[str, str]:
+    return {
+        "fedspend": fedspend.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def certify(setup: Setup, store: RunDirectory | Memory) -> None:
+    """Refuse to train under a plan that does not verify; keep the verdict beside the plan."""
+    if setup.plan is None or store.certified(setup.plan.hash):
+        return
+    verdict = verify(setup.plan)
+    if not verdict.ok:
+        raise Refused(f"the plan does not verify, so nothing is trained: {verdict.failures[0]}")
+    store.write_certificate(setup.plan, verdict.to_dict() | {"randomness": setup.randomness.source})
+
+
+@dataclass(frozen=True, eq=False)
+class Observer:
+    """Turns a round into the line that `metrics.jsonl` keeps."""
+
+    setup: Setup
+    grouping: Grouping | None
+
+    @classmethod
+    def of(cls, setup: Setup) -> Observer:
+        return cls(setup, None if setup.plan is None else group_clients(setup.plan, setup.labels))
+
+    @property
+    def plan_hash(self) -> str:
+        return "" if self.setup.plan is None else self.setup.plan.hash
+
+    def record(self, progress: Progress, statistics: Record) -> Record:
+        dataset = self.setup.federation.dataset
+        loss, accuracy = evaluate(
+            self.setup.module,
+            torch.from_numpy(progress.model),
+            torch.from_numpy(dataset.test_features),
+            torch.from_numpy(dataset.test_labels),
+        )
+        line: Record = {
+            "round": progress.done,
+            "accuracy": accuracy,
+            "loss": loss if np.isfinite(loss) else None,
+            "epsilon": self.spent(progress.done - 1),
+            "randomness": self.setup.randomness.source,
+        }
+        # Statistics of updates are not private: only a simulation may show them. Terms of a round are planned or released.
+        public = ("noise_deviation", "clip", "skipped")
+        shown = statistics if self.setup.randomness.simulation else {k: statistics[k] for k in public if k in statistics}
+        return line | shown
+
+    def spent(self, round: int) -> dict[str, float]:
+        """Largest epsilon spent so far in each group."""
+        if self.setup.plan is None or self.grouping is None:
+            return {}
+        spent, of_client = self.setup.plan.spent_by_schedule()[round], self.setup.plan.schedules.of_client
+        return {
+            label: float(spent[of_client[members]].max())
+            for label, members in zip(self.grouping.labels, self.grouping.members, strict=True)
+        }
+
+
+def load_parameters(module: torch.nn.Module, progress: Progress) -> None:
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(progress.model), module.parameters())
+
+
+def named_arrays(module: torch.nn.Module) -> dict[str, Any]:
+    return {name: tensor.detach().numpy().copy() for name, tensor in module.named_parameters()}
+
+
+class Memory(Store):
+    """A run that leaves nothing on disk: for notebooks and tests."""
+
+    def __init__(self) -> None:
+        self._metrics: list[Record] = []
+
+    def reserve(self, round: int) -> None: ...
+
+    def was_reserved(self, round: int) -> bool:  # noqa: ARG002
+        return False
+
+    def keep(self, round: int, release: Any, statistics: Record) -> None: ...
+
+    def kept(self, round: int) -> None:  # noqa: ARG002
+        return None
+
+    def commit(self, round: int, progress: Progress, record: Record) -> None:  # noqa: ARG002
+        self._metrics.append(record)
+
+    def progress(self) -> Progress | None:
+        return None
+
+    def certified(self, plan_hash: str) -> bool:  # noqa: ARG002
+        return False
+
+    def write_certificate(self, plan: Plan, verdict: dict[str, Any]) -> None: ...
+
+    def metrics(self) -> list[Record]:
+        return list(self._metrics)
+
+    def keep_metrics(self, rounds: int) -> None: ...
+
+    def write_model(self, tensors: dict[str, Any], about: dict[str, str]) -> None: ...
