@@ -39,6 +39,12 @@ class Config:
         section, key = name.split(".")
         return key in self.values.get(section, {})
 
+    def without(self, name: str) -> Config:
+        """The same config without one of its values."""
+        section, key = name.split(".")
+        left = {k: v for k, v in self.values.get(section, {}).items() if k != key}
+        return Config(self.path, {**self.values, section: left}, self.origins)
+
     def where(self, name: str) -> str:
         """FILE:LINE of a value, or the override that set it."""
         return self.origins[name]

@@ -207,7 +207,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "local_steps": whole(1, "steps of a client in one round"),
             "local_epochs": whole(1, "passes of a client over its data in one round"),
             "batch_size": whole(1, "examples in one step"),
-            "lr": positive("learning rate of the clients"),
+            "lr": number("a positive number of at most 1e6", lambda x: 0 < x <= 1e6, "learning rate of the clients"),
             "lr_schedule": choice(
                 "constant", "linear", "cosine", help="how lr falls from the first round to the last", default="constant"
             ),

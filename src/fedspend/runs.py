@@ -76,17 +76,15 @@ class RunDirectory:
         return round in self._states
 
     def keep(self, round: int, release: Release, statistics: Record) -> None:
-        about = {"round": str(round), "bit": json.dumps(release.bit), "statistics": json.dumps(statistics)}
-        write_whole(self.folder / "release.safetensors", to_bytes({"update": release.update}, about))
+        about = {"round": round, "bit": release.bit, "statistics": statistics}
+        write_whole(self.folder / "release.safetensors", _tensors({"update": release.update}, about))
 
     def kept(self, round: int) -> tuple[Release, Record] | None:
         path = self.folder / "release.safetensors"
         if not path.exists():
             return None
         arrays, about = read_tensors(path)
-        if int(about["round"]) != round:
-            return None
-        return Release(arrays["update"], json.loads(about["bit"])), json.loads(about["statistics"])
+        return (Release(arrays["update"], about["bit"]), about["statistics"]) if about["round"] == round else None
 
     def commit(self, round: int, progress: Progress, record: Record) -> None:
         append_line(self.folder / "metrics.jsonl", record)
@@ -104,12 +102,12 @@ class RunDirectory:
             return None
         arrays, about = read_tensors(path)
         return Progress(
-            done=int(about["done"]),
+            done=about["done"],
             parameters=arrays["parameters"],
             velocity=arrays["velocity"],
             tail_sum=arrays["tail_sum"],
-            tail_count=int(about["tail_count"]),
-            method=json.loads(about["method"]),
+            tail_count=about["tail_count"],
+            method=about["method"],
         )
 
     # --- what people read ---
@@ -132,8 +130,8 @@ class RunDirectory:
         plan.save(self.folder / "plan.json")
         write_whole(self.folder / "certificate.json", _json(verdict))
 
-    def write_model(self, tensors: dict[str, npt.NDArray[np.float32]], about: dict[str, str]) -> None:
-        write_whole(self.folder / "model.safetensors", to_bytes(tensors, about))
+    def write_model(self, tensors: dict[str, npt.NDArray[np.float32]], about: dict[str, Any]) -> None:
+        write_whole(self.folder / "model.safetensors", _tensors(tensors, about))
 
 
 def _leftover(path: Path) -> bool:
@@ -154,11 +152,11 @@ def read_run(folder: Path) -> dict[str, Any]:
     return found
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError, KeyError):
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["about"])  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         raise InvalidInput(f"{path} is damaged; restore it from a copy or start the run anew") from None
 
 
@@ -168,8 +166,12 @@ def _checkpoint(progress: Progress) -> bytes:
         "velocity": np.ascontiguousarray(progress.velocity),
         "tail_sum": np.ascontiguousarray(progress.tail_sum),
     }
-    about = {"done": str(progress.done), "tail_count": str(progress.tail_count), "method": json.dumps(progress.method)}
-    return bytes(to_bytes(arrays, about))
+    return _tensors(arrays, {"done": progress.done, "tail_count": progress.tail_count, "method": progress.method})
+
+
+def _tensors(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> bytes:
+    """One metadata entry only: safetensors writes several in no fixed order, and equal runs must give equal files."""
+    return bytes(to_bytes(arrays, {"about": json.dumps(about)}))
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -29,7 +29,7 @@ from fedspend.randomness import Randomness
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.rounds import Progress, Record, Server, Store, Training, begin, run_rounds
 from fedspend.runs import RunDirectory
-from fedspend.setup import Setup, fit_clients, flat_parameters, from_config, layer_sizes
+from fedspend.setup import Setup, flat_parameters, from_config, layer_sizes
 from fedspend.verification import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
@@ -104,9 +104,12 @@ def from_arrays(
     if model is None or plan is None or test is None:
         raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
     check_module(model)
-    pairs = [(np.asarray(x), np.asarray(y)) for x, y in clients]
-    federation = data.federation_of(pairs, test, names=plan.clients if len(pairs) == len(plan.clients) else None)
-    fit_clients(plan, federation)
+    pairs = list(clients)
+    if len(pairs) != len(plan.clients):
+        raise InvalidInput(f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them agree")
+    with torch.no_grad():
+        classes = int(model(torch.as_tensor(np.asarray(test[0])[:1], dtype=torch.float32)).shape[-1])
+    federation = data.from_clients(dict(zip(plan.clients, pairs, strict=True)), test=test, classes=classes)
     return Setup(
         federation=federation,
         module=model,

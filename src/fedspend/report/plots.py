@@ -21,6 +21,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from fedspend.arrays import FloatArray
 from fedspend.files import write_whole
 from fedspend.planning import Plan
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
@@ -227,3 +228,22 @@ def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
         for here, after in zip(order[-2::-1], order[:0:-1], strict=False):
             placed[here] = min(placed[here], placed[after] - gap)
     return placed
+
+
+def accuracy_plot(curves: Mapping[str, FloatArray], path: str | Path) -> None:
+    """Accuracy by round for each method: the mean over seeds as a line, the range of the seeds as a band. (seeds, rounds) each."""
+    with rc_context(LOOK):
+        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for colour, (name, accuracy) in zip(COLOURS * len(curves), curves.items(), strict=False):
+            rounds = np.arange(1, accuracy.shape[1] + 1)
+            axes.fill_between(rounds, accuracy.min(axis=0), accuracy.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+            axes.plot(rounds, accuracy.mean(axis=0), color=colour, linewidth=2, label=name)
+        axes.set_xlabel("round")
+        axes.set_ylabel("accuracy")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(frameon=False)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=Path(path).suffix.lower().removeprefix("."), dpi=160)
+    write_whole(Path(path), buffer.getvalue(), private=False)

@@ -1,0 +1,102 @@
+"""`fedspend compare`: several methods side by side, on the same data and seeds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedspend.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedspend.comparison import Comparison
+
+HELP = "train several methods side by side and compare their accuracy"
+DESCRIPTION = (
+    "Train every method with every seed as a seeded simulation, in parallel over cores, and show mean accuracy, its 95% interval, "
+    "and the paired difference to the first method."
+)
+EXAMPLES = """examples:
+  fedspend compare examples/quickstart.toml --methods fedavg,dp-fedavg,idp-fedavg,time-adaptive --seeds 5
+  fedspend compare examples/quickstart.toml --methods idp-fedavg,time-adaptive --seeds 10 -o compare/ --set privacy.rate=0.5
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("config", metavar="CONFIG.toml", help="what to train; the methods' own policies take the place of its policy")
+    add("--methods", required=True, metavar="M,...", help="methods to compare, the first being the yardstick")
+    add("--seeds", type=int, default=5, metavar="N", help="runs of each method, with seeds from train.seed on (default: 5)")
+    add("--workers", type=int, metavar="N", help="runs at the same time (default: one per core)")
+    add("-o", "--output", metavar="DIR", help="also write comparison.json, comparison.csv and accuracy.png there")
+    add("--set", action="append", default=[], metavar="S.KEY=V", help="override one config value, for example train.lr=0.1")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    add("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.seeds < 1 or (args.workers is not None and args.workers < 1):
+        raise InvalidInput(f"--seeds and --workers must be at least 1, got {args.seeds} and {args.workers}")
+    from fedspend.cli.terminal import progress_bar
+    from fedspend.comparison import compare
+
+    methods = [name.strip() for name in args.methods.split(",")]
+    with progress_bar("training", args.quiet) as progress:
+        result = compare(args.config, methods, args.seeds, args.set, args.workers, progress)
+    if args.output:
+        write(result, Path(args.output))
+    if args.json:
+        print(json.dumps({"methods": result.rows(), "seeds": list(result.seeds)}))
+    else:
+        show(result)
+    return 0
+
+
+def show(result: Comparison) -> None:
+    from rich.table import Table
+
+    from fedspend.cli.terminal import console
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method")
+    for heading in ("accuracy", "95% interval", f"minus {result.methods[0]}", "95% interval"):
+        table.add_column(heading, justify="right")
+    for n, row in enumerate(result.rows()):
+        table.add_row(
+            row["method"],
+            f"{row['mean']:.2%}",
+            percent(row["interval"]),
+            f"{100 * row['difference']:+.2f}" if n else "",
+            percent(row["difference_interval"]) if n else "",
+        )
+    console().print(table)
+    console().print(f"seeded simulation, {len(result.seeds)} seeds, differences paired by seed, in points")
+
+
+def percent(half: float | None) -> str:
+    """Half of an interval, in points.
+
+    >>> percent(0.0123), percent(None)
+    ('± 1.23', 'needs 2 seeds')
+    """
+    return "needs 2 seeds" if half is None else f"± {100 * half:.2f}"
+
+
+def write(result: Comparison, folder: Path) -> None:
+    import csv
+    import io
+
+    from fedspend.files import write_whole
+    from fedspend.report.plots import accuracy_plot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = result.rows()
+    body = json.dumps({"methods": rows, "seeds": list(result.seeds), "accuracy": result.accuracy.tolist()}, indent=1)
+    write_whole(folder / "comparison.json", body.encode(), private=False)
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(["method", "mean", "interval", "difference", "difference_interval"])
+    table.writerows([row["method"], row["mean"], row["interval"], row["difference"], row["difference_interval"]] for row in rows)
+    write_whole(folder / "comparison.csv", text.getvalue().encode(), private=False)
+    accuracy_plot({name: result.accuracy[n] for n, name in enumerate(result.methods)}, folder / "accuracy.png")

@@ -1,0 +1,56 @@
+"""`fedspend report`: one page about a run, or several runs side by side."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from fedspend.errors import InvalidInput
+
+HELP = "write a self-contained HTML page about one run or several"
+DESCRIPTION = (
+    "Write one HTML file that opens offline: accuracy and loss, privacy spent against the budgets, noise and clips by round, the "
+    "certificate, what each observer could learn, the settings. It says which numbers are private and which only a simulation may show."
+)
+EXAMPLES = """examples:
+  fedspend report runs/first
+  fedspend report runs/uniform runs/adaptive -o comparison.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="run directory that fedspend train wrote; it may still be running")
+    add("-o", "--output", metavar="FILE.html", help="where to write (default: report.html in the run; here for several runs)")
+    add("--json", action="store_true", help="also print the key numbers of every run as JSON")
+    add("--quiet", action="store_true", help="print nothing but errors and what --json asks for")
+
+
+def run(args: argparse.Namespace) -> int:
+    folders = [Path(name) for name in args.runs]
+    from fedspend.report.html import render, summary, write_page
+    from fedspend.report.run_data import load_runs
+
+    runs = load_runs(folders)
+    output = Path(args.output or (folders[0] / "report.html" if len(folders) == 1 else "report.html"))
+    check_output(output)
+    write_page(render(runs), output)
+    if args.json:
+        import json
+
+        print(json.dumps({"report": str(output), "runs": [summary(one) for one in runs]}, indent=2, allow_nan=False))
+    elif not args.quiet:
+        print(f"Report: {output}")
+    return 0
+
+
+def check_output(path: Path) -> None:
+    if not path.name.lower().endswith((".html", ".htm")):
+        raise InvalidInput(f"--output {str(path)!r} must end in .html")
+    if path.is_dir():
+        raise InvalidInput(f"--output {str(path)!r} is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"--output {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise InvalidInput(f"--output {str(path)!r}: directory {str(path.parent)!r} cannot be written to")

@@ -1,0 +1,62 @@
+"""A CSV file as rows of text, each with its line number. Not UTF-8, not CSV, empty, ragged: refused with file and line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedspend.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Table:
+    """The named columns of a CSV file."""
+
+    name: str
+    header: tuple[str, ...]
+    columns: dict[str, tuple[str, ...]]
+    lines: list[int]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+def read_table(path: str | Path) -> Table:
+    """Read a CSV file whose first line names the columns. Blank lines are skipped; cells are stripped."""
+    name = str(path)
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{name}: cannot be read: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f"{name}:{line}: not UTF-8 text; save the file as CSV in UTF-8") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        for row in reader:
+            if row:
+                rows.append([cell.strip() for cell in row])
+                lines.append(reader.line_num)
+    except csv.Error as error:
+        raise InvalidInput(f"{name}:{reader.line_num}: not valid CSV: {error}") from None
+    if not rows:
+        raise InvalidInput(f"{name}: the file is empty; the first line must name the columns")
+    header = rows[0]
+    for n, column in enumerate(header):
+        if not column:
+            raise InvalidInput(f"{name}:{lines[0]}: column {n + 1} has no name; the first line must name the columns")
+        if column in header[:n]:
+            raise InvalidInput(f"{name}:{lines[0]}: column {column!r} stands there twice; keep one")
+    if len(rows) == 1:
+        raise InvalidInput(f"{name}: there is a header but no row under it")
+    for row, line in zip(rows[1:], lines[1:], strict=True):
+        if len(row) != len(header):
+            raise InvalidInput(f"{name}:{line}: {len(row)} cells where the header has {len(header)}")
+    columns = dict(zip(header, zip(*rows[1:], strict=True), strict=True))
+    return Table(name, tuple(header), columns, lines[1:])

@@ -1,0 +1,31 @@
+"""Data sets, where their files are, and how rows are dealt to clients. Works without torch."""
+
+from __future__ import annotations
+
+from fedspend.data.dataset import Dataset, from_arrays
+from fedspend.data.download import DownloadFailed, get
+from fedspend.data.loading import NAMES, load, options_of
+from fedspend.data.partition import KINDS, Federation, Statistics, from_clients, partition, statistics
+from fedspend.data.sources import SOURCES, Source, SourceFile, Status, find, status
+
+__all__ = [
+    "KINDS",
+    "NAMES",
+    "SOURCES",
+    "Dataset",
+    "DownloadFailed",
+    "Federation",
+    "Source",
+    "SourceFile",
+    "Statistics",
+    "Status",
+    "find",
+    "from_arrays",
+    "from_clients",
+    "get",
+    "load",
+    "options_of",
+    "partition",
+    "statistics",
+    "status",
+]

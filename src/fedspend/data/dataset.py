@@ -1,0 +1,222 @@
+"""A data set in memory: shared arrays of training rows and test rows.
+
+Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is empty; what is wrong is refused
+with its row and value. Features are only ever scaled by bounds that somebody wrote down: nothing here is learned from the rows,
+because a mean, a deviation or a largest value is itself a release that no budget covers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.arrays import BoolArray, IntArray
+from fedspend.budgets import apportion
+from fedspend.errors import InvalidInput, finite_number, whole_number
+from fedspend.randomness import Randomness
+
+Features = npt.NDArray[np.float32]
+Bounds = Sequence[float] | Mapping[str, Sequence[float]]
+
+_ROWS_AT_A_TIME = 4096
+_VALIDATION_STREAM = 1  # keeps the hold-out independent of the partition, which draws from stream 0 of the same seed
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images are (rows, channels, height, width), tables (rows, columns).
+
+    `client_of` is the natural client of each training row (writer, hospital), where there is one. `public` marks benchmark data,
+    for which a seeded simulation is the sensible default.
+    """
+
+    name: str
+    features: Features
+    labels: IntArray
+    test_features: Features
+    test_labels: IntArray
+    classes: int
+    client_of: npt.NDArray[Any] | None = None
+    public: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("classes", self.classes, at_least=2)
+        check_rows("features", self.features, "labels", self.labels, self.classes)
+        check_rows("test_features", self.test_features, "test_labels", self.test_labels, self.classes)
+        if self.features.shape[1:] != self.test_features.shape[1:]:
+            raise InvalidInput(
+                f"a test row has shape {self.test_features.shape[1:]}, a training row {self.features.shape[1:]}; make them the same"
+            )
+        if self.client_of is not None and self.client_of.shape != self.labels.shape:
+            raise InvalidInput(
+                f"client_of has shape {self.client_of.shape}; it needs one client for each of {len(self.labels)} rows"
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return tuple(self.features.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a reader found, before any hold-out: the test rows may still be missing."""
+
+    features: Features
+    labels: IntArray
+    classes: int
+    test_features: Features | None = None
+    test_labels: IntArray | None = None
+    client_of: npt.NDArray[Any] | None = None
+
+
+def from_arrays(
+    features: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    classes: int,
+    test_features: npt.ArrayLike | None = None,
+    test_labels: npt.ArrayLike | None = None,
+    client_of: npt.ArrayLike | None = None,
+    bounds: Bounds | None = None,
+    validation: float = 0.0,
+    seed: int = 0,
+    name: str = "arrays",
+    public: bool = False,
+) -> Dataset:
+    """A data set from your own arrays. Test rows are given, or held out of the training rows by `validation`.
+
+    >>> data = from_arrays([[0], [5], [10], [10]], [0, 0, 1, 1], classes=2, bounds=[0, 10], validation=0.5)
+    >>> data.features.ravel().tolist(), data.test_labels.tolist()
+    ([0.0, 1.0], [0, 1])
+    """
+    classes = whole_number("classes", classes, at_least=2)
+    rows = Rows(
+        scaled(as_features("features", features), bounds),
+        as_labels("labels", labels),
+        classes,
+        None if test_features is None else scaled(as_features("test_features", test_features), bounds),
+        None if test_labels is None else as_labels("test_labels", test_labels),
+        None if client_of is None else np.asarray(client_of),
+    )
+    return finished(name, rows, validation, seed, public)
+
+
+def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) -> Dataset:
+    """The data set of `rows`; `validation` puts that share of the training rows in the place of the test rows."""
+    share = finite_number("validation", validation)
+    if not 0 <= share < 1:
+        raise InvalidInput(f"validation must be at least 0 and below 1, got {validation!r}")
+    test_features, test_labels = rows.test_features, rows.test_labels
+    if share == 0:
+        if test_features is None or test_labels is None:
+            raise InvalidInput("there are no test rows; give them, or hold some training rows out with validation = 0.2")
+        return Dataset(name, rows.features, rows.labels, test_features, test_labels, rows.classes, rows.client_of, public)
+    check_rows("features", rows.features, "labels", rows.labels, rows.classes)
+    held = stratified(rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM))
+    return Dataset(
+        name,
+        rows.features[~held],
+        rows.labels[~held],
+        rows.features[held],
+        rows.labels[held],
+        rows.classes,
+        None if rows.client_of is None else rows.client_of[~held],
+        public,
+    )
+
+
+def stratified(labels: IntArray, share: float, generator: np.random.Generator) -> BoolArray:
+    """Marks `share` of the rows, every class in proportion, with at least one row on either side."""
+    total = len(labels)
+    wanted = round(share * total)
+    if not 1 <= wanted < total:
+        raise InvalidInput(f"validation = {share:g} holds out {wanted} of {total} rows; both sides need at least one")
+    chosen = np.zeros(total, dtype=bool)
+    present = np.unique(labels)
+    counts = apportion([float(np.count_nonzero(labels == label)) for label in present], wanted)
+    for label, count in zip(present, counts, strict=True):
+        chosen[generator.permutation(np.flatnonzero(labels == label))[:count]] = True
+    return chosen
+
+
+# --- conversion -----------------------------------------------------------------------------------------------------------------
+
+
+def as_features(what: str, values: npt.ArrayLike) -> Features:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{what} must be numbers, got {array.dtype}; turn text into numbers or 0/1 columns first")
+    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused as such
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def as_labels(what: str, values: npt.ArrayLike) -> IntArray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{what} must be whole numbers, got {array.dtype}; number the classes from 0")
+    whole = array.astype(np.int64) if array.dtype.kind != "f" else np.nan_to_num(array).astype(np.int64)
+    if not (whole == array).all():
+        row = int(np.flatnonzero(whole.ravel() != array.ravel())[0])
+        raise InvalidInput(f"{what}[{row}] must be a whole number, got {array.ravel()[row]!s}")
+    return whole
+
+
+def scaled(features: Features, bounds: Bounds | None) -> Features:
+    """From the public `bounds` to [0, 1]: one (low, high) for all, or one per column number; what lies outside is cut off."""
+    if bounds is None:
+        return features
+    if not isinstance(bounds, Mapping):
+        low, high = read_bounds("bounds", bounds)
+        unit: Features = np.clip((features - np.float32(low)) / np.float32(high - low), 0, 1)
+        return unit
+    result = features.copy()
+    for column, pair in bounds.items():
+        low, high = read_bounds(f"bounds of column {column}", pair)
+        if not (features.ndim == 2 and str(column).isdecimal() and int(column) < features.shape[1]):
+            raise InvalidInput(f"bounds name column {column!r}, but features have shape {features.shape}; give a column number")
+        result[:, int(column)] = np.clip((features[:, int(column)] - low) / (high - low), 0, 1)
+    return result
+
+
+def read_bounds(what: str, pair: Any) -> tuple[float, float]:
+    if not (isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) and len(pair) == 2):
+        raise InvalidInput(f"{what} must be two numbers, lowest and highest, got {pair!r}")
+    low, high = finite_number(what, pair[0]), finite_number(what, pair[1])
+    if not (low < high and math.isfinite(high - low)):
+        raise InvalidInput(f"{what} must be two numbers, the lower one first, got {pair!r}")
+    return low, high
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_rows(what: str, features: Features, labels_name: str, labels: IntArray, classes: int) -> None:
+    if features.dtype != np.float32 or labels.dtype != np.int64:
+        raise InvalidInput(
+            f"{what} must be float32 and {labels_name} int64, got {features.dtype} and {labels.dtype}; use from_arrays to convert"
+        )
+    if features.ndim < 2 or labels.ndim != 1:
+        raise InvalidInput(
+            f"{what} needs a row for every example and {labels_name} one number, got shapes {features.shape} and {labels.shape}"
+        )
+    if len(features) != len(labels):
+        raise InvalidInput(f"{what} has {len(features)} rows and {labels_name} {len(labels)}; make them the same")
+    if features.size == 0:
+        raise InvalidInput(f"{what} is empty, its shape is {features.shape}; give at least one row and one column")
+    bad = (labels < 0) | (labels >= classes)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise InvalidInput(f"{labels_name}[{row}] is {labels[row]}; with {classes} classes it must be between 0 and {classes - 1}")
+    for start in range(0, len(features), _ROWS_AT_A_TIME):
+        good = np.isfinite(features[start : start + _ROWS_AT_A_TIME])
+        if not good.all():
+            at = np.argwhere(~good)[0]
+            at[0] += start
+            place = ", ".join(map(str, at))
+            raise InvalidInput(f"{what}[{place}] is {features[tuple(at)]}; remove the row or replace the value by a fixed number")

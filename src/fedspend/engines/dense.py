@@ -1,0 +1,224 @@
+"""Logistic regression and multilayer perceptrons for many clients at once: batched matrix products, backward pass by hand.
+
+Guarantee: the same batches and, up to float rounding, the same updates as `reference`. A client never touches another one's
+numbers: padding repeats rows of its own batch with weight zero, so a NaN stays where it arose. Memory is bounded by `_BLOCK_BYTES`
+(or one client, if that is larger) and not by the size of the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.engines.base import LocalTraining, Reduce, Reduced
+from fedspend.engines.batches import padded_batches, step_count
+from fedspend.engines.flat import parameter_count
+from fedspend.errors import InvalidInput
+from fedspend.models.checking import check_module
+from fedspend.randomness import Randomness
+
+# Weights and activations of the clients that are trained together: enough to hide the cost of a call, few enough for the cache.
+_BLOCK_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One linear layer: where its weight and bias lie in the flat vector, and whether a ReLU follows."""
+
+    inputs: int
+    outputs: int
+    weight: slice
+    bias: slice | None
+    relu: bool
+
+
+def supports(module: nn.Module) -> bool:
+    """Whether the module is a chain of Linear and ReLU layers that ends with a Linear one; Flatten is allowed anywhere.
+
+    >>> supports(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    True
+    >>> supports(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)))
+    False
+    """
+    return bool(_layers(module))
+
+
+def _layers(module: nn.Module) -> list[Layer]:
+    """The linear layers in order, or none if the module is anything else."""
+    if type(module) is nn.Linear:
+        module = nn.Sequential(module)
+    if type(module) is not nn.Sequential or not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()):
+        return []
+    found: list[Layer] = []
+    start, seen = 0, set()
+    for part in module:
+        if type(part) is nn.ReLU and found:
+            last = found.pop()
+            found.append(Layer(last.inputs, last.outputs, last.weight, last.bias, relu=True))
+        elif type(part) is nn.Linear and part not in seen:
+            weight = slice(start, start + part.weight.numel())
+            bias = None if part.bias is None else slice(weight.stop, weight.stop + part.out_features)
+            found.append(Layer(part.in_features, part.out_features, weight, bias, relu=False))
+            start = weight.stop if bias is None else bias.stop
+            seen.add(part)
+        elif not (type(part) is nn.Flatten and part.start_dim == 1 and part.end_dim == -1):
+            return []
+    return found if found and not found[-1].relu else []
+
+
+class DenseEngine:
+    """`shards[n]` are the rows of `features` and `labels` that belong to client n."""
+
+    name = "dense"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        features: torch.Tensor,
+        labels: torch.Tensor,
+        shards: Sequence[IntArray],
+        training: LocalTraining,
+        randomness: Randomness,
+    ) -> None:
+        check_module(module)
+        self._layers = _layers(module)
+        if not self._layers:
+            raise InvalidInput("the dense engine takes a Sequential of Flatten, Linear and ReLU only; use engine 'local'")
+        self._size = parameter_count(module)
+        self._features = features.reshape(len(features), -1)
+        self._labels, self._shards = labels, shards
+        self._training, self._randomness = training, randomness
+
+    def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
+        total: FloatArray = np.zeros(self._size)
+        norms = np.zeros(len(cohort))
+        clipped, discarded = np.zeros(len(cohort), dtype=bool), np.zeros(len(cohort), dtype=bool)
+        for members in self._blocks(cohort):
+            reduced = reduce(self._updates(parameters, cohort[members], round, lr), cohort[members])
+            total += reduced.total
+            norms[members], clipped[members], discarded[members] = reduced.norms, reduced.clipped, reduced.discarded
+        return Reduced(total, norms, clipped, discarded)
+
+    def close(self) -> None:
+        pass
+
+    def _blocks(self, cohort: IntArray) -> Iterator[IntArray]:
+        """Positions in the cohort of clients that are trained together: like sizes next to each other, so that little is padded."""
+        examples = np.array([len(self._shards[client]) for client in cohort], dtype=np.int64)
+        steps = np.array([step_count(int(n), self._training) for n in examples], dtype=np.int64)
+        widths = np.minimum(examples, self._training.batch_size)
+        order = np.lexsort((np.arange(len(cohort)), -widths, -steps))
+        activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
+        start = 0
+        while start < len(order):
+            one_client = 4 * (2 * self._size + int(widths[order[start]]) * activations)
+            stop = start + max(1, _BLOCK_BYTES // one_client)
+            yield order[start:stop]
+            start = stop
+
+    def _updates(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float) -> torch.Tensor:
+        """The raw updates of these clients (most steps first), one row each."""
+        rows, counts = self._tables(clients, round)
+        weights = [_copies(parameters[layer.weight].view(layer.outputs, layer.inputs), len(clients)) for layer in self._layers]
+        biases = [
+            None if layer.bias is None else _copies(parameters[layer.bias].view(-1, 1), len(clients)) for layer in self._layers
+        ]
+        training = _Block(self._layers, weights, biases, lr, self._training.momentum)
+        for index, count in zip(rows, counts, strict=True):
+            active = int(np.count_nonzero(count))
+            width = int(count.max(initial=0))
+            chosen = torch.from_numpy(np.ascontiguousarray(index[:active, :width]).reshape(-1))
+            mask = np.arange(width) < count[:active, None]
+            share = torch.from_numpy((mask / count[:active, None]).astype(np.float32))
+            batch = self._features.index_select(0, chosen).view(active, width, -1)
+            labels = self._labels.index_select(0, chosen)
+            training.step(batch, labels.view(active, width, 1), share.view(active, width, 1))
+        updates = torch.empty(len(clients), self._size)
+        for layer, weight, bias in zip(self._layers, weights, biases, strict=True):
+            torch.sub(weight.view(len(clients), -1), parameters[layer.weight], out=updates[:, layer.weight])
+            if bias is not None and layer.bias is not None:
+                torch.sub(bias.view(len(clients), -1), parameters[layer.bias], out=updates[:, layer.bias])
+        return updates
+
+    def _tables(self, clients: IntArray, round: int) -> tuple[IntArray, IntArray]:
+        """Rows of `features` for (step, client, column), and how many columns count for (step, client): 0 after the last step."""
+        shards = [self._shards[client] for client in clients]
+        generators = [self._randomness.generator("batches", round, int(client)) for client in clients]
+        drawn = [padded_batches(g, len(shard), self._training) for g, shard in zip(generators, shards, strict=True)]
+        steps = max(len(table) for table, _ in drawn)
+        width = max(table.shape[1] for table, _ in drawn)
+        rows = np.zeros((steps, len(clients), width), dtype=np.int64)
+        counts = np.zeros((steps, len(clients)), dtype=np.int64)
+        for k, (shard, (table, count)) in enumerate(zip(shards, drawn, strict=True)):
+            if len(table):
+                rows[: len(table), k, : table.shape[1]] = shard[table]
+                rows[: len(table), k, table.shape[1] :] = shard[table[:, :1]]
+                counts[: len(table), k] = count
+        return rows, counts
+
+
+class _Block:
+    """Weights (clients, outputs, inputs) and biases (clients, outputs, 1) of clients that take their steps together.
+
+    Values between layers are (clients, outputs, examples): with few outputs the products are twice as fast that way round.
+    """
+
+    def __init__(
+        self, layers: list[Layer], weights: list[torch.Tensor], biases: list[torch.Tensor | None], lr: float, momentum: float
+    ):
+        self._layers, self._weights, self._biases = layers, weights, biases
+        self._lr, self._momentum = lr, momentum
+        if momentum:
+            self._weight_velocities = [torch.zeros_like(weight) for weight in weights]
+            self._bias_velocities = [None if bias is None else torch.zeros_like(bias) for bias in biases]
+
+    def step(self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor) -> None:
+        """One step of the first `len(batch)` clients on (clients, examples, features).
+
+        `labels` and `share` are (clients, examples, 1); a share is what an example weighs in its client's mean loss.
+        """
+        clients = len(batch)
+        value = batch.transpose(1, 2)
+        inputs = []
+        for layer, weight, bias in zip(self._layers, self._weights, self._biases, strict=True):
+            inputs.append(value)
+            value = torch.bmm(weight[:clients], value) if bias is None else torch.baddbmm(bias[:clients], weight[:clients], value)
+            if layer.relu:
+                value.relu_()
+        # softmax over any but the last dimension has last bits that depend on the number of threads
+        errors = torch.softmax(value.transpose(1, 2).contiguous(), dim=2)
+        errors.scatter_add_(2, labels, torch.full((1, 1, 1), -1.0).expand_as(labels)).mul_(share)
+        gradient = errors.transpose(1, 2)
+        for number in reversed(range(len(self._layers))):
+            below = torch.bmm(self._weights[number][:clients].transpose(1, 2), gradient) if number else None
+            self._descend(number, gradient, inputs[number].transpose(1, 2))
+            if below is not None:
+                relu = self._layers[number - 1].relu
+                gradient = torch.ops.aten.threshold_backward(below, inputs[number], 0) if relu else below
+
+    def _descend(self, number: int, gradient: torch.Tensor, inputs: torch.Tensor) -> None:
+        clients = len(gradient)
+        weight, bias = self._weights[number][:clients], self._biases[number]
+        if self._momentum:
+            velocity = self._weight_velocities[number][:clients]
+            velocity.baddbmm_(gradient, inputs, beta=self._momentum)
+            weight.add_(velocity, alpha=-self._lr)
+        else:
+            weight.baddbmm_(gradient, inputs, alpha=-self._lr)
+        if bias is None:
+            return
+        change = gradient.sum(dim=2, keepdim=True)
+        if self._momentum:
+            velocities = self._bias_velocities[number]
+            assert velocities is not None
+            change = velocities[:clients].mul_(self._momentum).add_(change)
+        bias[:clients].add_(change, alpha=-self._lr)
+
+
+def _copies(value: torch.Tensor, clients: int) -> torch.Tensor:
+    return value.repeat(clients, 1, 1)

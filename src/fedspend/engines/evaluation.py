@@ -1,0 +1,44 @@
+"""How good a model is: mean cross-entropy and accuracy, computed in batches without touching the model."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from fedspend.engines.flat import as_batch
+
+_BATCH = 1024
+
+
+@torch.no_grad()
+def evaluate(module: nn.Module, parameters: torch.Tensor, features: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
+    """Loss and accuracy of `module` with these parameters (a flat vector); NaN for both without examples."""
+    if len(labels) == 0:
+        return math.nan, math.nan
+    named = list(module.named_parameters())
+    pieces = torch.split(parameters, [parameter.numel() for _, parameter in named])
+    state = {name: piece.view(parameter.shape) for (name, parameter), piece in zip(named, pieces, strict=True)}
+    loss, correct = 0.0, 0
+    was_training = module.training
+    module.eval()
+    try:
+        for rows, answers in zip(torch.split(features, _BATCH), torch.split(labels, _BATCH), strict=True):
+            scores = functional_call(module, state, (as_batch(rows),))
+            loss += float(functional.cross_entropy(scores, answers, reduction="sum"))
+            correct += int((scores.argmax(dim=1) == answers).sum())
+    finally:
+        module.train(was_training)
+    return loss / len(labels), correct / len(labels)
+
+
+def majority_share(labels: torch.Tensor) -> float:
+    """The accuracy of always answering the most frequent class.
+
+    >>> majority_share(torch.tensor([0, 1, 1, 1]))
+    0.75
+    """
+    return float(torch.bincount(labels).max()) / len(labels) if len(labels) else math.nan

@@ -1,0 +1,95 @@
+"""A module's parameters as one float32 vector in the order of `module.parameters()`, the form in which they travel.
+
+Guarantee: `load` then `difference` from the same vector is exactly zero; the caller's module is never touched. Four-dimensional
+weights are kept channels-last inside, the faster layout for convolutions on a CPU; the vector outside has torch's usual order.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedspend.models.checking import check_module
+
+
+def parameter_count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def as_batch(rows: torch.Tensor) -> torch.Tensor:
+    """Images in channels-last layout; anything else as it is."""
+    if rows.dim() != 4:
+        return rows
+    if rows.shape[1] == 1:
+        # one channel has the same bytes in both layouts; only the strides tell torch which kernels to use
+        return rows.contiguous().view(rows.shape[0], *rows.shape[2:], 1).permute(0, 3, 1, 2)
+    return rows.contiguous(memory_format=torch.channels_last)
+
+
+class FlatModule:
+    """A private copy of a module whose parameters can be set, stepped and compared as vectors."""
+
+    def __init__(self, module: nn.Module, momentum: float = 0.0) -> None:
+        check_module(module)
+        self.module = copy.deepcopy(module).train()
+        self.size = parameter_count(module)
+        self._momentum = momentum
+        self._values = torch.empty(self.size)
+        self._velocity = torch.zeros(self.size if momentum else 0)
+        self._trained: list[nn.Parameter] = []
+        self._velocities: list[torch.Tensor] = []
+        self._images: list[tuple[slice, torch.Tensor]] = []  # channels-last weights: their place in the vector, their value
+        start = 0
+        for parameter in self.module.parameters():
+            place = slice(start, start + parameter.numel())
+            strides = _strides(parameter)
+            value = self._values.as_strided(parameter.shape, strides, start)
+            value.copy_(parameter.detach())
+            parameter.data = value
+            parameter.grad = None
+            if strides != parameter.detach().contiguous().stride():
+                self._images.append((place, value))
+            if parameter.requires_grad:
+                self._trained.append(parameter)
+                if momentum:
+                    self._velocities.append(self._velocity.as_strided(parameter.shape, strides, start))
+            start = place.stop
+
+    def load(self, vector: torch.Tensor) -> None:
+        """Start a client: these parameters, no velocity."""
+        self._values.copy_(vector)
+        for place, value in self._images:
+            value.copy_(vector[place].view(value.shape))
+        self._velocity.zero_()
+
+    @torch.no_grad()
+    def difference(self, vector: torch.Tensor, out: torch.Tensor) -> None:
+        """Write parameters minus `vector` to `out`."""
+        torch.sub(self._values, vector, out=out)
+        for place, value in self._images:
+            out[place].view(value.shape).copy_(value)
+            out[place].sub_(vector[place])
+
+    def step(self, rows: torch.Tensor, labels: torch.Tensor, lr: float) -> None:
+        """One step of SGD on the mean cross-entropy."""
+        # fresh gradients are taken over without a copy, which costs less than adding them into a zeroed buffer
+        for parameter in self._trained:
+            parameter.grad = None
+        functional.cross_entropy(self.module(rows), labels).backward()  # type: ignore[no-untyped-call]
+        used = [number for number, parameter in enumerate(self._trained) if parameter.grad is not None]
+        gradients = [gradient for parameter in self._trained if (gradient := parameter.grad) is not None]
+        with torch.no_grad():
+            if self._momentum:
+                self._velocity.mul_(self._momentum)
+                torch._foreach_add_([self._velocities[number] for number in used], gradients)
+                self._values.add_(self._velocity, alpha=-lr)
+            else:
+                torch._foreach_add_([self._trained[number] for number in used], gradients, alpha=-lr)
+
+
+def _strides(parameter: nn.Parameter) -> tuple[int, ...]:
+    layout = torch.channels_last if parameter.dim() == 4 else torch.contiguous_format
+    return torch.empty(parameter.shape, device="meta", memory_format=layout).stride()

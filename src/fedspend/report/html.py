@@ -1,0 +1,236 @@
+"""One HTML file about one run or several: it opens offline, loads nothing, and the same run gives the same file.
+
+Guarantee: the page says first whether the run protected anybody, and every chart and number says whether it was planned, is a
+private release, or may be shown by a simulation only. The page's own policy forbids every request and every script but ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedspend.files import write_whole
+from fedspend.report import panels, sections
+from fedspend.report.charts import COLOURS, Chart, Reference, Series, draw
+from fedspend.report.markup import Markup, element, join, raw
+from fedspend.report.panels import MARKS, Panel, rounds_shown
+from fedspend.report.run_data import RunData, load_runs, number
+from fedspend.report.sections import figure, mark, percent, table
+
+LONG_LABEL = 10  # names that are cut beside a line, so that a legend is needed
+
+
+def write_report(runs: Sequence[Path], output: Path) -> None:
+    """Read the run directories and write the page, whole or not at all."""
+    write_page(render(load_runs(runs)), output)
+
+
+def write_page(page: str, output: Path) -> None:
+    write_whole(output, page.encode("utf-8", "replace"), private=False)  # what cannot be encoded becomes a question mark
+
+
+def render(runs: Sequence[RunData]) -> str:
+    style, script = (files("fedspend.report").joinpath("assets", name).read_text("utf-8") for name in ("report.css", "report.js"))
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("link", rel="icon", href="data:,"),
+        element("title", f"{title} · fedspend"),
+        raw("style", style),
+    )
+    body = element("main", single(runs[0]) if len(runs) == 1 else several(runs))
+    page = element("html", head, element("body", body, raw("script", script)), lang="en")
+    return f"<!doctype html>\n{page}\n"
+
+
+def _policy(style: str, script: str) -> str:
+    def digest(text: str) -> str:
+        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+    return f"default-src 'none'; img-src data:; style-src {digest(style)}; script-src {digest(script)}; base-uri 'none'; form-action 'none'"
+
+
+# --- one run --------------------------------------------------------------------------------------------------------------------
+
+
+def single(run: RunData) -> Markup:
+    return join(
+        element("header", element("p", "fedspend · run", class_="brand"), element("h1", run.name), element("p", sections.facts(run))),
+        sections.banner(run),
+        legend_of_marks(),
+        details_of(run),
+    )
+
+
+def legend_of_marks() -> Markup:
+    return element("p", "Marks: ", [[mark(kind), " "] for kind in MARKS], class_="marks")
+
+
+def details_of(run: RunData) -> Markup:
+    """All there is about one run."""
+    wrong = run.disagreement()
+    return join(
+        element("p", wrong, " One of the two files was altered.", class_="banner bare", role="alert") if wrong else None,
+        sections.tiles(run),
+        section("Learning", panels.learning(run)),
+        section("Privacy", panels.spending(run), beside=element("div", certificate(run), class_="beside")),
+        section("Schedule", panels.schedule(run)),
+        section("Inside the updates", panels.updates(run)),
+        element("section", element("h2", "What each observer could learn"), planned_mark(run), sections.observers(run)),
+        element("section", element("h2", "Settings"), sections.settings(run)),
+    )
+
+
+def certificate(run: RunData) -> Markup:
+    return join(element("h3", "Certificate"), planned_mark(run), sections.certificate(run))
+
+
+def planned_mark(run: RunData) -> Markup | None:
+    return None if run.plan is None else element("p", mark("planned"), class_="under")
+
+
+def section(title: str, shown: Sequence[Panel], beside: Markup | None = None) -> Markup | None:
+    if not shown and beside is None:
+        return None
+    return element("section", element("h2", title), element("div", [figure_of(panel) for panel in shown], beside, class_="grid"))
+
+
+def figure_of(panel: Panel, legend: bool = False) -> Markup:
+    chart = panel.chart
+    legend = legend or any(len(one.label) > LONG_LABEL for one in chart.series if len(chart.series) > 1)
+    drawn = element("p", f"No number to draw: no round has a finite {panel.title.lower()}.", class_="note") if chart.empty else draw(chart)
+    return element(
+        "figure",
+        element("h3", panel.title),
+        element("p", mark(panel.mark), class_="under"),
+        legend_of(chart) if legend else None,
+        element("div", drawn, class_="canvas"),
+        element("figcaption", panel.caption) if panel.caption else None,
+        numbers(chart),
+        data_mark=panel.mark,
+    )
+
+
+def legend_of(chart: Chart) -> Markup:
+    entries = [
+        element("li", element("span", class_=f"swatch s{one.colour}" + (" dashed" if one.dashed else "")), one.label)
+        for one in chart.series
+    ]
+    return element("ul", entries, class_="legend")
+
+
+def numbers(chart: Chart) -> Markup:
+    """The table behind a chart. The script reads its rows for the pointer, so that nothing is stored twice."""
+    names = [one.label for one in chart.series]
+    rows = [
+        [str(t), *("—" if (value := one.values[n]) is None else chart.show(value) for one in chart.series)]
+        for n, t in enumerate(chart.x)
+    ]
+    return element("details", element("summary", "Numbers"), table(("round", *names), rows), class_="numbers")
+
+
+# --- several runs ---------------------------------------------------------------------------------------------------------------
+
+
+def several(runs: Sequence[RunData]) -> Markup:
+    return join(
+        element("header", element("p", "fedspend · comparison", class_="brand"), element("h1", f"{len(runs)} runs compared")),
+        mixed_banner(runs),
+        legend_of_marks(),
+        element("section", element("h2", "Accuracy"), figure_of(overlay(runs), legend=True), class_="first"),
+        element("section", element("h2", "Side by side"), comparison(runs)),
+        element("section", element("h2", "Run by run"), [folded(run) for run in runs]),
+    )
+
+
+def mixed_banner(runs: Sequence[RunData]) -> Markup:
+    simulations = sum(run.simulation for run in runs)
+    text = (
+        f"{simulations} of these {len(runs)} runs are simulations: their randomness came from a seed and protects nobody."
+        if simulations
+        else "None of these runs is a simulation."
+    )
+    if simulations < len(runs):
+        text += " Budgets of real runs on the same clients add up; this page does not add them."
+    word, kind = ("Simulation", "simulation") if simulations else ("Real runs", "real")
+    return element("p", element("strong", word), " ", text, class_=f"banner {kind}", role="note")
+
+
+def overlay(runs: Sequence[RunData]) -> Panel:
+    x = rounds_shown(max(run.done for run in runs))
+    lines = []
+    for n, run in enumerate(runs):
+        found = {record["round"]: number(record.get("accuracy")) for record in run.metrics}
+        lines.append(Series(run.name, tuple(found.get(t) for t in x), n % COLOURS + 1, dashed=n // COLOURS % 2 == 1))
+    shares = {run.majority for run in runs if run.majority is not None}
+    references = tuple(Reference(share, f"commonest class {percent(share)}") for share in shares) if len(shares) == 1 else ()
+    private = all(run.plan is not None for run in runs)
+    chart = Chart("Accuracy", "accuracy", x, tuple(lines), references, percent=True, zero=False)
+    note = "Measured on evaluation rows that no client holds."
+    if not private:
+        note += " Runs without a plan are not private: only a simulation may show them."
+    return Panel("Accuracy by round", "release" if private else "simulation", chart, note)
+
+
+def comparison(runs: Sequence[RunData]) -> Markup:
+    head = ("run", "method", "policy", "budgets", "randomness", "certificate", "accuracy", "loss", "rounds", "delta")
+    rows = [
+        (
+            element("b", run.name),
+            run.method,
+            "—" if run.plan is None else run.plan.policy,
+            budgets(run),
+            "seeded" if run.simulation else "os",
+            sections.judge(run)[0],
+            percent(run.last("accuracy")),
+            figure(run.last("loss")),
+            f"{run.done} of {run.rounds}",
+            "—" if run.plan is None else f"{run.plan.delta:g}",
+        )
+        for run in runs
+    ]
+    learned = "release" if all(run.plan is not None for run in runs) else "simulation"
+    marks = element("p", "Accuracy and loss: ", mark(learned), " The rest: ", mark("planned"), class_="under")
+    return join(marks, table(head, rows, words=6, class_="comparison"))
+
+
+def budgets(run: RunData) -> str:
+    """Every budget where there are few, else the range."""
+    if run.plan is None:
+        return "none"
+    distinct = sorted(set(run.plan.budget.tolist()))
+    if len(distinct) <= sections.MOST_BUDGETS:
+        return " / ".join(f"{value:.4g}" for value in distinct)
+    return f"{distinct[0]:.4g} to {distinct[-1]:.4g}"
+
+
+def folded(run: RunData) -> Markup:
+    title = element("summary", element("b", run.name), " ", element("span", sections.facts(run), class_="note"))
+    return element("details", title, sections.banner(run), details_of(run), class_="run")
+
+
+def summary(run: RunData) -> dict[str, Any]:
+    """A run in plain numbers, for `fedspend report --json`."""
+    return {
+        "run": run.name,
+        "method": run.method,
+        "policy": None if run.plan is None else run.plan.policy,
+        "simulation": run.simulation,
+        "rounds": run.rounds,
+        "done": run.done,
+        "accuracy": run.last("accuracy"),
+        "loss": run.last("loss"),
+        "majority": run.majority,
+        "delta": None if run.plan is None else run.plan.delta,
+        "budgets": [] if run.plan is None else sorted(set(run.plan.budget.tolist())),
+        "certificate": sections.judge(run)[0],
+    }

@@ -1,0 +1,200 @@
+"""Which charts a run has, and what each may be shown to whom.
+
+Every panel carries a mark. `planned` numbers depend on budgets and parameters only. `release` numbers are computed from noised
+releases, which is free. `simulation` numbers describe single updates or were made without noise: a real run must not show them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedspend.arrays import FloatArray
+from fedspend.planning import Plan
+from fedspend.report.charts import COLOURS, Chart, Reference, Series
+from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
+from fedspend.report.numbers import noise_of_average
+from fedspend.report.run_data import RunData, number
+from fedspend.report.scales import WIDE_RANGE
+
+MARKS = {
+    "planned": "planned (costs nothing)",
+    "release": "private release or computed from it",
+    "simulation": "simulation only — not private",
+}
+MOST_ROUNDS = 400  # beyond, charts and tables show evenly spaced rounds
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its mark and the sentences under it."""
+
+    title: str
+    mark: str
+    chart: Chart
+    caption: str
+
+
+def learning(run: RunData) -> list[Panel]:
+    """Accuracy and loss. Without a plan there is no noise, so they are not private."""
+    mark = "simulation" if run.plan is None else "release"
+    notes = ["Measured on evaluation rows that no client holds; the budgets do not protect those rows."]
+    tail = number(run.settings.get("train.tail_average"))
+    if tail is not None and tail > 1:
+        notes.append(f"The last {tail:g} rounds show the mean of the iterates since then.")
+    if run.skipped:
+        notes.append(f"Shaded: {counted(len(run.skipped), 'round')} skipped because the release was lost; they stay charged.")
+    majority = () if run.majority is None else (Reference(run.majority, f"commonest class {100 * run.majority:.1f}%"),)
+    accuracy = _recorded(run, "accuracy", "Accuracy", "accuracy", references=majority, percent=True)
+    loss = _recorded(run, "loss", "Loss", "cross-entropy")
+    missing = sum(value is None for value in loss.series[0].values)
+    gaps = f"{counted(missing, 'round')} without a finite loss." if missing else ""
+    return [Panel("Accuracy", mark, accuracy, " ".join(notes)), Panel("Loss", mark, loss, gaps)]
+
+
+def spending(run: RunData) -> list[Panel]:
+    """Epsilon by group, against the budget."""
+    if run.plan is None:
+        return []
+    grouping, groups = few_groups(run)
+    budgets = [group.budget.at(0)[1] for group in groups]
+    from_zero = max(budgets) <= WIDE_RANGE * min(budgets)  # a logarithmic scale has no zero
+    x = rounds_shown(run.rounds, first=0 if from_zero else 1)
+    alike = len(groups) > 1 and all(_same(group.spent, groups[0].spent) for group in groups)
+    words = group_words(grouping)
+    lines = tuple(
+        _track("everyone" if alike else word, group.spent, x, n + 1, run.done)
+        for n, (word, group) in enumerate(zip(words, groups, strict=True))
+    )
+    references = tuple(Reference(budget, f"budget {words[n]}" if alike else "", n + 1) for n, budget in enumerate(budgets))
+    chart = Chart("Privacy spent", f"epsilon at delta {run.plan.delta:g}", x, lines[:1] if alike else lines, references)
+    notes = ["Dashed: the budgets. Every round is charged to every client, sampled or not."]
+    if run.done < run.rounds:
+        notes.append(f"Faint: planned for rounds {run.done + 1} to {run.rounds}.")
+    if grouping.banded:
+        notes.append("Many budgets: lines are means over bands of similar budget, shades their range.")
+    return [Panel("Privacy spent", "planned", chart, " ".join(notes))]
+
+
+def schedule(run: RunData) -> list[Panel]:
+    """Noise, sampling rate, clip, and the noise that ends up in the averaged update."""
+    if run.plan is None:
+        return []
+    noise_note = (
+        "Noise relative to the client's clip, for update and clip bit together." if run.adaptive else "Noise relative to the clip."
+    )
+    return [
+        Panel("Noise multiplier", "planned", _by_group(run, "noise", "Noise multiplier", "sigma"), noise_note),
+        Panel("Sampling rate", "planned", _by_group(run, "rate", "Sampling rate", "probability"), "Chance of taking part."),
+        _clip(run),
+        _average(run, run.plan),
+    ]
+
+
+def updates(run: RunData) -> list[Panel]:
+    """What clients' updates looked like; only a simulation may look."""
+    if not run.statistics:
+        return []
+    clipped = _recorded(run, "clipped_share", "Clipped updates", "share of the cohort", percent=True, zero=True)
+    norm = _recorded(run, "mean_norm", "Mean update norm", "Euclidean norm before clipping", zero=True)
+    clips = tuple(number(record.get("clip")) for record in run.metrics)
+    if any(clip is not None for clip in clips):
+        x = {record["round"]: clip for record, clip in zip(run.metrics, clips, strict=True)}
+        first = norm.series[0]
+        lines = (
+            Series("norm", first.values, 1),
+            Series("mean clip", tuple(x.get(t) for t in norm.x), 2, dashed=True),
+        )
+        norm = Chart(norm.title, norm.y_label, norm.x, lines, marked=norm.marked)
+    discarded = sum(int(number(record.get("discarded")) or 0) for record in run.metrics)
+    note = f"{counted(discarded, 'update')} were not finite and counted as zero." if discarded else ""
+    panels = [
+        Panel("Clipped updates", "simulation", clipped, f"Updates longer than their clip. {note}".strip()),
+        Panel("Mean update norm", "simulation", norm, "Length of updates before clipping."),
+    ]
+    return [panel for panel in panels if not panel.chart.empty]
+
+
+# --- building blocks ------------------------------------------------------------------------------------------------------------
+
+
+def few_groups(run: RunData) -> tuple[Grouping, list[GroupTracks]]:
+    """Groups of clients, few enough for one colour each."""
+    assert run.plan is not None
+    grouping = group_clients(run.plan, run.labels, most=COLOURS, bands=5)
+    return grouping, group_tracks(run.plan, grouping)
+
+
+def group_words(grouping: Grouping) -> list[str]:
+    return list(grouping.labels) if grouping.named else [f"ε {label}" for label in grouping.labels]
+
+
+def rounds_shown(rounds: int, first: int = 1) -> tuple[int, ...]:
+    """
+    >>> rounds_shown(3, first=0), len(rounds_shown(10_000)), rounds_shown(10_000)[-1]
+    ((0, 1, 2, 3), 400, 10000)
+    """
+    count = rounds - first + 1
+    if count <= MOST_ROUNDS:
+        return tuple(range(first, rounds + 1))
+    return tuple(first + round(k * (count - 1) / (MOST_ROUNDS - 1)) for k in range(MOST_ROUNDS))
+
+
+def _recorded(
+    run: RunData,
+    key: str,
+    title: str,
+    y_label: str,
+    *,
+    references: tuple[Reference, ...] = (),
+    percent: bool = False,
+    zero: bool = False,
+) -> Chart:
+    """A number that every round recorded."""
+    found = {record["round"]: number(record.get(key)) for record in run.metrics}
+    x = rounds_shown(run.done, first=run.metrics[0]["round"])
+    line = Series(title.lower(), tuple(found.get(t) for t in x))
+    return Chart(title, y_label, x, (line,), references, percent=percent, zero=zero, marked=run.skipped)
+
+
+def _by_group(run: RunData, name: str, title: str, y_label: str) -> Chart:
+    """A quantity of the plan, one line per group; a single line where the groups do not differ."""
+    grouping, groups = few_groups(run)
+    x = rounds_shown(run.rounds)
+    tracks: list[Track] = [getattr(group, name) for group in groups]
+    if all(_same(one, tracks[0]) for one in tracks):
+        lines: Sequence[Series] = [_track("everyone", tracks[0], x, 1, run.done)]
+    else:
+        lines = [_track(word, one, x, n + 1, run.done) for n, (word, one) in enumerate(zip(group_words(grouping), tracks, strict=True))]
+    return Chart(title, y_label, x, tuple(lines))
+
+
+def _track(label: str, track: Track, x: Sequence[int], colour: int, done: int) -> Series:
+    def at(values: FloatArray) -> tuple[float, ...]:
+        return tuple(0.0 if t == 0 else float(values[t - 1]) for t in x)
+
+    return Series(label, at(track.mean), colour, low=at(track.low), high=at(track.high), done=done)
+
+
+def _same(a: Track, b: Track) -> bool:
+    return all(
+        math.isclose(p, q, rel_tol=1e-9) for mine, other in ((a.low, b.low), (a.high, b.high)) for p, q in zip(mine, other, strict=True)
+    )
+
+
+def _clip(run: RunData) -> Panel:
+    if run.adaptive:
+        chart = _recorded(run, "clip", "Clip norm", "mean over clients", zero=True)
+        return Panel("Clip norm", "release", chart, "Follows the noised share of clients within their clip.")
+    return Panel("Clip norm", "planned", _by_group(run, "clip", "Clip norm", "Euclidean norm"), "Stricter budgets get smaller clips.")
+
+
+def _average(run: RunData, plan: Plan) -> Panel:
+    title, y_label = "Noise of the averaged update", "deviation per coordinate"
+    caption = "What the model receives in a round, after dividing by the expected cohort."
+    if run.adaptive:
+        return Panel(title, "release", _recorded(run, "noise_deviation", title, y_label, zero=True), caption)
+    x, deviation = rounds_shown(run.rounds), noise_of_average(plan)
+    line = Series("noise", tuple(deviation[t - 1] for t in x), done=run.done)
+    return Panel(title, "planned", Chart(title, y_label, x, (line,)), caption)

@@ -1,0 +1,100 @@
+"""From numbers to places on a chart: round tick values, linear and logarithmic, and labels that do not overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDE_RANGE = 12  # a ratio beyond which small values vanish on a linear scale
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps `low..high` to `start..end` (a screen's y grows downwards, so `end` may be the smaller one)."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, at = (math.log(v) if self.log else v for v in (self.low, self.high, value))
+        return self.start + (at - low) / (high - low) * (self.end - self.start)
+
+
+def value_scale(values: Sequence[float], start: float, end: float, *, zero: bool, share: bool = False) -> Scale:
+    """A scale that holds all values and ends on round numbers; logarithmic where a linear one would hide small values.
+
+    A share is never more than 1 and always on a linear scale.
+    """
+    low, high = min(values), max(values)
+    if not share and low > 0 and high > WIDE_RANGE * low:
+        return _log_scale(low, high, start, end)
+    if zero and low >= 0:
+        low = 0.0
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        margin = abs(high) / 2 or 0.5  # one value: put it in the middle
+        low, high = (0.0 if zero and high > 0 else low - margin), high + margin
+    step = nice_step((high - low) / 4)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    if share and last * step > 1 >= high:
+        last -= 1
+    ticks = tuple(n * step for n in range(first, last + 1))
+    return Scale(ticks[0], max(ticks[-1], high), start, end, ticks)
+
+
+def _log_scale(low: float, high: float, start: float, end: float) -> Scale:
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [d * 10.0**k for k in decades for d in digits if low / 1.2 <= d * 10.0**k <= high * 1.2]
+        if len(ticks) <= 7:
+            break
+    ticks = ticks[:: math.ceil(len(ticks) / 7)] if ticks else [low, high]
+    return Scale(min(low / 1.1, ticks[0]), max(high * 1.1, ticks[-1]), start, end, tuple(ticks), log=True)
+
+
+def round_scale(first: float, last: float, start: float, end: float, room: int) -> Scale:
+    """A scale for whole rounds, with about `room` ticks: the first, the last, and round numbers between."""
+    if last <= first:
+        return Scale(first - 0.5, first + 0.5, start, end, (first,))
+    step = max(1.0, nice_step((last - first) / room))
+    inner = [n * step for n in range(math.ceil(first / step), math.floor(last / step) + 1)]
+    kept = [tick for tick in inner if first + 0.6 * step < tick < last - 0.6 * step]
+    return Scale(first, last, start, end, (first, *kept, last))
+
+
+def nice_step(rough: float) -> float:
+    """The smallest of 1, 2, 2.5, 5, 10 times a power of ten that is at least `rough`.
+
+    >>> nice_step(0.07), nice_step(3), nice_step(0.21)
+    (0.1, 5.0, 0.25)
+    """
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next((m * power for m in (1.0, 2.0, 2.5, 5.0) if m * power >= rough * (1 - 1e-9)), 10.0 * power)
+
+
+def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """The places moved so that they are `gap` apart and within `low..high`, in their order, no further than needed.
+
+    >>> apart([10, 12, 50], 10, 0, 60)
+    [6.0, 16.0, 50.0]
+    """
+    order = sorted(range(len(places)), key=lambda n: places[n])
+    gap = min(gap, (high - low) / max(1, len(places) - 1))
+    blocks: list[tuple[float, int]] = []  # (place of the first label, number of labels) of runs that touch
+    for n in order:
+        first, count = float(places[n]), 1
+        while blocks and blocks[-1][0] + blocks[-1][1] * gap > first:
+            before, size = blocks.pop()
+            middle = (before + (size - 1) * gap / 2) * size + (first + (count - 1) * gap / 2) * count
+            count += size
+            first = middle / count - (count - 1) * gap / 2
+        blocks.append((min(max(first, low), max(low, high - (count - 1) * gap)), count))
+    moved = [first + k * gap for first, count in blocks for k in range(count)]
+    result = [0.0] * len(places)
+    for n, place in zip(order, moved, strict=True):
+        result[n] = place
+    return result

@@ -1,0 +1,51 @@
+"""Shared small runs: synthetic data, logistic regression, a handful of clients and rounds."""
+
+import copy
+
+import pytest
+
+TINY = {
+    "data": {
+        "name": "synthetic",
+        "examples": 240,
+        "features": 6,
+        "classes": 3,
+        "clients": 6,
+        "partition": "dirichlet",
+        "alpha": 0.5,
+    },
+    "model": {"name": "logistic"},
+    "method": {"name": "time-adaptive"},
+    "privacy": {
+        "groups": [{"epsilon": 4.0, "share": 1}, {"epsilon": 12.0, "share": 2}],
+        "saving_rate": 0.4,
+        "delta": 1e-3,
+        "rate": 0.8,
+        "clip": 0.5,
+    },
+    "train": {"rounds": 4, "local_steps": 3, "batch_size": 8, "lr": 0.3, "seed": 5, "tail_average": 2, "server_momentum": 0.5},
+}
+
+
+@pytest.fixture
+def tiny():
+    """A config as a dict of sections, free to change."""
+    return copy.deepcopy(TINY)
+
+
+@pytest.fixture
+def quick_verify(monkeypatch):
+    """Verification is tested elsewhere and takes seconds: here it passes at once."""
+    import fedspend.training
+
+    class Verdict:
+        ok = True
+        failures = ()
+
+        def __init__(self, plan):
+            self.plan = plan
+
+        def to_dict(self):
+            return {"ok": True, "plan_hash": self.plan.hash}
+
+    monkeypatch.setattr(fedspend.training, "verify", Verdict)

@@ -1,0 +1,509 @@
+"""What every engine must do, whichever way it does it: the by-hand loop below is the definition."""
+
+from __future__ import annotations
+
+import copy
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedspend.engines import dense, workers
+from fedspend.engines.base import Engine, LocalTraining, Reduced
+from fedspend.engines.batches import step_batches
+from fedspend.engines.clientwise import ClientwiseEngine
+from fedspend.engines.dense import DenseEngine
+from fedspend.engines.evaluation import evaluate, majority_share
+from fedspend.engines.local import make_engine
+from fedspend.engines.reference import ReferenceEngine
+from fedspend.errors import InvalidInput
+from fedspend.mechanism import ClipAndSum
+from fedspend.randomness import Randomness
+
+# float32 sums in another order: relative to the largest entry of the summed update
+TOLERANCE = 2e-5
+
+# none, one, fewer than a batch, exactly one batch, one more, several batches
+SIZES = (0, 1, 3, 8, 9, 40, 25, 0, 16, 5, 31)
+COHORT = np.array([0, 1, 2, 3, 4, 5, 6, 7, 9, 10])
+STEPS = LocalTraining(batch_size=8, steps=4)
+EPOCHS = LocalTraining(batch_size=8, epochs=2)
+MOMENTUM = LocalTraining(batch_size=8, steps=5, momentum=0.9)
+RANDOMNESS = Randomness(11)
+
+
+class Data:
+    def __init__(self, shape: tuple[int, ...] = (12,), sizes: tuple[int, ...] = SIZES, classes: int = 3) -> None:
+        generator = torch.Generator().manual_seed(1)
+        total = sum(sizes) + 7  # some rows belong to nobody
+        self.features = torch.randn(total, *shape, generator=generator)
+        self.labels = torch.randint(0, classes, (total,), generator=generator)
+        rows = np.random.default_rng(2).permutation(total)
+        self.shards = np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1])
+
+
+class Branches(nn.Module):
+    """Nothing that a chain of layers could express, and a parameter that the loss never sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1)
+        self.skip = nn.Conv2d(2, 4, 1, bias=False)
+        self.head = nn.Linear(4 * 4 * 4, 3)
+        self.unused = nn.Parameter(torch.ones(2))
+        self.frozen = nn.Parameter(torch.full((3,), 0.1), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.conv(x)) + self.skip(x)
+        return self.head(hidden.flatten(1)) + self.frozen
+
+
+def logistic() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 7, bias=False), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "logistic": (logistic, (3, 4)),
+    "mlp": (mlp, (12,)),
+    "conv": (Branches, (2, 4, 4)),
+}
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "reference": ReferenceEngine,
+    "dense": DenseEngine,
+    "clientwise": ClientwiseEngine,
+    "clientwise-2": lambda *args: ClientwiseEngine(*args, workers=2),
+}
+PAIRS = [(engine, model) for engine in ENGINES for model in MODELS if (engine, model) != ("dense", "conv")]
+
+every_engine = pytest.mark.parametrize(("engine", "model"), PAIRS)
+dense_models = pytest.mark.parametrize("engine", ENGINES)
+
+
+class Bench:
+    """A model, its data, and engines that are closed afterwards."""
+
+    def __init__(self) -> None:
+        self.opened: list[Engine] = []
+
+    def start(self, model: str, seed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+        torch.manual_seed(seed)
+        module = MODELS[model][0]()
+        return module, nn.utils.parameters_to_vector(module.parameters()).detach()
+
+    def engine(self, name: str, module: nn.Module, data: Data, training: LocalTraining) -> Engine:
+        engine = ENGINES[name](module, data.features, data.labels, data.shards, training, RANDOMNESS)
+        self.opened.append(engine)
+        return engine
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    for engine in bench.opened:
+        engine.close()
+    assert not multiprocessing.active_children()
+
+
+def by_hand(
+    module: nn.Module, start: torch.Tensor, data: Data, training: LocalTraining, client: int, round: int, lr: float
+) -> np.ndarray:
+    """One client's update, written out."""
+    module = copy.deepcopy(module)
+    nn.utils.vector_to_parameters(start.clone(), module.parameters())
+    trained = [p for p in module.parameters() if p.requires_grad]
+    velocity = [torch.zeros_like(p) for p in trained]
+    shard = data.shards[client]
+    for positions in step_batches(RANDOMNESS.generator("batches", round, client), len(shard), training):
+        rows = shard[positions]
+        loss = cross_entropy(module(data.features[rows]), data.labels[rows])
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        with torch.no_grad():
+            for p, v, g in zip(trained, velocity, gradients, strict=True):
+                if g is not None:
+                    v.mul_(training.momentum).add_(g)
+                    p.sub_(lr * v)
+    return (nn.utils.parameters_to_vector(module.parameters()).detach() - start).double().numpy()
+
+
+def close(actual: np.ndarray, expected: np.ndarray) -> bool:
+    return bool(np.abs(actual - expected).max() <= TOLERANCE * max(1e-3, np.abs(expected).max()))
+
+
+def free(clients: int = len(SIZES)) -> ClipAndSum:
+    return ClipAndSum(np.full(clients, np.inf))
+
+
+def same(a: Reduced, b: Reduced) -> bool:
+    pairs = ((a.total, b.total), (a.norms, b.norms), (a.clipped, b.clipped), (a.discarded, b.discarded))
+    return all(np.array_equal(x, y) for x, y in pairs)
+
+
+@every_engine
+@pytest.mark.parametrize("training", [STEPS, EPOCHS, MOMENTUM], ids=["steps", "epochs", "momentum"])
+def test_equals_the_loop_by_hand(bench: Bench, engine: str, model: str, training: LocalTraining) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    reduced = bench.engine(engine, module, data, training).run(start, COHORT, 3, 0.2, free())
+    updates = [by_hand(module, start, data, training, int(client), 3, 0.2) for client in COHORT]
+    assert close(reduced.total, np.sum(updates, axis=0))
+    assert close(reduced.norms, np.linalg.norm(updates, axis=1))
+    assert not reduced.clipped.any()
+    assert not reduced.discarded.any()
+    assert (reduced.norms[[0, 7]] == 0).all()  # nobody's data, nothing learnt
+
+
+@every_engine
+def test_clips_every_client_to_its_own_bound(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    updates = np.array([by_hand(module, start, data, STEPS, int(client), 0, 0.2) for client in COHORT])
+    norms = np.linalg.norm(updates, axis=1)
+    bounds = np.linspace(0.02, 2, len(SIZES)) * norms.max()
+    reduced = bench.engine(engine, module, data, STEPS).run(start, COHORT, 0, 0.2, ClipAndSum(bounds))
+    scale = np.minimum(1, bounds[COHORT] / np.where(norms > 0, norms, 1))
+    assert close(reduced.total, scale @ updates)
+    assert reduced.clipped.tolist() == (norms > bounds[COHORT]).tolist()
+    assert reduced.clipped.any()
+    assert not reduced.clipped.all()
+
+
+@every_engine
+def test_same_bits_from_run_to_run(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    first = bench.engine(engine, module, data, MOMENTUM)
+    once = first.run(start, COHORT, 1, 0.1, free())
+    other = first.run(start, COHORT, 2, 0.1, free())
+    assert same(once, first.run(start, COHORT, 1, 0.1, free()))
+    assert same(once, bench.engine(engine, module, data, MOMENTUM).run(start, COHORT, 1, 0.1, free()))
+    assert not same(once, other)
+
+
+@every_engine
+def test_leaves_model_start_and_torch_alone(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    kept, state, threads = start.clone(), torch.random.get_rng_state(), torch.get_num_threads()
+    bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(start, COHORT, 1, 0.1, free())
+    assert torch.equal(start, kept)
+    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), kept)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+@every_engine
+def test_empty_cohort_is_a_sum_of_nothing(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    reduced = bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(start, np.zeros(0, dtype=np.int64), 1, 0.1, free())
+    assert reduced.total.shape == start.shape
+    assert reduced.total.dtype == np.float64
+    assert not reduced.total.any()
+    assert len(reduced.norms) == len(reduced.clipped) == len(reduced.discarded) == 0
+
+
+@every_engine
+def test_cohort_of_empty_clients(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    reduced = bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(start, np.array([0, 7]), 1, 0.1, free())
+    assert not reduced.total.any()
+    assert reduced.norms.tolist() == [0, 0]
+    assert not reduced.discarded.any()
+
+
+@every_engine
+def test_one_client_is_plain_sgd(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    whole = LocalTraining(batch_size=1000, steps=6)  # every step sees all examples, so their order is irrelevant
+    reduced = bench.engine(engine, module, data, whole).run(start, np.array([5]), 1, 0.3, free())
+    plain = copy.deepcopy(module)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.3)
+    for _ in range(6):
+        optimizer.zero_grad()
+        cross_entropy(plain(data.features[data.shards[5]]), data.labels[data.shards[5]]).backward()
+        optimizer.step()
+    assert close(reduced.total, (nn.utils.parameters_to_vector(plain.parameters()).detach() - start).numpy())
+
+
+@every_engine
+def test_statistics_follow_the_order_of_the_cohort(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    running = bench.engine(engine, module, Data(MODELS[model][1]), EPOCHS)
+    straight = running.run(start, COHORT, 1, 0.1, free())
+    order = np.random.default_rng(0).permutation(len(COHORT))
+    mixed = running.run(start, COHORT[order], 1, 0.1, free())
+    assert np.allclose(mixed.norms, straight.norms[order], rtol=TOLERANCE, atol=0)
+    assert close(mixed.total, straight.total)
+
+
+@every_engine
+def test_a_poisoned_client_is_flagged_and_counts_as_zero(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    data.features[data.shards[4]] = math.nan
+    data.features[data.shards[9][2]] = math.inf
+    running = bench.engine(engine, module, data, STEPS)
+    reduced = running.run(start, COHORT, 1, 0.1, free())
+    assert COHORT[reduced.discarded].tolist() == [4, 9]
+    assert (reduced.norms[reduced.discarded] == 0).all()
+    healthy = [int(client) for client in COHORT if client not in (4, 9)]
+    assert close(reduced.total, np.sum([by_hand(module, start, data, STEPS, client, 1, 0.1) for client in healthy], axis=0))
+    clean = running.run(start, np.array(healthy), 1, 0.1, free())
+    assert np.isfinite(clean.total).all()  # nothing stays behind
+
+
+@dense_models
+def test_a_client_that_diverges_is_flagged(bench: Bench, engine: str) -> None:
+    module, start = bench.start("mlp")
+    reduced = bench.engine(engine, module, Data(), STEPS).run(start, COHORT, 1, 1e30, free())
+    assert COHORT[~reduced.discarded].tolist() == [0, 7]  # those who took no step
+    assert not reduced.total.any()
+
+
+@dense_models
+def test_engines_agree_over_several_rounds(bench: Bench, engine: str) -> None:
+    module, start = bench.start("mlp")
+    data = Data()
+    ends = []
+    for name in ("reference", engine):
+        running, parameters = bench.engine(name, module, data, STEPS), start.clone()
+        for t in range(1, 6):
+            total = running.run(parameters, COHORT, t, 0.1, ClipAndSum(np.full(len(SIZES), 0.3))).total
+            parameters = parameters + torch.from_numpy(total / len(COHORT)).float()
+        ends.append((parameters - start).numpy())
+    assert close(ends[1], ends[0])
+
+
+def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(12, 20), nn.Dropout(0.5), nn.ReLU(), nn.Linear(20, 3))
+    start = nn.utils.parameters_to_vector(module.parameters()).detach()
+    names = ("reference", "clientwise", "clientwise-2")
+    first, *others = (bench.engine(name, module, Data(), STEPS).run(start, COHORT, 1, 0.1, free()) for name in names)
+    assert all(close(other.total, first.total) for other in others)
+
+
+@pytest.mark.parametrize("model", ["mlp", "conv"])
+def test_workers_change_no_bit(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedspend.engines.clientwise._BLOCK_CLIENTS", 2)  # more blocks than workers
+    bench = Bench()
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    results = []
+    for count in (0, 1, 2, 3):
+        engine = ClientwiseEngine(module, data.features, data.labels, data.shards, MOMENTUM, RANDOMNESS, count)
+        results.append([engine.run(start, COHORT, t, 0.1, free()) for t in (1, 2)])
+        engine.close()
+    for other in results[1:]:
+        assert all(same(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_spawned_workers_give_the_same_bits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # pretend that forking is unsafe
+    module, start = bench.start("mlp")
+    a, b = (bench.engine(name, module, Data(), STEPS) for name in ("clientwise", "clientwise-2"))
+    assert same(a.run(start, COHORT, 1, 0.1, free()), b.run(start, COHORT, 1, 0.1, free()))
+
+
+def test_threads_and_blocks_of_the_dense_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, start = bench.start("mlp")
+    engine = bench.engine("dense", module, Data(), EPOCHS)
+    results = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        results.append(engine.run(start, COHORT, 1, 0.1, free()))
+    assert all(same(results[0], other) for other in results[1:])
+    for size in (1, 20_000):
+        monkeypatch.setattr(dense, "_BLOCK_BYTES", size)
+        assert close(engine.run(start, COHORT, 1, 0.1, free()).total, results[0].total)
+
+
+class Die:
+    """A `reduce` that ends its process, or does something else to it."""
+
+    def __init__(self, how: str) -> None:
+        self.how, self.parent = how, os.getpid()
+
+    def __call__(self, updates: torch.Tensor, clients: np.ndarray) -> Reduced:
+        if self.how == "raise":
+            raise ValueError("no such layer")
+        if self.how == "interrupt":
+            os.kill(self.parent, signal.SIGINT)
+            time.sleep(60)
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return free()(updates, clients)
+
+
+@pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("raise", "no such layer")])
+def test_a_failing_worker_is_a_clear_error_and_the_next_run_works(bench: Bench, how: str, words: str) -> None:
+    module, start = bench.start("mlp")
+    engine = bench.engine("clientwise-2", module, Data(), STEPS)
+    before = engine.run(start, COHORT, 1, 0.1, free())
+    with pytest.raises(workers.WorkerFailed, match=words):
+        engine.run(start, COHORT, 1, 0.1, Die(how))
+    assert not multiprocessing.active_children()
+    assert same(before, engine.run(start, COHORT, 1, 0.1, free()))
+
+
+def test_a_worker_killed_between_rounds_is_noticed(bench: Bench) -> None:
+    module, start = bench.start("mlp")
+    engine = bench.engine("clientwise-2", module, Data(), STEPS)
+    engine.run(start, COHORT, 1, 0.1, free())
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(workers.WorkerFailed, match="SIGKILL"):
+        engine.run(start, COHORT, 2, 0.1, free())
+
+
+def test_an_interrupt_leaves_no_worker(bench: Bench) -> None:
+    module, start = bench.start("mlp")
+    engine = bench.engine("clientwise-2", module, Data(), STEPS)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(start, COHORT, 1, 0.1, Die("interrupt"))
+    assert not multiprocessing.active_children()
+    assert time.monotonic() - began < 20
+
+
+ORPHANS = """
+import time, numpy as np, torch
+from torch import nn
+from fedspend.engines.base import LocalTraining
+from fedspend.engines.clientwise import ClientwiseEngine
+from fedspend.mechanism import ClipAndSum
+from fedspend.randomness import Randomness
+import multiprocessing
+module = nn.Linear(4, 2)
+engine = ClientwiseEngine(module, torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), [np.arange(9)] * 4,
+                          LocalTraining(batch_size=4, steps=1), Randomness(0), 2)
+engine.run(torch.zeros(10), np.arange(4), 1, 0.1, ClipAndSum(np.ones(4)))
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_leave_when_the_parent_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and any(_running(pid) for pid in pids):
+        time.sleep(0.1)
+    assert not any(_running(pid) for pid in pids)
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+MEMORY = """
+import resource, sys
+import numpy as np, torch
+torch.set_num_threads(1)
+from torch import nn
+from fedspend.engines.base import LocalTraining
+from fedspend.engines.local import make_engine
+from fedspend.mechanism import ClipAndSum
+from fedspend.randomness import Randomness
+hidden = nn.Linear(784, 2088)
+middle = nn.ReLU() if sys.argv[1] == "relu" else nn.Tanh()
+module = nn.Sequential(nn.Flatten(), hidden, middle, nn.Linear(2088, 10))
+clients = 50
+start = nn.utils.parameters_to_vector(module.parameters()).detach()
+engine = make_engine("local", module, torch.randn(100, 1, 28, 28), torch.zeros(100, dtype=torch.int64),
+                     np.array_split(np.arange(100), clients), LocalTraining(batch_size=4, steps=1), Randomness(0), workers=1)
+reduce = ClipAndSum(np.ones(clients))
+peaks = []
+for cohort in (6, clients):
+    engine.run(start, np.arange(cohort), 1, 0.1, reduce)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(start.numel(), engine.name, peaks[1] - peaks[0])
+"""
+
+
+@pytest.mark.parametrize(("layer", "engine"), [("relu", "dense"), ("tanh", "clientwise")])
+def test_memory_does_not_grow_with_the_cohort(layer: str, engine: str) -> None:
+    """50 raw updates of this model take 316 MiB, 632 in float64."""
+    out = subprocess.run([sys.executable, "-c", MEMORY, layer], capture_output=True, text=True, check=True).stdout.split()
+    assert int(out[0]) > 1_650_000
+    assert out[1] == engine
+    assert float(out[2]) < 64
+
+
+def test_make_engine_chooses() -> None:
+    data = Data()
+    terms = (data.features, data.labels, data.shards, STEPS, RANDOMNESS)
+    assert make_engine("local", logistic(), *terms).name == "dense"
+    assert make_engine("local", nn.Sequential(nn.Linear(12, 3), nn.Sigmoid()), *terms, workers=0).name == "clientwise"
+    assert make_engine("reference", logistic(), *terms).name == "reference"
+    with pytest.raises(InvalidInput, match="'remote'"):
+        make_engine("remote", logistic(), *terms)
+    with pytest.raises(InvalidInput, match="workers"):
+        make_engine("local", logistic(), *terms, workers=-1)
+    with pytest.raises(InvalidInput, match="BatchNorm1d"):
+        make_engine("local", nn.Sequential(nn.Linear(12, 3), nn.BatchNorm1d(3)), *terms)
+
+
+def test_what_the_dense_engine_supports() -> None:
+    linear = nn.Linear(3, 3)
+    frozen = nn.Linear(3, 3).requires_grad_(False)
+    assert dense.supports(linear)
+    assert dense.supports(mlp())
+    chains: list[list[nn.Module]] = [
+        [linear, linear],
+        [nn.ReLU(), linear],
+        [linear, nn.ReLU()],
+        [frozen, linear],
+        [nn.Flatten(0), linear],
+        [nn.Flatten()],
+        [linear, nn.Dropout(), nn.Linear(3, 2)],
+    ]
+    assert not any(dense.supports(nn.Sequential(*chain)) for chain in chains)
+    with pytest.raises(InvalidInput, match="local"):
+        DenseEngine(Branches(), torch.zeros(1, 2, 4, 4), torch.zeros(1, dtype=torch.int64), [np.arange(1)], STEPS, RANDOMNESS)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_evaluation(model: str) -> None:
+    module, start = Bench().start(model)
+    data = Data(MODELS[model][1], sizes=(1500,))
+    other = start + 0.1
+    loss, accuracy = evaluate(module, other, data.features, data.labels)
+    moved = copy.deepcopy(module)
+    nn.utils.vector_to_parameters(other, moved.parameters())
+    with torch.no_grad():
+        scores = moved(data.features)
+    assert loss == pytest.approx(float(cross_entropy(scores, data.labels)), rel=1e-5)
+    assert accuracy == pytest.approx(float((scores.argmax(1) == data.labels).float().mean()), abs=1e-3)
+    assert module.training
+    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), start)
+    assert math.isnan(evaluate(module, start, data.features[:0], data.labels[:0])[0])
+    assert majority_share(torch.tensor([1, 1, 0])) == pytest.approx(2 / 3)

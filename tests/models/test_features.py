@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="features need the train extra")
+
+from fedspend.data import load  # noqa: E402
+from fedspend.errors import InvalidInput  # noqa: E402
+from fedspend.models.features import LENGTH, features, gabor_kernels, with_features  # noqa: E402
+
+
+def images(count: int, shape=(1, 28, 28), seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random((count, *shape), dtype=np.float32)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 32, 32), (1, 5, 60), (1, 1, 1)])
+def test_every_size_gives_the_same_number_of_finite_features(shape):
+    values = features("gabor", images(3, shape))
+    assert values.shape == (3, LENGTH) == (3, 449)
+    assert values.dtype == np.float32
+    assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 32, 32)])
+def test_an_image_does_not_feel_the_others(shape):
+    """Bit for bit: in another order, alone, and among other images."""
+    rows = images(300, shape)
+    together = features("gabor", rows)
+    order = np.random.default_rng(1).permutation(300)
+    np.testing.assert_array_equal(features("gabor", rows[order]), together[order])
+    np.testing.assert_array_equal(features("gabor", rows[7:8]), together[7:8])
+    others = images(300, shape, seed=2) * 100
+    others[290] = rows[7]
+    np.testing.assert_array_equal(features("gabor", others)[290], together[7])
+
+
+def test_features_are_standardised_within_the_image():
+    values = features("gabor", images(4) * np.float32([1, 5, 0.3, 2])[:, None, None, None])
+    for part in (values[:, :400], values[:, 400:]):
+        np.testing.assert_allclose(part.mean(1), 0, atol=1e-5)
+        np.testing.assert_allclose(part.std(1), 1, atol=0.05)
+
+
+def test_an_image_of_one_colour_is_finite_and_small():
+    values = features("gabor", np.zeros((2, 1, 28, 28), dtype=np.float32))
+    np.testing.assert_array_equal(values, 0)
+
+
+def test_filters_see_edges_and_not_brightness():
+    kernels = gabor_kernels()
+    assert kernels.shape[:2] == (32, 1)
+    sums = kernels.flatten(1).sum(1)
+    assert sums.abs().max() < 1e-5
+    np.testing.assert_allclose(kernels.flatten(1).norm(dim=1), 1, rtol=1e-5)
+
+
+def test_an_orientation_answers_to_its_own_stripes():
+    """Vertical stripes vary along x (angle 0), horizontal ones along y (a quarter turn)."""
+    line = np.sin(2 * np.pi * np.arange(28) / 4).astype(np.float32)
+    vertical = np.broadcast_to(line, (28, 28))
+    both = features("gabor", np.stack([vertical, vertical.T])[:, None])
+    energy = both[:, :400].reshape(2, -1, 25).mean(2)
+    angles = energy.shape[1] // 2  # per wavelength; the first wavelength is the stripes' own
+    assert energy[0].argmax() == 0
+    assert energy[1].argmax() == angles // 2
+
+
+def test_the_thumbnail_is_the_mean_of_its_cells():
+    rows = images(1)
+    cells = rows.reshape(7, 4, 7, 4).mean((1, 3)).ravel()
+    expected = (cells - cells.mean()) / (cells.std() + 1e-3)
+    np.testing.assert_allclose(features("gabor", rows)[0, 400:], expected, atol=1e-5)
+
+
+def test_channels_are_averaged():
+    rows = images(2, (3, 28, 28))
+    np.testing.assert_allclose(features("gabor", rows), features("gabor", rows.mean(1, keepdims=True)), atol=1e-4)
+
+
+def test_a_data_set_with_features_keeps_its_labels():
+    data = load("digits")
+    seen = with_features("gabor", data)
+    assert (seen.features.shape, seen.test_features.shape) == ((1437, 449), (360, 449))
+    assert seen.labels is data.labels
+    centres = np.stack([seen.features[seen.labels == label].mean(0) for label in range(10)])
+    nearest = ((seen.test_features[:, None] - centres) ** 2).sum(2).argmin(1)
+    assert (nearest == seen.test_labels).mean() > 0.9
+
+
+def test_bad_requests():
+    with pytest.raises(InvalidInput, match="unknown features 'gabro'; did you mean 'gabor'?"):
+        features("gabro", images(1))
+    with pytest.raises(InvalidInput, match=r"need images \(n, channels, height, width\), got shape \(2, 104\)"):
+        features("gabor", np.zeros((2, 104), dtype=np.float32))
+    with pytest.raises(InvalidInput, match="need images"):
+        features("gabor", np.zeros((0, 1, 28, 28), dtype=np.float32))

@@ -1,0 +1,381 @@
+"""Whole runs: limits, the twin in plain loops, noise as planned, and a run that is killed anywhere."""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import fedspend
+from fedspend import files, runs
+from fedspend.config import config_of
+from fedspend.engines.base import LocalTraining
+from fedspend.engines.local import make_engine
+from fedspend.errors import InvalidInput, Refused
+from fedspend.rounds import begin, play
+from fedspend.setup import METHODS, flat_parameters, from_config
+from fedspend.training import run, train
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.usefixtures("quick_verify")
+
+
+def by_hand():
+    spec = importlib.util.spec_from_file_location("by_hand", ROOT / "examples" / "by_hand.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("engine", ["local", "reference"])
+def test_engines_follow_the_plain_loops(tiny, engine):
+    tiny["train"] |= {"tail_average": 1, "server_momentum": 0.0}
+    tiny["engine"] = {"name": engine}
+    setup = from_config(config_of(tiny))
+    data, shards = setup.federation.dataset, setup.federation.shards
+    clients = [(data.features[rows].astype(np.float64), data.labels[rows]) for rows in shards]
+    expected = by_hand().train_by_hand(setup.plan, clients, 3, steps=3, batch=8, lr=0.3, seed=5)
+    result = run(setup, None)
+    flat = torch.nn.utils.parameters_to_vector(result.model.parameters()).detach().numpy()
+    np.testing.assert_allclose(flat, expected[-1], atol=2e-6)
+
+
+class Unclipped:
+    """A private method with its noise and its clip taken away."""
+
+    def __init__(self, method):
+        self.method, self.name = method, method.name
+
+    def start(self):
+        return self.method.start()
+
+    def terms(self, round, state):
+        terms = self.method.terms(round, state)
+        bit = None if terms.bit_deviation is None else 0.0
+        return dataclasses.replace(terms, deviation=0.0, clip_norm=np.full_like(terms.clip_norm, np.inf), bit_deviation=bit)
+
+    def learn(self, state, release):
+        return self.method.learn(state, release)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "fedavg"])
+def test_no_noise_no_clip_and_rate_one_is_fedavg(tiny, method):
+    del tiny["privacy"]["saving_rate"]
+    tiny["privacy"] |= {"rate": 1.0}
+    if method == "time-adaptive":
+        tiny["privacy"]["weights"] = 1.1
+    setup = from_config(config_of(tiny | {"method": {"name": method}}))
+    plain = from_config(config_of(tiny | {"method": {"name": "fedavg"}, "privacy": tiny["privacy"] | {"weights": 1.1}}))
+    private = run(dataclasses.replace(setup, method=Unclipped(setup.method)), None)
+    assert [line["accuracy"] for line in private.metrics] == [line["accuracy"] for line in run(plain, None).metrics]
+    for ours, theirs in zip(private.model.parameters(), plain.module.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_one_client_at_rate_one_is_plain_sgd(tiny):
+    tiny["data"]["clients"] = 1
+    tiny["privacy"] = {"rate": 1.0}
+    tiny["train"] |= {"tail_average": 1, "server_momentum": 0.0, "momentum": 0.9}
+    setup = from_config(config_of(tiny | {"method": {"name": "fedavg"}}))
+    result = run(setup, None)
+    data = setup.federation.dataset
+    x, y = torch.from_numpy(data.features), torch.from_numpy(data.labels)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 3))
+    torch.nn.utils.vector_to_parameters(torch.zeros(21), model.parameters())
+    from fedspend.engines.batches import step_batches
+
+    rows = setup.federation.shards[0]
+    for t in range(4):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+        for batch in step_batches(setup.randomness.generator("batches", t, 0), rows.size, LocalTraining(8, steps=3)):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[rows[batch]]), y[rows[batch]]).backward()
+            optimizer.step()
+    for ours, theirs in zip(result.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+@pytest.mark.parametrize("randomness", ["seeded", "os"])
+def test_released_noise_has_the_planned_variance(tiny, noise, randomness):
+    """Clients whose updates are zero: what is released is noise alone, whoever was sampled and did not answer."""
+    tiny["data"] |= {"features": 2000}
+    tiny["privacy"] |= {"noise": noise, "randomness": randomness}
+    setup = from_config(config_of(tiny))
+    none = [np.zeros(0, dtype=np.int64)] * 6
+    x, y = torch.from_numpy(setup.federation.dataset.features), torch.from_numpy(setup.federation.dataset.labels)
+    engine = make_engine("local", setup.module, x, y, none, setup.local, setup.randomness)
+    start = begin(flat_parameters(setup.module), setup.method)
+    for t in range(3):
+        release, _ = play(dataclasses.replace(start, done=t), setup.method, engine, setup.training, setup.randomness)
+        terms = setup.method.terms(t, {})
+        sample = release.update.astype(np.float64) * terms.denominator / terms.deviation
+        low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], sample.size)
+        assert low <= (sample**2).sum() <= high
+    engine.close()
+
+
+def test_same_seed_same_bits_and_another_seed_is_another_run(tiny):
+    first, second = run(from_config(config_of(tiny)), None), run(from_config(config_of(tiny)), None)
+    assert first.metrics == second.metrics
+    other = run(from_config(config_of(tiny, ["train.seed=6"])), None)
+    assert other.metrics != first.metrics
+
+
+def test_arrays_module_and_plan_in_five_lines():
+    generator = np.random.default_rng(0)
+    x = generator.random((60, 4)).astype(np.float32)
+    y = (x[:, 0] > 0.5).astype(np.int64)
+    plan = fedspend.plan([8.0] * 3, delta=1e-2, rounds=3, rate=1.0)
+    clients = [(x[n::3], y[n::3]) for n in range(3)]
+    result = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), lr=0.5, batch_size=10, local_epochs=1)
+    assert [line["round"] for line in result.metrics] == [1, 2, 3]
+    assert result.metrics[-1]["randomness"] == "os", "your own data gets real noise unless you ask otherwise"
+    assert "clipped_share" not in result.metrics[-1], "statistics of updates are not private"
+    with pytest.raises(InvalidInput, match="plan is for 3 clients"):
+        train(clients=clients[:2], model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), lr=0.5, batch_size=10, local_epochs=1)
+
+
+def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch):
+    import fedspend.training
+
+    class Bad:
+        ok = False
+        failures = ("client '0' is over",)
+
+        def __init__(self, _plan):
+            pass
+
+    monkeypatch.setattr(fedspend.training, "verify", Bad)
+    with pytest.raises(Refused, match="client '0' is over"):
+        run(from_config(config_of(tiny)), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+# --- killed at any instant ---
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing may catch it."""
+
+
+def crash_at(monkeypatch, instant: int):
+    """Die at the given durable write, half of the time before it and half of the time right after it."""
+    calls = 0
+
+    def wrap(real):
+        def wrapped(*arguments, **options):
+            nonlocal calls
+            calls += 1
+            if calls == instant and instant % 2:
+                raise Killed
+            real(*arguments, **options)
+            if calls == instant:
+                raise Killed
+
+        return wrapped
+
+    monkeypatch.setattr(runs, "write_whole", wrap(files.write_whole))
+    monkeypatch.setattr(runs, "append_line", wrap(files.append_line))
+
+
+def outcome(folder: Path) -> dict[str, bytes]:
+    return {
+        name: (folder / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
+    }
+
+
+@pytest.mark.parametrize("method", ["time-adaptive", "adaptive-clip"])
+def test_a_seeded_run_killed_at_every_write_ends_the_same(tiny, tmp_path, monkeypatch, method):
+    tiny["method"] = {"name": method}
+    tiny["train"]["rounds"] = 3
+    run(from_config(config_of(tiny)), tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    instant, folder = 0, tmp_path / "killed"
+    for instant in range(1, 200):
+        crash_at(monkeypatch, instant)
+        folder = tmp_path / f"killed-{instant}"
+        try:
+            run(from_config(config_of(tiny)), folder)
+            break  # fewer writes than `instant`: it ran through
+        except Killed:
+            monkeypatch.undo()
+            monkeypatch.setattr(fedspend.training, "verify", Passed)
+            run(from_config(config_of(tiny)), folder, resume=True)
+        assert outcome(folder) == expected, f"killed at write {instant}"
+    assert instant > 15, "every write of the run was a place to die"
+    assert outcome(folder) == expected
+
+
+class Passed:
+    ok, failures = True, ()
+
+    def __init__(self, plan):
+        self.plan = plan
+
+    def to_dict(self):
+        return {"plan_hash": self.plan.hash}
+
+
+def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
+    """Killed after the release was stored: fresh noise on the same round would be a second release."""
+    tiny["privacy"]["randomness"] = "os"
+    folder = tmp_path / "run"
+    keep = runs.RunDirectory.keep
+
+    def keep_and_die(self, round, release, statistics):
+        keep(self, round, release, statistics)
+        if round == 2:
+            raise Killed
+
+    monkeypatch.setattr(runs.RunDirectory, "keep", keep_and_die)
+    with pytest.raises(Killed):
+        run(from_config(config_of(tiny)), folder)
+    monkeypatch.undo()
+    monkeypatch.setattr(fedspend.training, "verify", Passed)
+    stored, _ = runs.RunDirectory(folder).kept(2)
+    played = []
+    real = fedspend.rounds.play
+
+    def watched(progress, *rest):
+        played.append(progress.done)
+        return real(progress, *rest)
+
+    monkeypatch.setattr(fedspend.rounds, "play", watched)
+    before = runs.RunDirectory(folder).progress()
+    velocity = 0.5 * before.velocity + stored.update
+    result = run(from_config(config_of(tiny)), folder, resume=True)
+    assert played == [3]
+    assert [line["round"] for line in result.metrics] == [1, 2, 3, 4]
+    # The iterate after round 3 is the stored release applied once: the checkpoint of the tail holds it.
+    third = before.parameters + velocity
+    final = runs.RunDirectory(folder).progress()
+    np.testing.assert_allclose(final.tail_sum - final.parameters, third, atol=1e-6)
+
+
+def test_a_real_round_without_a_release_is_skipped_and_stays_charged(tiny, tmp_path, monkeypatch):
+    tiny["privacy"]["randomness"] = "os"
+    folder = tmp_path / "run"
+    monkeypatch.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        run(from_config(config_of(tiny)), folder)
+    monkeypatch.undo()
+    monkeypatch.setattr(fedspend.training, "verify", Passed)
+    result = run(from_config(config_of(tiny)), folder, resume=True)
+    assert result.metrics[0]["skipped"]
+    assert result.metrics[0]["epsilon"]["4"] > 0
+    assert "skipped" not in result.metrics[1]
+    assert result.metrics[-1]["epsilon"]["4"] == pytest.approx(4, rel=1e-6)
+
+
+def test_kill_nine_at_random_moments(tiny, tmp_path):
+    """The real thing: a process that is shot, again and again, until it is through."""
+    tiny["train"]["rounds"] = 40
+    config = tmp_path / "tiny.toml"
+    config.write_text(as_toml(tiny))
+    command = [sys.executable, "-m", "fedspend", "train", str(config), "--quiet", "--resume", "-o"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, env=environment, timeout=120)
+    expected = outcome(tmp_path / "whole")
+    dice, folder, kills = random.Random(3), tmp_path / "shot", 0
+    for _ in range(30):
+        done = len((folder / "metrics.jsonl").read_text().splitlines()) if (folder / "metrics.jsonl").exists() else 0
+        process = subprocess.Popen([*command, str(folder)], env=environment)
+        wait_for_rounds(process, folder, done + 1)
+        time.sleep(dice.uniform(0, 0.15))
+        if kills >= 3 or process.poll() is not None:
+            assert process.wait(timeout=120) == 0
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills >= 1
+    assert outcome(folder) == expected
+
+
+def wait_for_rounds(process, folder, rounds):
+    for _ in range(6000):
+        metrics = folder / "metrics.jsonl"
+        if process.poll() is not None or (metrics.exists() and len(metrics.read_text().splitlines()) >= rounds):
+            return
+        time.sleep(0.01)
+
+
+def as_toml(sections: dict) -> str:
+    def value(x):
+        if isinstance(x, list):
+            return "[" + ", ".join("{" + ", ".join(f"{k} = {value(v)}" for k, v in item.items()) + "}" for item in x) + "]"
+        return json.dumps(x)
+
+    return "\n".join(f"[{name}]\n" + "\n".join(f"{k} = {value(v)}" for k, v in keys.items()) for name, keys in sections.items())
+
+
+# --- bad input ---
+
+
+def test_a_folder_with_another_run_is_refused(tiny, tmp_path):
+    run(from_config(config_of(tiny)), tmp_path / "run")
+    before = outcome(tmp_path / "run")
+    with pytest.raises(InvalidInput, match="use --resume"):
+        run(from_config(config_of(tiny)), tmp_path / "run")
+    with pytest.raises(InvalidInput, match=r"train\.lr was 0\.3 and is now 0\.4"):
+        run(from_config(config_of(tiny, ["train.lr=0.4"])), tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == before
+
+
+def test_a_finished_run_can_be_resumed_without_effect(tiny, tmp_path):
+    run(from_config(config_of(tiny)), tmp_path / "run")
+    before = outcome(tmp_path / "run")
+    run(from_config(config_of(tiny)), tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("name", ["run.json", "checkpoint.safetensors"])
+def test_damaged_files_are_named(tiny, tmp_path, name):
+    run(from_config(config_of(tiny)), tmp_path / "run")
+    (tmp_path / "run" / name).write_bytes(b"\x00broken")
+    with pytest.raises(InvalidInput, match=name):
+        run(from_config(config_of(tiny)), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("override", "names"),
+    [
+        ("method.name=fedprox", "method must be one of"),
+        ("data.name=mnust", "mnist"),
+        ("model.name=transformer", "transformer"),
+        ("train.local_epochs=2", "local_steps or local_epochs"),
+        ("privacy.saving_rate=0.9", "saving_rate"),
+    ],
+)
+def test_bad_settings_are_named(tiny, override, names):
+    with pytest.raises(InvalidInput, match=names):
+        from_config(config_of(tiny, [override]))
+
+
+def test_what_is_missing_is_asked_for(tiny):
+    del tiny["train"]["lr"]
+    with pytest.raises(InvalidInput, match="lr under"):
+        from_config(config_of(tiny))
+
+
+def test_an_update_that_is_not_finite_is_counted_and_dropped():
+    generator = np.random.default_rng(0)
+    x, y = generator.random((40, 4)).astype(np.float32), generator.integers(0, 2, 40)
+    plan = fedspend.plan([8.0] * 2, delta=1e-2, rounds=2, rate=1.0)
+    clients = [(x[:20], y[:20]), (x[20:] * 1e30, y[20:])]
+    options = {"lr": 1e12, "batch_size": 10, "local_steps": 2, "randomness": "seeded"}
+    result = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), **options)
+    assert [line["discarded"] for line in result.metrics] == [1, 1]
+    assert all(math.isfinite(float(p.detach().abs().max())) for p in result.model.parameters())
