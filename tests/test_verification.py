@@ -253,6 +253,17 @@ def test_many_schedules_are_sampled_and_the_sample_is_stated():
     assert (other.by_pld != result.by_pld).any()
 
 
+def test_the_sample_of_long_schedules_is_smaller_and_keeps_the_extremes(monkeypatch):
+    monkeypatch.setattr("fedspend.verification.pld_epsilons", lambda schedules, *_: [0.5] * len(schedules))
+    plan = fedspend.plan(np.linspace(1, 8, 60), delta=1e-3, rounds=200, rate=0.9, saving_rate=0.5)
+    assert len(np.unique(plan.noise_multiplier[:, 0])) > 2000 / 24
+    result = verify(plan, max_pld=50)
+    assert result.ok
+    assert (result.pld_schedules, result.schedules) == (24, 60)
+    assert result.by_pld[[0, 59]].all()
+    assert not verify(plan, max_pld=60).sampled
+
+
 def test_a_lie_outside_the_sample_is_caught():
     plan = fedspend.plan(np.linspace(2, 8, 30), delta=1e-3, rounds=2, rate=0.5)
     kept = verify(plan, max_pld=8)

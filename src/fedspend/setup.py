@@ -24,6 +24,7 @@ from fedspend.methods.adaptive_clip import AdaptiveClip
 from fedspend.methods.base import Method
 from fedspend.methods.fedavg import FedAvg
 from fedspend.methods.planned import Planned
+from fedspend.models.feature_cache import cached_features
 from fedspend.plan_inputs import resolve
 from fedspend.planning import Plan, plan
 from fedspend.randomness import Randomness
@@ -118,7 +119,7 @@ def _federation(config: Config, made: Plan | None, seed: int) -> Federation:
     options = {key: config.get(f"data.{key}") for key in (*own, *made_up) if config.get(f"data.{key}") is not None}
     dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
     if config.get("model.features") != "none":
-        dataset = models.with_features(dataset, config.get("model.features"))
+        dataset = cached_features(config.get("model.features"), dataset)
     clients = len(made.clients) if made is not None else config.get("data.clients")
     federation = data.partition(
         dataset,

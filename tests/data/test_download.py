@@ -165,7 +165,7 @@ def test_no_network(sources):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(DownloadFailed, match="cannot be reached: .*refused.*check the network"):
+    with pytest.raises(DownloadFailed, match=r"cannot be reached: .*refused.*check the network"):
         get("tiny", sources=sources, base_url=url)
 
 
@@ -186,10 +186,10 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(server, sources):
     assert (folder / "labels").read_bytes() == CONTENT["labels"]
 
 
-def test_a_cache_that_cannot_be_written(server, sources, monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written(sources, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DownloadFailed, match="cannot write to .*FEDSPEND_CACHE"):
+    with pytest.raises(DownloadFailed, match=r"cannot write to .*FEDSPEND_CACHE"):
         get("tiny", sources=sources)
 
 

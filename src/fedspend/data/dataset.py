@@ -93,7 +93,7 @@ def from_arrays(
 
     >>> data = from_arrays([[0], [5], [10], [10]], [0, 0, 1, 1], classes=2, bounds=[0, 10], validation=0.5)
     >>> data.features.ravel().tolist(), data.test_labels.tolist()
-    ([0.0, 1.0], [0, 1])
+    ([0.5, 1.0], [0, 1])
     """
     classes = whole_number("classes", classes, at_least=2)
     rows = Rows(

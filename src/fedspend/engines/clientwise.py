@@ -40,13 +40,16 @@ class ClientTrainer:
     ) -> None:
         self._module = module
         self._flat: FlatModule | None = None  # made where it is used, so that workers get the plain module
+        self._updates = torch.empty(0, 0)
         self._features, self._labels, self._shards = features, labels, shards
         self._training, self._randomness = training, randomness
 
     def __call__(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         """The reduced updates of these clients. Seeds torch's global generator: call it inside `single_threaded`."""
         self._flat = self._flat or FlatModule(self._module, self._training.momentum)
-        updates = torch.empty(len(clients), self._flat.size)
+        if len(self._updates) < len(clients):
+            self._updates = torch.empty(len(clients), self._flat.size)
+        updates = self._updates[: len(clients)]
         for client, update in zip(clients, updates, strict=True):
             self._train(self._flat, parameters, int(client), round, lr, update)
         return reduce(updates, clients)

@@ -1,7 +1,7 @@
 """Line charts as inline SVG: no script, no font and no library is needed to see them.
 
-Every chart is drawn twice, for a wide and for a narrow place; the style sheet shows the one that fits, so text keeps its size on
-a phone. Colours are classes `s1` to `s8`, which the style sheet defines for light and dark. A value of None is a gap.
+Every chart is drawn for a wide and for a narrow place; the style sheet shows the one that fits, so text keeps its size on a
+phone. Colours are classes `s1` to `s8`, which the style sheet defines for light and dark. A value of None is a gap.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from fedspend.report.markup import Markup, element, join
 from fedspend.report.scales import Scale, apart, round_scale, value_scale
 
 COLOURS = 8
-SIZES = {"wide": (560, 300), "narrow": (340, 252)}
-CHARACTER = 6.3  # width of a character of the labels, roughly
-LONGEST_LABEL = {"wide": 16, "narrow": 10}
+SIZES = {"broad": (1000, 380), "wide": (560, 300), "narrow": (340, 252)}
+CHARACTER, BOLD = 6.6, 7.8  # width of a character of ticks and of labels, in the widest of the usual fonts
+LONGEST_LABEL = {"broad": 28, "wide": 16, "narrow": 10}
 
 Value = float | None
 
@@ -65,9 +65,9 @@ class Chart:
         return f"{100 * value:.1f}%" if self.percent else f"{value:#.4g}".rstrip(".")
 
 
-def draw(chart: Chart) -> Markup:
-    """Both drawings of a chart."""
-    return join(_Drawing(chart, size).svg() for size in SIZES)
+def draw(chart: Chart, broad: bool = False) -> Markup:
+    """All drawings of a chart; one as broad as the page only where it is asked for."""
+    return join(_Drawing(chart, size).svg() for size in SIZES if broad or size != "broad")
 
 
 def describe(chart: Chart) -> str:
@@ -96,15 +96,15 @@ class _Drawing:
         self.tick_words = [self.tick(value) for value in self.y.ticks]
         left = 12 + CHARACTER * max(map(len, self.tick_words))
         self.labels = [self.shorten(self.label(one)) for one in chart.series]
-        right = self.width - 12 - CHARACTER * max((len(word) for word in self.labels), default=0)
-        self.x: Scale = round_scale(chart.x[0], chart.x[-1], left + 4, right, room=5 if size == "narrow" else 8)
+        right = self.width - 10 - BOLD * max((len(word) for word in self.labels), default=0)
+        self.x: Scale = round_scale(chart.x[0], chart.x[-1], left + 4, right, room={"narrow": 5, "wide": 8, "broad": 12}[size])
 
     def svg(self) -> Markup:
         return element(
             "svg",
             self.grid(),
             self.marks(),
-            [self.reference(line) for line in self.chart.references],
+            self.references(),
             [self.band(one) for one in self.chart.series if one.low is not None],
             [self.line(one) for one in self.chart.series],
             self.end_labels(),
@@ -145,16 +145,19 @@ class _Drawing:
             for t in self.chart.marked
         ]
 
-    def reference(self, line: Reference) -> Markup:
-        y = self.y(line.value)
-        words = None
-        if line.label:
-            words = element("text", line.label, class_="note", x=self.x.end - 4, y=y - 5, text_anchor="end")
-        colour = f"budget s{line.colour}" if line.colour else "reference"
-        return join(element("line", class_=colour, x1=self.x.start, x2=self.x.end, y1=y, y2=y), words)
+    def references(self) -> Markup:
+        parts = []
+        for line in self.chart.references:
+            y, colour = self.y(line.value), f"budget s{line.colour}" if line.colour else "reference"
+            parts.append(element("line", class_=colour, x1=self.x.start, x2=self.x.end, y1=y, y2=y))
+        named = [line for line in self.chart.references if line.label]
+        places = apart([self.y(line.value) - 5 for line in named], 14, self.y.end - 5, self.y.start)
+        for line, y in zip(named, places, strict=True):
+            parts.append(element("text", line.label, class_="note", x=self.x.end - 4, y=y, text_anchor="end"))
+        return join(parts)
 
     def tick(self, value: float) -> str:
-        return f"{100 * value:.4g}%" if self.chart.percent else f"{value:.4g}"
+        return f"{100 * value:.3g}%" if self.chart.percent else f"{value:.3g}"
 
     # --- the lines ---
 
@@ -163,7 +166,9 @@ class _Drawing:
         until = [(x, value) for x, value in places if x <= one.done]
         beyond = [(x, value) for x, value in places if x >= one.done]
         colour = f"s{one.colour}" + (" dashed" if one.dashed else "")
-        return join(self.strokes(until, f"line {colour}"), self.strokes(beyond, f"line ahead {colour}") if len(beyond) > 1 else None)
+        return join(
+            self.strokes(until, f"line {colour}"), self.strokes(beyond, f"line ahead {colour}") if len(beyond) > 1 else None
+        )
 
     def strokes(self, places: Iterable[tuple[float, Value]], kind: str) -> Markup:
         """A path for every stretch without gaps; a lone value is a dot."""
@@ -193,7 +198,7 @@ class _Drawing:
         last = _last(one.values)
         if last is None:
             return ""
-        return one.label if len(self.chart.series) > 1 else self.chart.show(last)
+        return one.label if len(self.chart.series) > 1 else self.tick(last)
 
     def shorten(self, words: str) -> str:
         most = LONGEST_LABEL[self.size]

@@ -15,13 +15,11 @@ from typing import Any
 
 from fedspend.files import write_whole
 from fedspend.report import panels, sections
-from fedspend.report.charts import COLOURS, Chart, Reference, Series, draw
+from fedspend.report.charts import COLOURS, LONGEST_LABEL, Chart, Reference, Series, draw
 from fedspend.report.markup import Markup, element, join, raw
 from fedspend.report.panels import MARKS, Panel, rounds_shown
-from fedspend.report.run_data import RunData, load_runs, number
+from fedspend.report.run_data import RunData, load_runs, number, power
 from fedspend.report.sections import figure, mark, percent, table
-
-LONG_LABEL = 10  # names that are cut beside a line, so that a legend is needed
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
@@ -64,7 +62,9 @@ def _policy(style: str, script: str) -> str:
 
 def single(run: RunData) -> Markup:
     return join(
-        element("header", element("p", "fedspend · run", class_="brand"), element("h1", run.name), element("p", sections.facts(run))),
+        element(
+            "header", element("p", "fedspend · run", class_="brand"), element("h1", run.name), element("p", sections.facts(run))
+        ),
         sections.banner(run),
         legend_of_marks(),
         details_of(run),
@@ -104,28 +104,36 @@ def section(title: str, shown: Sequence[Panel], beside: Markup | None = None) ->
     return element("section", element("h2", title), element("div", [figure_of(panel) for panel in shown], beside, class_="grid"))
 
 
-def figure_of(panel: Panel, legend: bool = False) -> Markup:
+def figure_of(panel: Panel, broad: bool = False) -> Markup:
     chart = panel.chart
-    legend = legend or any(len(one.label) > LONG_LABEL for one in chart.series if len(chart.series) > 1)
-    drawn = element("p", f"No number to draw: no round has a finite {panel.title.lower()}.", class_="note") if chart.empty else draw(chart)
+    longest = max(len(one.label) for one in chart.series) if len(chart.series) > 1 else 0
+    drawn = (
+        element("p", f"No number to draw: no round has a finite {panel.title.lower()}.", class_="note")
+        if chart.empty
+        else draw(chart, broad)
+    )
     return element(
         "figure",
         element("h3", panel.title),
         element("p", mark(panel.mark), class_="under"),
-        legend_of(chart) if legend else None,
+        legend_of(chart, spare=not broad and longest <= LONGEST_LABEL["wide"])
+        if broad or longest > LONGEST_LABEL["narrow"]
+        else None,
         element("div", drawn, class_="canvas"),
         element("figcaption", panel.caption) if panel.caption else None,
         numbers(chart),
+        class_="broad" if broad else None,
         data_mark=panel.mark,
     )
 
 
-def legend_of(chart: Chart) -> Markup:
+def legend_of(chart: Chart, spare: bool) -> Markup:
+    """Names in full. A spare legend is shown only where the names beside the lines are cut."""
     entries = [
         element("li", element("span", class_=f"swatch s{one.colour}" + (" dashed" if one.dashed else "")), one.label)
         for one in chart.series
     ]
-    return element("ul", entries, class_="legend")
+    return element("ul", entries, class_="legend spare" if spare else "legend")
 
 
 def numbers(chart: Chart) -> Markup:
@@ -146,7 +154,7 @@ def several(runs: Sequence[RunData]) -> Markup:
         element("header", element("p", "fedspend · comparison", class_="brand"), element("h1", f"{len(runs)} runs compared")),
         mixed_banner(runs),
         legend_of_marks(),
-        element("section", element("h2", "Accuracy"), figure_of(overlay(runs), legend=True), class_="first"),
+        element("section", element("h2", "Accuracy"), figure_of(overlay(runs), broad=True), class_="first"),
         element("section", element("h2", "Side by side"), comparison(runs)),
         element("section", element("h2", "Run by run"), [folded(run) for run in runs]),
     )
@@ -182,25 +190,25 @@ def overlay(runs: Sequence[RunData]) -> Panel:
 
 
 def comparison(runs: Sequence[RunData]) -> Markup:
-    head = ("run", "method", "policy", "budgets", "randomness", "certificate", "accuracy", "loss", "rounds", "delta")
+    head = ("run", "accuracy", "loss", "rounds", "budgets", "delta", "method", "policy", "randomness", "certificate")
     rows = [
         (
             element("b", run.name),
-            run.method,
-            "—" if run.plan is None else run.plan.policy,
-            budgets(run),
-            "seeded" if run.simulation else "os",
-            sections.judge(run)[0],
             percent(run.last("accuracy")),
             figure(run.last("loss")),
             f"{run.done} of {run.rounds}",
-            "—" if run.plan is None else f"{run.plan.delta:g}",
+            budgets(run),
+            "—" if run.plan is None else power(run.plan.delta),
+            run.method,
+            "—" if run.plan is None else run.plan.policy,
+            "seeded" if run.simulation else "os",
+            sections.judge(run)[0],
         )
         for run in runs
     ]
-    learned = "release" if all(run.plan is not None for run in runs) else "simulation"
-    marks = element("p", "Accuracy and loss: ", mark(learned), " The rest: ", mark("planned"), class_="under")
-    return join(marks, table(head, rows, words=6, class_="comparison"))
+    bare = [" Of runs without a plan: ", mark("simulation")] if any(run.plan is None for run in runs) else None
+    marks = element("p", "Accuracy and loss: ", mark("release"), bare, " The rest: ", mark("planned"), class_="marks")
+    return join(marks, table(head, rows, words=len(head), class_="comparison"))
 
 
 def budgets(run: RunData) -> str:

@@ -7,9 +7,11 @@ only this module makes that. So no label, setting or file name can become part o
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 
-VOID = frozenset({"meta", "link", "br"})
+VOID = frozenset({"meta", "link"})
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # no text, and some of it no HTML
 
 
 class Markup(str):
@@ -69,7 +71,7 @@ def escape(text: str) -> str:
     >>> escape("<a\\x00&'")
     '&lt;a\\ufffd&amp;&#x27;'
     """
-    return html.escape("".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text))
+    return html.escape(CONTROL.sub("\ufffd", text))
 
 
 def number(value: float) -> str:

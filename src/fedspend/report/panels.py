@@ -15,7 +15,7 @@ from fedspend.planning import Plan
 from fedspend.report.charts import COLOURS, Chart, Reference, Series
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
 from fedspend.report.numbers import noise_of_average
-from fedspend.report.run_data import RunData, number
+from fedspend.report.run_data import RunData, number, power
 from fedspend.report.scales import WIDE_RANGE
 
 MARKS = {
@@ -39,7 +39,9 @@ class Panel:
 def learning(run: RunData) -> list[Panel]:
     """Accuracy and loss. Without a plan there is no noise, so they are not private."""
     mark = "simulation" if run.plan is None else "release"
-    notes = ["Measured on evaluation rows that no client holds; the budgets do not protect those rows."]
+    notes = [
+        "Measured on evaluation rows that no client holds" + ("." if run.plan is None else "; budgets do not protect those rows.")
+    ]
     tail = number(run.settings.get("train.tail_average"))
     if tail is not None and tail > 1:
         notes.append(f"The last {tail:g} rounds show the mean of the iterates since then.")
@@ -47,10 +49,13 @@ def learning(run: RunData) -> list[Panel]:
         notes.append(f"Shaded: {counted(len(run.skipped), 'round')} skipped because the release was lost; they stay charged.")
     majority = () if run.majority is None else (Reference(run.majority, f"commonest class {100 * run.majority:.1f}%"),)
     accuracy = _recorded(run, "accuracy", "Accuracy", "accuracy", references=majority, percent=True)
-    loss = _recorded(run, "loss", "Loss", "cross-entropy")
+    loss = _recorded(run, "loss", "Loss", "loss")
     missing = sum(value is None for value in loss.series[0].values)
-    gaps = f"{counted(missing, 'round')} without a finite loss." if missing else ""
-    return [Panel("Accuracy", mark, accuracy, " ".join(notes)), Panel("Loss", mark, loss, gaps)]
+    gaps = f" Gaps: {counted(missing, 'round')} without a finite loss." if missing else ""
+    return [
+        Panel("Accuracy", mark, accuracy, " ".join(notes)),
+        Panel("Loss", mark, loss, f"Mean cross-entropy over the same rows.{gaps}"),
+    ]
 
 
 def spending(run: RunData) -> list[Panel]:
@@ -68,12 +73,12 @@ def spending(run: RunData) -> list[Panel]:
         for n, (word, group) in enumerate(zip(words, groups, strict=True))
     )
     references = tuple(Reference(budget, f"budget {words[n]}" if alike else "", n + 1) for n, budget in enumerate(budgets))
-    chart = Chart("Privacy spent", f"epsilon at delta {run.plan.delta:g}", x, lines[:1] if alike else lines, references)
+    chart = Chart("Privacy spent", f"epsilon at delta {power(run.plan.delta)}", x, lines[:1] if alike else lines, references)
     notes = ["Dashed: the budgets. Every round is charged to every client, sampled or not."]
     if run.done < run.rounds:
         notes.append(f"Faint: planned for rounds {run.done + 1} to {run.rounds}.")
-    if grouping.banded:
-        notes.append("Many budgets: lines are means over bands of similar budget, shades their range.")
+    if any(group.budget.low[0] < group.budget.high[0] for group in groups):
+        notes.append("Budgets differ within a group: lines are means over its clients, shades their range.")
     return [Panel("Privacy spent", "planned", chart, " ".join(notes))]
 
 
@@ -113,7 +118,7 @@ def updates(run: RunData) -> list[Panel]:
         Panel("Clipped updates", "simulation", clipped, f"Updates longer than their clip. {note}".strip()),
         Panel("Mean update norm", "simulation", norm, "Length of updates before clipping."),
     ]
-    return [panel for panel in panels if not panel.chart.empty]
+    return [panel for panel in panels[run.plan is None :] if not panel.chart.empty]  # without a plan there is no clip
 
 
 # --- building blocks ------------------------------------------------------------------------------------------------------------
@@ -166,7 +171,9 @@ def _by_group(run: RunData, name: str, title: str, y_label: str) -> Chart:
     if all(_same(one, tracks[0]) for one in tracks):
         lines: Sequence[Series] = [_track("everyone", tracks[0], x, 1, run.done)]
     else:
-        lines = [_track(word, one, x, n + 1, run.done) for n, (word, one) in enumerate(zip(group_words(grouping), tracks, strict=True))]
+        lines = [
+            _track(word, one, x, n + 1, run.done) for n, (word, one) in enumerate(zip(group_words(grouping), tracks, strict=True))
+        ]
     return Chart(title, y_label, x, tuple(lines))
 
 
@@ -179,7 +186,9 @@ def _track(label: str, track: Track, x: Sequence[int], colour: int, done: int) -
 
 def _same(a: Track, b: Track) -> bool:
     return all(
-        math.isclose(p, q, rel_tol=1e-9) for mine, other in ((a.low, b.low), (a.high, b.high)) for p, q in zip(mine, other, strict=True)
+        math.isclose(p, q, rel_tol=1e-9)
+        for mine, other in ((a.low, b.low), (a.mean, b.mean), (a.high, b.high))
+        for p, q in zip(mine, other, strict=True)
     )
 
 
@@ -187,7 +196,9 @@ def _clip(run: RunData) -> Panel:
     if run.adaptive:
         chart = _recorded(run, "clip", "Clip norm", "mean over clients", zero=True)
         return Panel("Clip norm", "release", chart, "Follows the noised share of clients within their clip.")
-    return Panel("Clip norm", "planned", _by_group(run, "clip", "Clip norm", "Euclidean norm"), "Stricter budgets get smaller clips.")
+    return Panel(
+        "Clip norm", "planned", _by_group(run, "clip", "Clip norm", "Euclidean norm"), "Stricter budgets get smaller clips."
+    )
 
 
 def _average(run: RunData, plan: Plan) -> Panel:

@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from fedspend.report.groups import counted
+from fedspend.report.groups import budget_label, counted
 from fedspend.report.markup import Content, Markup, element
-from fedspend.report.panels import MARKS, few_groups, group_words
-from fedspend.report.run_data import RunData, number
+from fedspend.report.panels import MARKS, few_groups
+from fedspend.report.run_data import RunData, number, power
 
 MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for
 MOST_NAMED = 4  # groups that are named one by one where there is little room
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def mark(kind: str) -> Markup:
@@ -35,19 +36,37 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Content]], *, words: int 
 
 def banner(run: RunData) -> Markup:
     """What this run protects, before anything else."""
+    verdict, sentence = judge(run)
     if run.simulation:
-        word, text = "Simulation", (
-            "Noise and cohorts were drawn from a seed, and who knows the seed can undo them: this run protects nobody. "
-            "The marks say what a real run with these settings may show."
+        kind, word, text = (
+            "simulation",
+            "Simulation",
+            (
+                "Noise and cohorts were drawn from a seed, and who knows the seed can undo them: this run protects nobody. "
+                + (
+                    "It adds no noise, so a real run would not either."
+                    if run.plan is None
+                    else "The marks say what a real run may show."
+                )
+            ),
         )
     elif run.plan is None:
-        word, text = "Not private", "This run added no noise and clipped nothing. Its models and numbers protect nobody."
-    else:
-        word, text = "Real run", (
-            "Noise and cohorts were drawn from the operating system's randomness. The budgets hold against other clients and the "
-            "public as long as nobody learns who took part. This page shows the clients' budgets: ask before you publish it."
+        kind, word, text = (
+            "bare",
+            "Not private",
+            "This run added no noise and clipped nothing. Its models and numbers protect nobody.",
         )
-    kind = "simulation" if run.simulation else "bare" if run.plan is None else "real"
+    elif verdict != "PASS":
+        kind, word, text = "bare", "Not verified", f"Rely on nothing that this page says about privacy. {sentence}"
+    else:
+        kind, word, text = (
+            "real",
+            "Real run",
+            (
+                "Noise and cohorts were drawn from the operating system's randomness. The budgets hold against other clients and the "
+                "public as long as nobody learns who took part. This page shows the clients' budgets: ask before you publish it."
+            ),
+        )
     return element("p", element("strong", word), " ", text, class_=f"banner {kind}", role="note")
 
 
@@ -68,7 +87,7 @@ def tiles(run: RunData) -> Markup:
     shown = [
         ("Accuracy", percent(run.last("accuracy")), majority, learned),
         ("Loss", figure(run.last("loss")), f"after round {run.done}", learned),
-        ("Rounds", f"{run.done:,}", f"of {run.rounds:,}" + (" · in progress" if run.done < run.rounds else ""), "planned"),
+        ("Rounds", f"{run.done:,} of {run.rounds:,}", "in progress" if run.done < run.rounds else "complete", "planned"),
     ]
     if run.plan is None:
         shown.append(("Privacy", "none", "no noise, no clip, no budget", "simulation"))
@@ -91,14 +110,19 @@ def tiles(run: RunData) -> Markup:
 
 def spent(run: RunData) -> tuple[str, str]:
     """How much of the budgets is gone, as a range, and epsilon by group."""
-    grouping, groups = few_groups(run)
-    now = [group.spent.at(run.done - 1)[2] for group in groups]
-    parts = sorted(100 * value / group.budget.at(0)[1] for value, group in zip(now, groups, strict=True))
-    low, high = f"{parts[0]:.0f}%", f"{parts[-1]:.0f}%"
-    words = " · ".join(f"{word}: {figure(value)}" for word, value in zip(group_words(grouping), now, strict=True))
-    if len(groups) > MOST_NAMED:
-        words = f"epsilon {figure(min(now))} to {figure(max(now))}"
-    return low if low == high else f"{low} to {high}", words
+    grouping, _ = few_groups(run)
+    assert run.plan is not None
+    now = run.plan.spent_by_schedule()[run.done - 1][run.plan.schedules.of_client]
+    used = 100 * now / run.plan.budget
+    low, high = f"{used.min():.0f}%", f"{used.max():.0f}%"
+    part = low if low == high else f"{low} to {high}"
+    if len(grouping.labels) > MOST_NAMED:
+        return part, f"epsilon {budget_label(now)}"
+    words = []
+    for label, members in zip(grouping.labels, grouping.members, strict=True):
+        name = f"{label}: " if grouping.named else ""
+        words.append(f"{name}{budget_label(now[members])} of {budget_label(run.plan.budget[members])}".replace(" ", NO_BREAK))
+    return part, ("" if grouping.named else f"ε{NO_BREAK}") + " · ".join(words)
 
 
 # --- the certificate ------------------------------------------------------------------------------------------------------------
@@ -129,16 +153,16 @@ def certificate(run: RunData) -> Markup:
     head = element("p", element("strong", verdict, class_=f"verdict {verdict.lower()}"), " ", sentence, class_="judgement")
     if run.certificate is None or run.plan is None:
         return head
-    rows = [
-        (
-            str(check.get("name")),
-            "pass" if check.get("passed") is True else element("b", "FAIL", class_="fail"),
-            "comparison" if check.get("accountant") == "none" else str(check.get("accountant")),
-            figure(number(check.get("worst"))),
-            str(check.get("meaning")),
+    rows = []
+    for check in objects(found.get("checks")):
+        by = "" if check.get("accountant") == "none" else f", by {check.get('accountant')}"
+        rows.append(
+            (
+                [str(check.get("name")), element("span", f"{check.get('meaning')}{by}", class_="note")],
+                figure(number(check.get("worst"))),
+                "pass" if check.get("passed") is True else element("b", "FAIL", class_="fail"),
+            )
         )
-        for check in objects(found.get("checks"))
-    ]
     looked, whole = number(found.get("pld_schedules")) or 0, number(found.get("schedules")) or 0
     how = f"over {looked:,.0f} of {whole:,.0f} distinct schedules"
     text = f"{(margin(run) or 'no margin').capitalize()}: the smallest 1 − PLD epsilon / budget, {how}. Plan {run.plan.hash[7:19]}."
@@ -148,7 +172,7 @@ def certificate(run: RunData) -> Markup:
         head
         + element("p", text, class_="note")
         + (element("ul", listed, class_="failures") if listed else "")
-        + table(("check", "result", "by", "worst", "which is"), rows, words=9, class_="checks")
+        + table(("check", "worst", "result"), rows, class_="checks")
     )
 
 
@@ -191,11 +215,13 @@ def settings(run: RunData) -> Markup:
             ("unit", "one client, with everything it holds"),
             ("adjacency", "zero-out"),
             ("observer", "other clients and the public; participation hidden"),
-            ("delta", f"{run.plan.delta:g}"),
+            ("delta", power(run.plan.delta)),
             ("accountant", run.plan.accountant),
         ]
     blocks = [
-        element("div", element("h3", name), element("dl", [[element("dt", key), element("dd", value)] for key, value in sections[name]]))
+        element(
+            "div", element("h3", name), element("dl", [[element("dt", key), element("dd", value)] for key, value in sections[name]])
+        )
         for name in sorted(sections, key=lambda name: (name in ("run", "guarantee", "environment"), name == "environment"))
         if sections[name]
     ]
@@ -219,7 +245,7 @@ def plain(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, float):
-        return f"{value:g}"
+        return power(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -234,7 +260,9 @@ def figure(value: float | None) -> str:
     """
     if value is None:
         return "—"
-    return f"{value:.0f}" if value == 0 or abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:.0f}" if abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:#.4g}".rstrip(".") if abs(value) >= 1e-4 else f"{value:.1e}"
 
 
 def objects(value: Any) -> list[dict[str, Any]]:
