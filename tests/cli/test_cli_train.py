@@ -1,0 +1,176 @@
+"""`fedspend train`, `compare` and `data` as a user meets them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedspend.cli.main import main
+
+TINY = """
+[data]
+name = "synthetic"
+examples = 200
+features = 5
+classes = 2
+clients = 5
+[model]
+name = "logistic"
+[method]
+name = "time-adaptive"
+[privacy]
+groups = [{ epsilon = 5, share = 2, saving_rate = 0.4 }, { epsilon = 15, share = 3, saving_rate = 0.6 }]
+delta = 1e-3
+rate = 0.8
+clip = 0.5
+[train]
+rounds = 3
+local_steps = 2
+batch_size = 8
+lr = 0.3
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return str(path)
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_train_leaves_a_whole_run(config, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", config, "-o", str(folder), "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["round"] for line in lines[:-1]] == [1, 2, 3]
+    assert lines[-1]["folder"] == str(folder)
+    stored = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert stored == lines[:-1]
+    assert set(stored[-1]["epsilon"]) == {"5", "15"}
+    for name in ("run.json", "plan.json", "certificate.json", "model.safetensors", "report.html", "checkpoint.safetensors"):
+        assert (folder / name).stat().st_size > 0
+    assert json.loads((folder / "certificate.json").read_text())["randomness"] == "seeded"
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_train_in_words(config, tmp_path, capsys):
+    assert main(["train", config, "-o", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr()
+    assert "a simulation that protects nobody" in said.out
+    assert "round 3/3" in said.err
+    assert main(["train", config, "-o", str(tmp_path / "quiet"), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_fedavg_needs_no_plan(config, tmp_path):
+    folder = tmp_path / "run"
+    assert main(["train", config, "-o", str(folder), "--quiet", "--set", "method.name=fedavg"]) == 0
+    assert not (folder / "plan.json").exists()
+    assert "SIMULATION" in (folder / "report.html").read_text().upper()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["none.toml"], "none.toml"),
+        (["CONFIG", "--set", "train.rounds=0"], "rounds"),
+        (["CONFIG", "--set", "data.name=mnist"], "fedspend data get mnist"),
+        (["CONFIG", "--set", "method.name=dp"], "dp-fedavg"),
+        (["CONFIG", "--set", "data.label=x", "--set", "data.name=csv"], "path"),
+        (["CONFIG", "--sett", "a=b"], "--set"),
+        ([], "CONFIG.toml"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(config, tmp_path, capsys, monkeypatch, arguments, names):
+    monkeypatch.delenv("FEDSPEND_DATA", raising=False)
+    monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "run"
+    argv = ["train", *(config if item == "CONFIG" else item for item in arguments), "-o", str(folder)]
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert names in said.err
+    assert not folder.exists()
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_another_run_in_the_folder_is_left_alone(config, tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert main(["train", config, "-o", folder, "--quiet"]) == 0
+    assert main(["train", config, "-o", folder, "--quiet"]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main(["train", config, "-o", folder, "--quiet", "--resume", "--set", "train.seed=9"]) == 2
+    assert "train.seed was 0 and is now 9" in capsys.readouterr().err
+
+
+def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "fedspend", "train", config, "-o", str(folder), "--set", "train.rounds=400"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    for _ in range(6000):
+        if (folder / "metrics.jsonl").exists() or process.poll() is not None:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "--resume" in said.splitlines()[-1]
+    done = len((folder / "metrics.jsonl").read_text().splitlines())
+    assert 1 <= done < 400
+    assert main(["train", config, "-o", str(folder), "--set", "train.rounds=400", "--resume", "--quiet"]) == 0
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 400
+
+
+def test_compare_shows_paired_differences(config, tmp_path, capsys):
+    folder = tmp_path / "compare"
+    argv = ["compare", config, "--methods", "fedavg,idp-fedavg,time-adaptive", "--seeds", "2", "-o", str(folder), "--json"]
+    assert main(argv) == 0
+    result = json.loads(capsys.readouterr().out)
+    rows = {row["method"]: row for row in result["methods"]}
+    assert result["seeds"] == [0, 1]
+    for row in rows.values():
+        assert row["mean"] == pytest.approx(sum(row["accuracy_by_seed"]) / 2)
+        paired = [a - b for a, b in zip(row["accuracy_by_seed"], rows["fedavg"]["accuracy_by_seed"], strict=True)]
+        assert row["difference"] == pytest.approx(sum(paired) / 2)
+    assert (folder / "accuracy.png").read_bytes()[:4] == b"\x89PNG"
+    assert (folder / "comparison.csv").read_text().startswith("method,mean")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--methods", "fedavg,fedavg"], "different"),
+        (["--methods", "sgd"], "sgd"),
+        (["--methods", "fedavg", "--seeds", "0"], "--seeds"),
+        (["--methods", "fedavg", "--set", "privacy.randomness=os"], "simulations only"),
+        ([], "--methods"),
+    ],
+)
+def test_compare_refuses(config, capsys, arguments, names):
+    assert main(["compare", config, *arguments]) == 2
+    said = capsys.readouterr().err
+    assert names in said
+    assert len(said.splitlines()) == 1
+
+
+def test_data_list_and_get(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path))
+    monkeypatch.delenv("FEDSPEND_DATA", raising=False)
+    assert main(["data", "list", "--json"]) == 0
+    listed = {line["name"]: line for line in json.loads(capsys.readouterr().out)}
+    assert listed["digits"]["ready"]
+    assert listed["mnist"]["hint"] == "fedspend data get mnist"
+    assert main(["data", "list"]) == 0
+    assert "not here: fedspend data get cifar10" in capsys.readouterr().out
+    assert main(["data", "get"]) == 2
+    assert main(["data", "get", "mnust"]) == 2
+    assert "did you mean 'mnist'" in capsys.readouterr().err
+    assert main(["data", "get", "mnist", "--url", "http://127.0.0.1:9/"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
