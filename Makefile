@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-OUT ?= quickstart
+OUT ?= runs/quickstart
 
 .PHONY: quickstart test check bench clean
 
-quickstart: $(VENV)/.core
-	@mkdir -p $(OUT)
-	$(BIN)/fedspend plan examples/quickstart.toml --output $(OUT)/plan.json --plot $(OUT)/spending.png --force
+quickstart: $(VENV)/.train
+	@rm -rf $(OUT)
+	$(BIN)/fedspend plan examples/quickstart.toml
+	$(BIN)/fedspend train examples/quickstart.toml --output $(OUT)
 	$(BIN)/fedspend verify $(OUT)/plan.json
-	@echo "Open $(OUT)/spending.png"
+	@echo "Open $(OUT)/report.html"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses auto
@@ -26,18 +27,18 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/speed/plan.py
 
 clean:
-	rm -rf $(VENV) $(OUT)
+	rm -rf $(VENV) runs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable .
+$(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[train]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev,train]'
-	@touch $@ $(VENV)/.core
+	@touch $@ $(VENV)/.train
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) opacus torch

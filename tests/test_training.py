@@ -379,3 +379,15 @@ def test_an_update_that_is_not_finite_is_counted_and_dropped():
     result = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), **options)
     assert [line["discarded"] for line in result.metrics] == [1, 1]
     assert all(math.isfinite(float(p.detach().abs().max())) for p in result.model.parameters())
+
+
+def test_tensorboard_gets_the_same_numbers(tiny, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tiny["train"]["tensorboard"] = True
+    result = run(from_config(config_of(tiny)), tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    logged = [event.value for event in events.Scalars("accuracy")]
+    np.testing.assert_allclose(logged, [line["accuracy"] for line in result.metrics], rtol=1e-6)
+    assert events.Scalars("epsilon/4")[-1].value == pytest.approx(4, rel=1e-5)

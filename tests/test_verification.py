@@ -253,15 +253,18 @@ def test_many_schedules_are_sampled_and_the_sample_is_stated():
     assert (other.by_pld != result.by_pld).any()
 
 
-def test_the_sample_of_long_schedules_is_smaller_and_keeps_the_extremes(monkeypatch):
+@pytest.mark.parametrize(("rounds_read", "schedules_read"), [(2000, 28), (78, 26), (9, 24)])
+def test_longer_schedules_are_sampled_more_thinly(monkeypatch, rounds_read, schedules_read):
+    """Schedules of three distinct rounds: as many as `max_pld` says and the rounds allow, but at least 24, the extremes first."""
+    monkeypatch.setattr("fedspend.verification.SAMPLED_ROUNDS", rounds_read)
     monkeypatch.setattr("fedspend.verification.pld_epsilons", lambda schedules, *_: [0.5] * len(schedules))
-    plan = fedspend.plan(np.linspace(1, 8, 60), delta=1e-3, rounds=200, rate=0.9, saving_rate=0.5)
-    assert len(np.unique(plan.noise_multiplier[:, 0])) > 2000 / 24
-    result = verify(plan, max_pld=50)
+    plan = fedspend.plan(np.linspace(2, 8, 30), delta=1e-3, rounds=4, rate=0.5, saving_rate=0.25)
+    assert {len(np.unique(noise)) for noise in plan.noise_multiplier.T} == {3}
+    result = verify(plan, max_pld=28)
     assert result.ok
-    assert (result.pld_schedules, result.schedules) == (24, 60)
-    assert result.by_pld[[0, 59]].all()
-    assert not verify(plan, max_pld=60).sampled
+    assert (result.pld_schedules, result.schedules) == (schedules_read, 30)
+    assert result.by_pld[[0, 29]].all()
+    assert not verify(plan, max_pld=30).sampled
 
 
 def test_a_lie_outside_the_sample_is_caught():

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from fedspend import accounting as accounting
     from fedspend.planning import Plan as Plan
     from fedspend.planning import plan as plan
+    from fedspend.training import train as train
     from fedspend.verification import Verification as Verification
     from fedspend.verification import verify as verify
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Verification", "__version__", "accounting", "plan", "verify"]
+__all__ = ["Plan", "Verification", "__version__", "accounting", "plan", "train", "verify"]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
-_HOME = {"Plan": "planning", "plan": "planning", "Verification": "verification", "verify": "verification"}
+_HOME = {"Plan": "planning", "plan": "planning", "train": "training", "Verification": "verification", "verify": "verification"}
 
 
 def __getattr__(name: str) -> Any:

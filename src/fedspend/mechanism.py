@@ -35,8 +35,12 @@ class ClipAndSum:
     round: int = 0
 
     def __call__(self, updates: torch.Tensor, clients: IntArray) -> Reduced:
-        finite = torch.isfinite(updates).all(dim=1)
-        updates = torch.where(finite[:, None], updates, torch.zeros((), dtype=updates.dtype))
+        # float32 squares cannot overflow float64, so a norm is finite exactly if every number in it is
+        norms = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
+        finite = torch.isfinite(norms)
+        if not bool(finite.all()):
+            updates = torch.where(finite[:, None], updates, torch.zeros((), dtype=updates.dtype))
+            norms = torch.where(finite, norms, torch.zeros_like(norms))
         bounds = torch.from_numpy(self.clip_norms[clients])
         total = torch.zeros(updates.shape[1], dtype=torch.float64)
         clipped = torch.zeros(len(clients), dtype=torch.bool)
@@ -44,15 +48,14 @@ class ClipAndSum:
         start = 0
         for size in pieces:
             piece = updates[:, start : start + size]
-            norm = torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64)
+            norm = norms if len(pieces) == 1 else torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64)
             bound = bounds / len(pieces) ** 0.5
             over = norm > bound
             # `where` keeps a zero update from dividing by zero and an infinite bound from making 0 * inf
             scale = torch.where(over, bound * _ROUNDING / torch.where(over, norm, torch.ones_like(norm)), torch.ones_like(norm))
-            total[start : start + size] = (piece.double() * scale[:, None]).sum(dim=0)
+            total[start : start + size] = torch.mv(piece.double().t(), scale)
             clipped |= over
             start += size
-        norms = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
         summed = total.numpy()
         if self.client_noise > 0 and self.randomness is not None:
             for client in clients:

@@ -48,6 +48,7 @@ class Setup:
     engine: str
     workers: int | None
     settings: dict[str, Any]
+    tensorboard: bool = False
 
 
 def from_config(config: Config) -> Setup:
@@ -96,6 +97,7 @@ def from_config(config: Config) -> Setup:
         engine=config.get("engine.name"),
         workers=config.get("engine.workers"),
         settings=_settings(config, made, randomness),
+        tensorboard=bool(config.get("train.tensorboard")),
     )
 
 

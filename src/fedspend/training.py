@@ -27,6 +27,7 @@ from fedspend.models import check_module
 from fedspend.planning import Plan
 from fedspend.randomness import Randomness
 from fedspend.report.groups import Grouping, group_clients
+from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.rounds import Progress, Record, Server, Store, Training, begin, run_rounds
 from fedspend.runs import RunDirectory
 from fedspend.setup import Setup, flat_parameters, from_config, layer_sizes
@@ -137,6 +138,7 @@ def run(setup: Setup, folder: Path | None, *, resume: bool = False, on_round: On
     progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
     store.keep_metrics(progress.done)
     observer = Observer.of(setup)
+    log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
     engine = make_engine(
         setup.engine,
         setup.module,
@@ -151,6 +153,8 @@ def run(setup: Setup, folder: Path | None, *, resume: bool = False, on_round: On
         rounds = run_rounds(progress, setup.method, engine, setup.training, setup.randomness, store, observer.record)
         for after, record in rounds:
             progress = after
+            if log is not None:
+                log(record)
             if on_round is not None:
                 on_round(record, setup.training.server.rounds)
     finally:
@@ -166,6 +170,7 @@ def _open(setup: Setup, folder: Path, resume: bool) -> RunDirectory:
         "settings": setup.settings,
         "simulation": setup.randomness.simulation,
         "majority": float(np.bincount(labels).max() / labels.size),  # what guessing the commonest class would score
+        "groups": None if setup.labels is None else list(setup.labels),
         "environment": environment(),
     }
     begun = (folder / "run.json").exists()  # a run that was killed before its first file begins anew

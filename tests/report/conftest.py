@@ -23,7 +23,7 @@ def planned(epsilons: tuple[float, ...], rounds: int, saving_rate: float | None,
     plan = fedspend.plan(
         list(epsilons), delta=1e-5, rounds=rounds, rate=0.9, saving_rate=saving_rate, method=method, accountant=accountant
     )
-    return plan, fedspend.verify(plan).to_dict()
+    return plan, fedspend.verify(plan, max_pld=3).to_dict()
 
 
 def make_run(

@@ -11,7 +11,7 @@ from fedspend.errors import InvalidInput
 HELP = "write a self-contained HTML page about one run or several"
 DESCRIPTION = (
     "Write one HTML file that opens offline: accuracy and loss, privacy spent against the budgets, noise and clips by round, the "
-    "certificate, what each observer could learn, the settings. It says which numbers are private and which only a simulation may show."
+    "certificate, what each observer could learn, the settings. It says which numbers only a simulation may show."
 )
 EXAMPLES = """examples:
   fedspend report runs/first

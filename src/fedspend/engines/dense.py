@@ -124,26 +124,18 @@ class DenseEngine:
     def _updates(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float) -> torch.Tensor:
         """The raw updates of these clients (most steps first), one row each."""
         rows, counts = self._tables(clients, round)
-        weights = [_copies(parameters[layer.weight].view(layer.outputs, layer.inputs), len(clients)) for layer in self._layers]
-        biases = [
-            None if layer.bias is None else _copies(parameters[layer.bias].view(-1, 1), len(clients)) for layer in self._layers
-        ]
-        training = _Block(self._layers, weights, biases, lr, self._training.momentum)
-        for index, count in zip(rows, counts, strict=True):
-            active = int(np.count_nonzero(count))
-            width = int(count.max(initial=0))
-            chosen = torch.from_numpy(np.ascontiguousarray(index[:active, :width]).reshape(-1))
-            mask = np.arange(width) < count[:active, None]
-            share = torch.from_numpy((mask / count[:active, None]).astype(np.float32))
-            batch = self._features.index_select(0, chosen).view(active, width, -1)
-            labels = self._labels.index_select(0, chosen)
-            training.step(batch, labels.view(active, width, 1), share.view(active, width, 1))
-        updates = torch.empty(len(clients), self._size)
-        for layer, weight, bias in zip(self._layers, weights, biases, strict=True):
-            torch.sub(weight.view(len(clients), -1), parameters[layer.weight], out=updates[:, layer.weight])
-            if bias is not None and layer.bias is not None:
-                torch.sub(bias.view(len(clients), -1), parameters[layer.bias], out=updates[:, layer.bias])
-        return updates
+        width = rows.shape[2]
+        share = torch.from_numpy((np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]).float()
+        chosen = torch.from_numpy(rows)
+        labels = self._labels.index_select(0, chosen.view(-1)).view(chosen.shape)
+        block = _Block(self._layers, parameters, len(clients), lr, self._training.momentum)
+        space = torch.empty(len(clients) * width, self._features.shape[1])
+        active, widest = np.count_nonzero(counts, axis=1).tolist(), counts.max(axis=1, initial=0).tolist()
+        for step, (many, wide) in enumerate(zip(active, widest, strict=True)):
+            place = (step, slice(many), slice(wide))
+            batch = torch.index_select(self._features, 0, chosen[place].reshape(-1), out=space[: many * wide])
+            block.step(batch.view(many, wide, -1), labels[place][:, :, None], share[place][:, :, None])
+        return block.updates(parameters)
 
     def _tables(self, clients: IntArray, round: int) -> tuple[IntArray, IntArray]:
         """Rows of `features` for (step, client, column), and how many columns count for (step, client): 0 after the last step."""
@@ -156,8 +148,10 @@ class DenseEngine:
         counts = np.zeros((steps, len(clients)), dtype=np.int64)
         for k, (shard, (table, count)) in enumerate(zip(shards, drawn, strict=True)):
             if len(table):
-                rows[: len(table), k, : table.shape[1]] = shard[table]
-                rows[: len(table), k, table.shape[1] :] = shard[table[:, :1]]
+                own = shard[table]
+                rows[: len(table), k, : own.shape[1]] = own
+                if own.shape[1] < width:
+                    rows[: len(table), k, own.shape[1] :] = own[:, :1]
                 counts[: len(table), k] = count
         return rows, counts
 
@@ -168,14 +162,25 @@ class _Block:
     Values between layers are (clients, outputs, examples): with few outputs the products are twice as fast that way round.
     """
 
-    def __init__(
-        self, layers: list[Layer], weights: list[torch.Tensor], biases: list[torch.Tensor | None], lr: float, momentum: float
-    ):
-        self._layers, self._weights, self._biases = layers, weights, biases
+    def __init__(self, layers: list[Layer], parameters: torch.Tensor, clients: int, lr: float, momentum: float) -> None:
+        self._layers, self._clients = layers, clients
         self._lr, self._momentum = lr, momentum
+        self._weights = [parameters[layer.weight].view(layer.outputs, -1).repeat(clients, 1, 1) for layer in layers]
+        self._biases = [
+            None if layer.bias is None else parameters[layer.bias].view(-1, 1).repeat(clients, 1, 1) for layer in layers
+        ]
         if momentum:
-            self._weight_velocities = [torch.zeros_like(weight) for weight in weights]
-            self._bias_velocities = [None if bias is None else torch.zeros_like(bias) for bias in biases]
+            self._weight_velocities = [torch.zeros_like(weight) for weight in self._weights]
+            self._bias_velocities = [None if bias is None else torch.zeros_like(bias) for bias in self._biases]
+
+    def updates(self, parameters: torch.Tensor) -> torch.Tensor:
+        """How far each client has moved from these parameters."""
+        moved = torch.empty(self._clients, parameters.numel())
+        for layer, weight, bias in zip(self._layers, self._weights, self._biases, strict=True):
+            torch.sub(weight.view(self._clients, -1), parameters[layer.weight], out=moved[:, layer.weight])
+            if bias is not None and layer.bias is not None:
+                torch.sub(bias.view(self._clients, -1), parameters[layer.bias], out=moved[:, layer.bias])
+        return moved
 
     def step(self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor) -> None:
         """One step of the first `len(batch)` clients on (clients, examples, features).
@@ -218,7 +223,3 @@ class _Block:
             assert velocities is not None
             change = velocities[:clients].mul_(self._momentum).add_(change)
         bias[:clients].add_(change, alpha=-self._lr)
-
-
-def _copies(value: torch.Tensor, clients: int) -> torch.Tensor:
-    return value.repeat(clients, 1, 1)

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedspend.report.markup import Markup, element, join
-from fedspend.report.scales import Scale, apart, round_scale, value_scale
+from fedspend.report.scales import Scale, apart, round_scale, text_width, value_scale
 
 COLOURS = 8
 SIZES = {"broad": (1000, 380), "wide": (560, 300), "narrow": (340, 252)}
-CHARACTER, BOLD = 6.6, 7.8  # width of a character of ticks and of labels, in the widest of the usual fonts
 LONGEST_LABEL = {"broad": 28, "wide": 16, "narrow": 10}
 
 Value = float | None
@@ -94,9 +93,9 @@ class _Drawing:
         top, bottom = 26.0, self.height - 40.0
         self.y = value_scale(values, bottom, top, zero=chart.zero, share=chart.percent)
         self.tick_words = [self.tick(value) for value in self.y.ticks]
-        left = 12 + CHARACTER * max(map(len, self.tick_words))
+        left = 10 + 0.88 * max(map(text_width, self.tick_words))  # ticks are not bold
         self.labels = [self.shorten(self.label(one)) for one in chart.series]
-        right = self.width - 10 - BOLD * max((len(word) for word in self.labels), default=0)
+        right = self.width - 9 - max(map(text_width, self.labels), default=0)
         self.x: Scale = round_scale(chart.x[0], chart.x[-1], left + 4, right, room={"narrow": 5, "wide": 8, "broad": 12}[size])
 
     def svg(self) -> Markup:
@@ -105,7 +104,7 @@ class _Drawing:
             self.grid(),
             self.marks(),
             self.references(),
-            [self.band(one) for one in self.chart.series if one.low is not None],
+            [self.band(one) for one in self.chart.series],
             [self.line(one) for one in self.chart.series],
             self.end_labels(),
             element("line", class_="cursor", x1=0, x2=0, y1=self.y.end, y2=self.y.start),
@@ -184,8 +183,11 @@ class _Drawing:
         return join(path, [element("circle", class_=f"dot {kind}", cx=x, cy=y, r=3.5) for x, y in dots])
 
     def band(self, one: Series) -> Markup | None:
-        assert one.low is not None and one.high is not None
-        if all(high <= low * (1 + 1e-6) for low, high in zip(one.low, one.high, strict=True)):
+        if (
+            one.low is None
+            or one.high is None
+            or all(high <= low * (1 + 1e-6) for low, high in zip(one.low, one.high, strict=True))
+        ):
             return None
         upper = [(self.x(x), self.y(value)) for x, value in zip(self.chart.x, one.high, strict=True)]
         lower = [(self.x(x), self.y(value)) for x, value in zip(self.chart.x, one.low, strict=True)]

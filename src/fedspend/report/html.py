@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.files import write_whole
-from fedspend.report import panels, sections
+from fedspend.report import certificate, panels, sections
 from fedspend.report.charts import COLOURS, LONGEST_LABEL, Chart, Reference, Series, draw
 from fedspend.report.markup import Markup, element, join, raw
-from fedspend.report.panels import MARKS, Panel, rounds_shown
-from fedspend.report.run_data import RunData, load_runs, number, power
-from fedspend.report.sections import figure, mark, percent, table
+from fedspend.report.panels import Panel, rounds_shown
+from fedspend.report.pieces import MARKS, MOST_BUDGETS, figure, mark, percent, power, table
+from fedspend.report.run_data import RunData, load_runs, number
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
@@ -54,7 +54,8 @@ def _policy(style: str, script: str) -> str:
     def digest(text: str) -> str:
         return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
-    return f"default-src 'none'; img-src data:; style-src {digest(style)}; script-src {digest(script)}; base-uri 'none'; form-action 'none'"
+    own = f"style-src {digest(style)}; script-src {digest(script)}"
+    return f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
 
 
 # --- one run --------------------------------------------------------------------------------------------------------------------
@@ -82,16 +83,16 @@ def details_of(run: RunData) -> Markup:
         element("p", wrong, " One of the two files was altered.", class_="banner bare", role="alert") if wrong else None,
         sections.tiles(run),
         section("Learning", panels.learning(run)),
-        section("Privacy", panels.spending(run), beside=element("div", certificate(run), class_="beside")),
+        section("Privacy", panels.spending(run), beside=verified(run)),
         section("Schedule", panels.schedule(run)),
         section("Inside the updates", panels.updates(run)),
-        element("section", element("h2", "What each observer could learn"), planned_mark(run), sections.observers(run)),
+        element("section", element("h2", "What each observer could learn"), planned_mark(run), certificate.observers(run)),
         element("section", element("h2", "Settings"), sections.settings(run)),
     )
 
 
-def certificate(run: RunData) -> Markup:
-    return join(element("h3", "Certificate"), planned_mark(run), sections.certificate(run))
+def verified(run: RunData) -> Markup:
+    return element("div", element("h3", "Certificate"), planned_mark(run), certificate.certificate(run), class_="beside")
 
 
 def planned_mark(run: RunData) -> Markup | None:
@@ -202,7 +203,7 @@ def comparison(runs: Sequence[RunData]) -> Markup:
             run.method,
             "—" if run.plan is None else run.plan.policy,
             "seeded" if run.simulation else "os",
-            sections.judge(run)[0],
+            certificate.judge(run)[0],
         )
         for run in runs
     ]
@@ -216,7 +217,7 @@ def budgets(run: RunData) -> str:
     if run.plan is None:
         return "none"
     distinct = sorted(set(run.plan.budget.tolist()))
-    if len(distinct) <= sections.MOST_BUDGETS:
+    if len(distinct) <= MOST_BUDGETS:
         return " / ".join(f"{value:.4g}" for value in distinct)
     return f"{distinct[0]:.4g} to {distinct[-1]:.4g}"
 
@@ -240,5 +241,5 @@ def summary(run: RunData) -> dict[str, Any]:
         "majority": run.majority,
         "delta": None if run.plan is None else run.plan.delta,
         "budgets": [] if run.plan is None else sorted(set(run.plan.budget.tolist())),
-        "certificate": sections.judge(run)[0],
+        "certificate": certificate.judge(run)[0],
     }

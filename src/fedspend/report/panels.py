@@ -15,14 +15,10 @@ from fedspend.planning import Plan
 from fedspend.report.charts import COLOURS, Chart, Reference, Series
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
 from fedspend.report.numbers import noise_of_average
-from fedspend.report.run_data import RunData, number, power
+from fedspend.report.pieces import power
+from fedspend.report.run_data import RunData, number
 from fedspend.report.scales import WIDE_RANGE
 
-MARKS = {
-    "planned": "planned (costs nothing)",
-    "release": "private release or computed from it",
-    "simulation": "simulation only — not private",
-}
 MOST_ROUNDS = 400  # beyond, charts and tables show evenly spaced rounds
 
 

@@ -177,11 +177,3 @@ def number(value: Any) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
-
-
-def power(value: float) -> str:
-    """
-    >>> power(1e-05), power(0.25), power(10.0)
-    ('1e-5', '0.25', '10')
-    """
-    return f"{value:g}".replace("e-0", "e-").replace("e+0", "e")

@@ -37,7 +37,7 @@ def value_scale(values: Sequence[float], start: float, end: float, *, zero: bool
         low = 0.0
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         margin = abs(high) / 2 or 0.5  # one value: put it in the middle
-        low, high = (0.0 if zero and high > 0 else low - margin), high + margin
+        low, high = (0.0 if zero and low >= 0 else low - margin), high + margin
     step = nice_step((high - low) / 4)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     if share and last * step > 1 >= high:
@@ -61,6 +61,7 @@ def round_scale(first: float, last: float, start: float, end: float, room: int) 
     if last <= first:
         return Scale(first - 0.5, first + 0.5, start, end, (first,))
     step = max(1.0, nice_step((last - first) / room))
+    step = 5.0 if step == 2.5 else step
     inner = [n * step for n in range(math.ceil(first / step), math.floor(last / step) + 1)]
     kept = [tick for tick in inner if first + 0.6 * step < tick < last - 0.6 * step]
     return Scale(first, last, start, end, (first, *kept, last))
@@ -76,6 +77,11 @@ def nice_step(rough: float) -> float:
     return next((m * power for m in (1.0, 2.0, 2.5, 5.0) if m * power >= rough * (1 - 1e-9)), 10.0 * power)
 
 
+def text_width(words: str) -> float:
+    """Roughly, in the widest of the usual fonts at 12 pixels and bold: room that is left over does no harm."""
+    return sum(5.0 if c in " .,:;'|!ijlft-" else 12.5 if c in "mwMW@<>%…" or ord(c) > 0x2E80 else 8.7 for c in words)
+
+
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """The places moved so that they are `gap` apart and within `low..high`, in their order, no further than needed.
 
@@ -85,14 +91,18 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
     order = sorted(range(len(places)), key=lambda n: places[n])
     gap = min(gap, (high - low) / max(1, len(places) - 1))
     blocks: list[tuple[float, int]] = []  # (place of the first label, number of labels) of runs that touch
+
+    def inside(first: float, count: int) -> float:
+        return min(max(first, low), max(low, high - (count - 1) * gap))
+
     for n in order:
-        first, count = float(places[n]), 1
+        first, count = inside(float(places[n]), 1), 1
         while blocks and blocks[-1][0] + blocks[-1][1] * gap > first:
             before, size = blocks.pop()
             middle = (before + (size - 1) * gap / 2) * size + (first + (count - 1) * gap / 2) * count
             count += size
-            first = middle / count - (count - 1) * gap / 2
-        blocks.append((min(max(first, low), max(low, high - (count - 1) * gap)), count))
+            first = inside(middle / count - (count - 1) * gap / 2, count)
+        blocks.append((first, count))
     moved = [first + k * gap for first, count in blocks for k in range(count)]
     result = [0.0] * len(places)
     for n, place in zip(order, moved, strict=True):

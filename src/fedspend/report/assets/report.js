@@ -30,7 +30,7 @@ for (const figure of document.querySelectorAll("figure")) {
       title.textContent = `round ${row[0]}`;
       const lines = row.slice(1).map((value, n) => {
         const line = document.createElement("div");
-        line.textContent = `${head[n + 1]}  ${value}`;
+        line.textContent = `${head[n + 1]}: ${value}`;
         return line;
       });
       tip.replaceChildren(title, ...lines);

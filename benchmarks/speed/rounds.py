@@ -1,0 +1,288 @@
+"""How fast a round is: three workloads beside pfl, fedjax, a plain torch loop and the matrix-multiply bound.
+
+    .venv/bin/python benchmarks/speed/rounds.py                                  # ours, the plain loop and the bound
+    .venv/bin/python benchmarks/speed/rounds.py --peers-python PEERS/bin/python  # with peers, from an environment of their own:
+    python -m venv PEERS && PEERS/bin/pip install --constraint constraints.txt 'pfl[pytorch]==0.6.0' fedjax==0.0.17 torch
+
+Every workload has clients of 640 examples that take 10 steps of batch 64: one pass. 90 clients take part in a round of the dense
+models, 8 in a round of the CNN (its cost is linear in clients, and 90 take over a minute). Updates are clipped to norm 1, except by
+fedjax, which has no clipping. Everything is pinned to one core; all contestants run one round each in turn, and medians of their CPU
+seconds are compared. Equal work means: the same number of steps and examples, and the same mean update up to float rounding.
+Then: the CNN with 2 workers against 1 (wall time, all cores), and the memory of 10,000 clients.
+"""
+
+from __future__ import annotations
+
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bounds import cnn_bound, dense_bound
+from torch import nn
+
+from fedspend.engines.base import LocalTraining
+from fedspend.engines.batches import step_batches, step_count
+from fedspend.engines.clientwise import ClientwiseEngine
+from fedspend.engines.local import make_engine
+from fedspend.mechanism import ClipAndSum
+from fedspend.models import build
+from fedspend.randomness import Randomness
+
+BATCH, STEPS, LR, CLIP = 64, 10, 0.1, 1.0
+TRAINING = LocalTraining(batch_size=BATCH, steps=STEPS)
+RANDOMNESS = Randomness(0)
+AGREEMENT = 1e-4  # of mean updates, relative to their largest entry
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    shape: tuple[int, ...]
+    widths: list[int]
+    cohort: int
+    clients: int = 100
+
+    def module(self) -> nn.Module:
+        options = {"hidden": self.widths[1:-1]} if self.name == "mlp" else {}
+        return build(self.name, input_shape=self.shape, classes=self.widths[-1], seed=0, **options)
+
+    def data(self) -> tuple[torch.Tensor, torch.Tensor, list[np.ndarray]]:
+        generator = np.random.default_rng(0)
+        rows = self.clients * STEPS * BATCH
+        features = generator.standard_normal((rows, *self.shape), dtype=np.float32)
+        labels = generator.integers(0, self.widths[-1], rows)
+        return torch.from_numpy(features), torch.from_numpy(labels), np.array_split(generator.permutation(rows), self.clients)
+
+
+WORKLOADS = {
+    "logistic": Workload("logistic", (784,), [784, 10], 90),
+    "mlp": Workload("mlp", (104,), [104, 64, 32, 2], 90),
+    "cnn": Workload("cnn", (1, 28, 28), [784, 10], 8),
+}
+
+
+class Contest:
+    """One workload with everybody who runs it: a function that does one round and returns its CPU seconds."""
+
+    def __init__(self, work: Workload, peers_python: str | None, folder: Path) -> None:
+        self.work, self.folder = work, folder
+        self.processes: list[subprocess.Popen[str]] = []
+        self.notes: dict[str, str] = {}
+        module = work.module()
+        self.start = nn.utils.parameters_to_vector(module.parameters()).detach()
+        self.cohort = np.arange(work.cohort)
+        terms = (module, *work.data(), TRAINING, RANDOMNESS)
+        ours, plain = make_engine("local", *terms, workers=1), make_engine("reference", *terms)
+        amount = (work.cohort, STEPS, BATCH)
+        bounds = cnn_bound(*amount) if work.name == "cnn" else dense_bound(work.widths, *amount)
+        self.runs: dict[str, Callable[[int], float]] = {"fedspend": self._engine(ours), "plain torch": self._engine(plain)}
+        for number, bound in enumerate(bounds):
+            self.runs[f"bound {number}"] = _timed(bound)
+        free = self._mean(ours, np.inf)
+        self.updates = {"plain torch": (self._mean(plain, CLIP), self._mean(ours, CLIP))}
+        steps = sum(step_count(len(terms[3][client]), TRAINING) for client in self.cohort)
+        for peer in ("pfl", "fedjax"):
+            if peers_python is None:
+                self.notes[peer] = "not installed, see --help"
+            elif not (peer == "fedjax" and work.name == "cnn"):
+                self._join(peer, peers_python, terms, steps, self.updates["plain torch"][1] if peer == "pfl" else free)
+
+    def _engine(self, engine: Any) -> Callable[[int], float]:
+        reduce = ClipAndSum(np.full(self.work.clients, CLIP))
+
+        def one_round(number: int) -> float:
+            began = time.process_time()
+            self.start + torch.from_numpy(engine.run(self.start, self.cohort, number, LR, reduce).total / len(self.cohort)).float()
+            return time.process_time() - began
+
+        return one_round
+
+    def _mean(self, engine: Any, clip: float) -> np.ndarray:
+        reduced = engine.run(self.start, self.cohort, 0, LR, ClipAndSum(np.full(self.work.clients, clip)))
+        assert not reduced.discarded.any()
+        return reduced.total / len(self.cohort)
+
+    def _join(self, peer: str, python: str, terms: Any, steps: int, expected: np.ndarray) -> None:
+        _, features, labels, shards, *_ = terms
+        if not (self.folder / "work.json").exists():
+            rows = [
+                shards[n][np.concatenate(step_batches(RANDOMNESS.generator("batches", 0, int(n)), len(shards[n]), TRAINING))]
+                for n in self.cohort
+            ]
+            np.save(self.folder / "features.npy", features.numpy()[np.stack(rows)])
+            np.save(self.folder / "labels.npy", labels.numpy()[np.stack(rows)])
+            np.save(self.folder / "start.npy", self.start.numpy())
+            settings = {"kind": self.work.name, "widths": self.work.widths, "batch": BATCH, "lr": LR, "clip": CLIP}
+            (self.folder / "work.json").write_text(json.dumps(settings))
+        script = str(Path(__file__).with_name("peers.py"))
+        log = (self.folder / f"{peer}.log").open("w")
+        process = subprocess.Popen(
+            [python, script, peer, str(self.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        self.processes.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        if not first.startswith("{"):
+            self.notes[peer] = f"did not start: {(self.folder / f'{peer}.log').read_text().strip().splitlines()[-1:]}"
+            return
+        done = json.loads(first)
+        assert done == {"steps": steps, "examples": steps * BATCH}, f"{peer} did {done}, not {steps} steps"
+        self.updates[peer] = (np.load(self.folder / "update.npy"), expected)
+        inlet, outlet = process.stdin, process.stdout
+
+        def one_round(number: int) -> float:
+            inlet.write(f"{number}\n")
+            inlet.flush()
+            return float(json.loads(outlet.readline())["seconds"])
+
+        self.runs[peer] = one_round
+
+    def measure(self, repeats: int) -> dict[str, Any]:
+        apart = {name: float(np.abs(a - b).max() / np.abs(b).max()) for name, (a, b) in self.updates.items()}
+        assert max(apart.values()) < AGREEMENT, f"mean updates disagree: {apart}"
+        seconds: dict[str, list[float]] = {name: [] for name in self.runs}
+        for number in range(repeats + 1):  # the first one warms up
+            for name, one_round in self.runs.items():
+                seconds[name].append(one_round(number + 1))
+        medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
+        bound = min(medians.pop(name) for name in list(medians) if name.startswith("bound"))
+        return {
+            "cpu_seconds": {**medians, "bound": bound},
+            "times_the_bound": {name: value / bound for name, value in medians.items()},
+            "fedspend_is_faster_by": {name: value / medians["fedspend"] for name, value in medians.items() if name != "fedspend"},
+            "updates_apart": apart,
+            "notes": self.notes,
+        }
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def _timed(work: Callable[[], None]) -> Callable[[int], float]:
+    def one_round(_: int) -> float:
+        began = time.process_time()
+        with torch.no_grad():
+            work()
+        return time.process_time() - began
+
+    return one_round
+
+
+def worker_scaling(repeats: int, cohort: int = 16) -> dict[str, Any]:
+    """Wall seconds of the CNN with one worker and with two, in turn."""
+    work = WORKLOADS["cnn"]
+    terms = (work.module(), *work.data(), TRAINING, RANDOMNESS)
+    start = nn.utils.parameters_to_vector(terms[0].parameters()).detach()
+    engines = {count: ClientwiseEngine(*terms, workers=count) for count in (1, 2)}
+    reduce = ClipAndSum(np.full(work.clients, CLIP))
+    seconds: dict[int, list[float]] = {count: [] for count in engines}
+    totals = {}
+    for number in range(repeats):
+        for count, engine in engines.items():
+            if number == 0:
+                engine.run(start, np.arange(2 * count), 0, LR, reduce)
+            began = time.perf_counter()
+            totals[count] = engine.run(start, np.arange(cohort), 1, LR, reduce).total
+            seconds[count].append(time.perf_counter() - began)
+    for engine in engines.values():
+        engine.close()
+    assert np.array_equal(totals[1], totals[2]), "the number of workers changed the result"
+    return {"wall_seconds": seconds, "ratio_of_best": min(seconds[1]) / min(seconds[2])}
+
+
+def memory() -> dict[str, float]:
+    """MiB beyond libraries and data for rounds with 10,000 clients of a 60,000 x 784 data set."""
+    script = """
+import resource, sys, numpy as np, torch
+from fedspend.engines.base import LocalTraining
+from fedspend.engines.local import make_engine
+from fedspend.mechanism import ClipAndSum
+from fedspend.models import build
+from fedspend.randomness import Randomness
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+torch.set_num_threads(1)
+before = peak()
+features, labels = torch.rand(60_000, 1, 28, 28), torch.randint(0, 10, (60_000,))
+module = build(sys.argv[1], input_shape=(1, 28, 28), classes=10, seed=0)
+shards = np.array_split(np.random.default_rng(0).permutation(60_000), 10_000)
+training = LocalTraining(batch_size=64, steps=int(sys.argv[3]))
+engine = make_engine("local", module, features, labels, shards, training, Randomness(0), workers=1)
+start = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+engine.run(start, np.arange(int(sys.argv[2])), 1, 0.1, ClipAndSum(np.ones(10_000)))
+print(peak() - before - features.numel() * 4 / 2**20)
+"""
+    found = {}
+    for name, cohort, steps in (("logistic", 9_000, 10), ("cnn", 400, 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", script, name, str(cohort), str(steps)], capture_output=True, text=True, check=True
+        )
+        found[name] = float(done.stdout)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers-python", help="interpreter of an environment with pfl and fedjax")
+    parser.add_argument("--only", choices=[*WORKLOADS, "workers", "memory"], action="append", help="default: everything")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    chosen = args.only or [*WORKLOADS, "workers", "memory"]
+    torch.set_num_threads(1)
+    result: dict[str, Any] = {}
+    cores = os.sched_getaffinity(0)
+    for name in [name for name in chosen if name in WORKLOADS]:
+        os.sched_setaffinity(0, {max(cores)})
+        with tempfile.TemporaryDirectory() as folder:
+            contest = Contest(WORKLOADS[name], args.peers_python, Path(folder))
+            try:
+                result[name] = contest.measure(args.repeats if name != "cnn" else min(args.repeats, 3))
+            finally:
+                contest.close()
+        os.sched_setaffinity(0, cores)
+        if not args.json:
+            _print_workload(name, result[name])
+    if "workers" in chosen:
+        result["workers"] = worker_scaling(min(args.repeats, 3))
+        if not args.json:
+            print(f"cnn, 2 workers are {result['workers']['ratio_of_best']:.2f} times as fast as 1 (same bits)")
+    if "memory" in chosen:
+        result["memory_mib_beyond_data"] = memory()
+        if not args.json:
+            print(
+                "10,000 clients, MiB beyond the data:",
+                {name: round(size) for name, size in result["memory_mib_beyond_data"].items()},
+            )
+    if args.json:
+        print(json.dumps(result))
+
+
+def _print_workload(name: str, found: dict[str, Any]) -> None:
+    print(f"{name:12} {'CPU s a round':>14} {'x bound':>9} {'fedspend is faster by':>22}")
+    for who, seconds in found["cpu_seconds"].items():
+        times, faster = found["times_the_bound"].get(who, 1.0), found["fedspend_is_faster_by"].get(who)
+        print(f"  {who:10} {seconds:14.4f} {times:9.2f} {'' if faster is None else format(faster, '22.1f')}")
+    for who, note in found["notes"].items():
+        print(f"  {who:10} {note}")
+
+
+if __name__ == "__main__":
+    main()

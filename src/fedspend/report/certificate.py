@@ -1,0 +1,98 @@
+"""What the certificate of a run says: its verdict, the checks behind it, and what each kind of observer could learn.
+
+A certificate that is missing, or that belongs to another plan, never reads as a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedspend.report.markup import Content, Markup, element, join
+from fedspend.report.pieces import MOST_BUDGETS, figure, table
+from fedspend.report.run_data import RunData, number
+
+
+def judge(run: RunData) -> tuple[str, str]:
+    """PASS, FAIL or NONE, and a sentence."""
+    found = run.certificate
+    if run.plan is None:
+        return "NONE", "There is no plan to verify: this method promises nothing."
+    if found is None:
+        return "NONE", "There is no certificate.json in this run: nothing has checked its plan. Run fedspend verify on plan.json."
+    if found.get("plan_hash") != run.plan.hash:
+        return "FAIL", "The certificate belongs to another plan. Run fedspend verify on plan.json."
+    if found.get("ok") is not True:
+        return "FAIL", "The plan does not keep its promise; see the failures."
+    return "PASS", "An independent accountant reproduced every claim and found it within its budget."
+
+
+def margin(run: RunData) -> str | None:
+    value = number((run.certificate or {}).get("worst_margin"))
+    return None if value is None else f"worst margin {100 * value:.2f}%"
+
+
+def certificate(run: RunData) -> Markup:
+    verdict, sentence = judge(run)
+    found = run.certificate or {}
+    head = element("p", element("strong", verdict, class_=f"verdict {verdict.lower()}"), " ", sentence, class_="judgement")
+    if run.certificate is None or run.plan is None:
+        return head
+    rows = []
+    for check in objects(found.get("checks")):
+        by = "" if check.get("accountant") == "none" else f", by {check.get('accountant')}"
+        rows.append(
+            (
+                [str(check.get("name")), element("span", f"{check.get('meaning')}{by}", class_="note")],
+                figure(number(check.get("worst"))),
+                "pass" if check.get("passed") is True else element("b", "FAIL", class_="fail"),
+            )
+        )
+    looked, whole = number(found.get("pld_schedules")) or 0, number(found.get("schedules")) or 0
+    how = f"over {looked:,.0f} of {whole:,.0f} distinct schedules"
+    text = f"{(margin(run) or 'no margin').capitalize()}: the smallest 1 − PLD epsilon / budget, {how}. Plan {run.plan.hash[7:19]}."
+    failures = found.get("failures")
+    listed = [element("li", str(one)) for one in failures] if isinstance(failures, list) else []
+    return join(
+        head,
+        element("p", text, class_="note"),
+        element("ul", listed, class_="failures") if listed else None,
+        table(("check", "worst", "result"), rows, class_="checks"),
+    )
+
+
+def observers(run: RunData) -> Markup:
+    """Epsilon against each kind of observer; only the first line is a promise."""
+    if run.plan is None:
+        text = "No noise was added: whoever sees the models may learn from them whatever they hold about a client."
+        return element("p", text, class_="note")
+    found = objects((run.certificate or {}).get("observers"))
+    if not found:
+        return element("p", "The certificate lists no observers.", class_="note")
+    budgets = [pair[0] for pair in pairs(found[0])]
+    by_budget = 0 < len(budgets) <= MOST_BUDGETS
+    heads = [f"budget {budget:.4g}" for budget in budgets] if by_budget else ["smallest", "median", "largest"]
+    central = run.settings.get("privacy.noise") == "central"
+    rows: list[Sequence[Content]] = []
+    for n, one in enumerate(found):
+        values = [pair[1] for pair in pairs(one)] if by_budget else [number(one.get(key)) for key in heads]
+        who, assumption = str(one.get("name")), str(one.get("assumption"))
+        applies = not (central and assumption.startswith("distributed noise"))
+        name = element("b", "promised: " + who) if n == 0 else who if applies else element("span", who, class_="faint")
+        note = None if applies else " (not this run: its noise is central)"
+        cell = [name, element("span", assumption, note, class_="note")]
+        rows.append([cell, *(element("span", figure(value), class_=None if applies else "faint") for value in values)])
+    text = "Only the first line is what the plan promises. The others say what is lost when its assumption fails."
+    return join(table(("epsilon against", *heads), rows, class_="observers"), element("p", text, class_="note"))
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def pairs(observer: dict[str, Any]) -> list[tuple[float, float | None]]:
+    """The (budget, epsilon) pairs of an observer."""
+    listed = observer.get("by_budget")
+    listed = listed if isinstance(listed, list) else []
+    whole = [(number(one[0]), number(one[1])) for one in listed if isinstance(one, list) and len(one) == 2]
+    return [(budget, epsilon) for budget, epsilon in whole if budget is not None]

@@ -1,0 +1,27 @@
+"""The same numbers as `metrics.jsonl`, for TensorBoard. Written to the run directory, and only if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedspend.errors import InvalidInput
+
+
+def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
+    """A function that logs one round's record."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InvalidInput("tensorboard = true needs the package tensorboard: pip install 'fedspend[tensorboard]'") from None
+    writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(record: dict[str, Any]) -> None:
+        flat = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "round"}
+        flat |= {f"epsilon/{group}": value for group, value in record["epsilon"].items()}
+        for name, value in flat.items():
+            writer.add_scalar(name, value, record["round"])
+        writer.flush()
+
+    return log
