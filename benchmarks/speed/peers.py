@@ -4,7 +4,7 @@
 
 FOLDER holds what `rounds.py` wrote: `work.json`, `features.npy` (clients, examples, ...) in the order of the batches, `labels.npy`
 and `start.npy`, the flat parameters. The first round is a warm-up that leaves the mean update in `update.npy`. Then every line on
-standard input is one more round, answered by its CPU seconds. Batches come in memory and in order: in the peer's favour.
+standard input is one more round, answered by its CPU seconds. Each client's data lies together in memory.
 """
 
 from __future__ import annotations
@@ -156,13 +156,13 @@ def fedjax(work: Work) -> Iterator[np.ndarray]:
         fj.ShuffleRepeatBatchHParams(batch_size=work.batch, num_epochs=1),
     )
     keys = jax.random.split(jax.random.PRNGKey(0), len(work.labels))
-    clients = [
-        (b"%d" % n, Ordered({"x": x, "y": y}), keys[n]) for n, (x, y) in enumerate(zip(work.features, work.labels, strict=True))
-    ]
     state = algorithm.init(params)
+    kind = Ordered  # for the first round, whose update is compared; after that fedjax shuffles by itself
     while True:
-        work.steps_done = work.examples_done = 0
+        data = enumerate(zip(work.features, work.labels, strict=True))
+        clients = [(b"%d" % n, kind({"x": x, "y": y}), keys[n]) for n, (x, y) in data]
         state, _ = algorithm.apply(state, clients)
+        kind = fj.ClientDataset
         yield np.concatenate([np.asarray(piece).reshape(-1) for pair in state.params for piece in pair])
 
 

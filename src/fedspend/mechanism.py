@@ -53,7 +53,8 @@ class ClipAndSum:
             over = norm > bound
             # `where` keeps a zero update from dividing by zero and an infinite bound from making 0 * inf
             scale = torch.where(over, bound * _ROUNDING / torch.where(over, norm, torch.ones_like(norm)), torch.ones_like(norm))
-            total[start : start + size] = torch.mv(piece.double().t(), scale)
+            for update, factor in zip(piece, scale.tolist(), strict=True):
+                total[start : start + size].add_(update, alpha=factor)  # computed in float64, without a copy
             clipped |= over
             start += size
         summed = total.numpy()

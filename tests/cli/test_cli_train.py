@@ -124,6 +124,7 @@ def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
     assert "--resume" in said.splitlines()[-1]
     done = len((folder / "metrics.jsonl").read_text().splitlines())
     assert 1 <= done < 400
+    assert (folder / "report.html").exists()
     assert main(["train", config, "-o", str(folder), "--set", "train.rounds=400", "--resume", "--quiet"]) == 0
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 400
 

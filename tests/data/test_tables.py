@@ -43,6 +43,16 @@ def test_a_second_file_holds_the_test_rows(csv, tmp_path):
     assert len(data.labels) == 3
 
 
+def test_usual_names_need_not_be_given_and_are_never_features(csv):
+    usual = CSV.replace("hospital", "client").replace("part", "split")
+    given, found = csv(), csv(usual, client="client", split="split")
+    np.testing.assert_array_equal(found.features, given.features)
+    assert found.client_of is not None
+    plain = csv("age,label\n1,0\n2,1\n", client="client", split="split", validation=0.5)
+    assert plain.client_of is None
+    assert plain.features.shape == (1, 1)
+
+
 def test_labels_may_be_words_from_a_stated_list(csv):
     data = csv("x,label\n1,sick\n2,well\n3,sick\n4,well\n", classes=["well", "sick"], client=None, split=None, validation=0.5)
     assert sorted([*data.labels, *data.test_labels]) == [0, 0, 1, 1]
@@ -100,10 +110,10 @@ def test_bad_csv_names_the_line(csv, content, options, message):
 
 ARRAYS = {
     "features": np.arange(8, dtype=np.uint8).reshape(4, 2),
-    "labels": np.array([0, 1, 0, 1]),
+    "label": np.array([0, 1, 0, 1]),
     "site": np.array(["a", "a", "b", "b"]),
     "test_features": np.array([[0, 7]]),
-    "test_labels": np.array([1]),
+    "test_label": np.array([1]),
 }
 
 
@@ -124,19 +134,19 @@ def test_arrays_are_read_and_scaled(npz):
     assert data.test_features.tolist() == [[0, 1]]
     assert data.client_of is not None
     assert data.client_of.tolist() == ["a", "a", "b", "b"]
-    held = npz({"test_features": None, "test_labels": None}, validation=0.5, client=None)
+    held = npz({"test_features": None, "test_label": None}, validation=0.5, client=None)
     assert (len(held.labels), len(held.test_labels), held.client_of) == (2, 2, None)
 
 
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({"labels": None}, {}, "unknown array in .*data.npz: 'labels'"),
-        ({"test_labels": None}, {}, "unknown array in .*data.npz: 'test_labels'"),
+        ({"label": None}, {}, "unknown array in .*data.npz: 'label'"),
+        ({"test_label": None}, {}, "unknown array in .*data.npz: 'test_label'"),
         ({}, {"client": "sites"}, "did you mean 'site'"),
         ({"features": np.array([["x"], ["y"], ["z"], ["w"]])}, {}, "data.npz: features must be numbers"),
         ({"features": np.array([object()] * 4)}, {}, "not an npz file of plain arrays"),
-        ({"labels": np.array([0, 1, 2, 0])}, {}, r"labels\[2\] is 2"),
+        ({"label": np.array([0, 1, 2, 0])}, {}, r"labels\[2\] is 2"),
         ({}, {"classes": None}, "classes is missing"),
         ({}, {"classes": ["a", "b"]}, "classes must be a number for an npz file"),
         ({"test_features": None}, {}, "there are no test rows"),

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.training import train
 
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
-    with stop_after_round() as stopping, reporter(args) as show:
+    with stop_after_round() as stopping, reporter(args) as show, report_when_stopped(folder):
 
         def on_round(record: dict[str, Any], rounds: int) -> None:
             show(record, rounds)
@@ -62,6 +62,18 @@ def run(args: argparse.Namespace) -> int:
     write_report([folder], folder / "report.html")
     summarise(args, result, folder)
     return 0
+
+
+@contextmanager
+def report_when_stopped(folder: Path) -> Iterator[None]:
+    """A run that was stopped on purpose leaves a report of what there is."""
+    from fedspend.report.html import write_report
+
+    try:
+        yield
+    except Stopped:
+        write_report([folder], folder / "report.html")
+        raise
 
 
 @contextmanager

@@ -7,7 +7,7 @@ number of classes and the list of labels, which you state too. Text, missing val
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fedspend.errors import InvalidInput, whole_number
 
 Classes = int | Sequence[str]
 
+CLIENT, SPLIT = "client", "split"
 _NUMBER = "a number (turn text into 0/1 columns first)"
 
 
@@ -31,19 +32,21 @@ def read_csv(
     *,
     classes: Classes | None = None,
     label: str = "label",
-    client: str | None = None,
-    split: str | None = None,
+    client: str | None = CLIENT,
+    split: str | None = SPLIT,
     test_path: str | Path | None = None,
     features: Sequence[str] | None = None,
     bounds: Bounds | None = None,
 ) -> Rows:
     """`classes` is how many there are, or the list of the label column's values. Test rows come from `test_path`, from a `split`
     column that says train or test, or not at all. `features` names the columns to use; the default is every other column.
+    Columns called client and split serve as such where they exist; under another name they must be there.
     """
-    if test_path is not None and split is not None:
-        raise InvalidInput("give either test_path or split, not both")
     known = _classes(classes)
     table = read_table(path)
+    client, split = _present(client, CLIENT, table.header), _present(split, SPLIT, table.header)
+    if test_path is not None and split is not None:
+        raise InvalidInput(f"test rows come from {test_path} and from column {split!r}; give either test_path or split")
     special = [column for column in (label, client, split) if column is not None]
     if len(set(special)) < len(special):
         raise InvalidInput(f"label, client and split must be different columns, got {', '.join(special)}")
@@ -67,13 +70,14 @@ def read_csv(
 
 
 def read_npz(
-    path: str | Path, *, classes: int | None = None, label: str = "labels", client: str | None = None, bounds: Bounds | None = None
+    path: str | Path, *, classes: int | None = None, label: str = "label", client: str | None = CLIENT, bounds: Bounds | None = None
 ) -> Rows:
-    """Arrays `features`, the `label` array, and optionally `test_features` with `test_` + label, and the `client` array."""
+    """Arrays features and label, and where they exist client (one per row), test_features and test_label."""
     known = _classes(classes)
     if not isinstance(known, int):
         raise InvalidInput("classes must be a number for an npz file, whose labels are whole numbers from 0")
     arrays = _read_npz(Path(path))
+    client = _present(client, CLIENT, arrays)
     wanted = ["features", label] + ([client] if client is not None else [])
     for key in wanted:
         choose(f"array in {path}:", key, sorted(arrays))
@@ -102,6 +106,11 @@ def _classes(classes: Classes | None) -> int | tuple[str, ...]:
     if len(set(names)) < max(2, len(names)):
         raise InvalidInput(f"classes must be a list of at least two different labels, got {list(classes)}")
     return names
+
+
+def _present(name: str | None, usual: str, there: Iterable[str]) -> str | None:
+    """A column under its usual name may be missing; one that was asked for by another name may not."""
+    return None if name == usual and usual not in there else name
 
 
 def _bounds_by_column(bounds: Bounds | None, used: Sequence[str]) -> dict[str, tuple[float, float]]:

@@ -33,7 +33,7 @@ _FLAT = 1e-3  # keeps an image of one colour at zero instead of dividing by noth
 def features(name: str, images: Features) -> Features:
     """The features `name` of images (n, channels, height, width): (n, 449) float32.
 
-    `gabor`: the energy of 16 Gabor filters, averaged over a 5x5 grid and square-rooted, and a 7x7 thumbnail; channels are averaged first. Energies
+    `gabor`: the energy of 16 Gabor filters, averaged over a 5x5 grid, and a 7x7 thumbnail; channels are averaged first. Energies
     and thumbnail are each brought to mean 0 and variance 1 within the image.
     """
     choose("features", name, NAMES)
@@ -79,7 +79,7 @@ def _gabor(images: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
     if images.shape[2:] != (SIDE, SIDE):
         images = functional.interpolate(images, (SIDE, SIDE), mode="bilinear", antialias=True)
     even, odd = functional.conv2d(images, kernels, padding=KERNEL // 2).chunk(2, dim=1)
-    energy = functional.adaptive_avg_pool2d(torch.sqrt(even**2 + odd**2), POOL).flatten(1).sqrt()
+    energy = functional.adaptive_avg_pool2d(torch.sqrt(even**2 + odd**2), POOL).flatten(1)
     thumbnail = functional.adaptive_avg_pool2d(images, THUMBNAIL).flatten(1)
     return torch.cat([_standardised(energy), _standardised(thumbnail)], dim=1)
 

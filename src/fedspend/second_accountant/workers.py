@@ -50,8 +50,12 @@ def pld_epsilons(schedules: Sequence[Runs], delta: float, progress: Callable[[in
     try:
         with ThreadPoolExecutor(WORKERS) as pool:
             asked = [pool.submit(ask, runs) for runs in schedules]
-            for done, _ in enumerate(as_completed(asked), start=1):
-                progress(done, len(schedules))
+            try:
+                for done, _ in enumerate(as_completed(asked), start=1):
+                    progress(done, len(schedules))
+            except BaseException:  # Ctrl-C: the answers that were not begun are not wanted any more
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             return [one.result() for one in asked]
     finally:
         while not idle.empty():
