@@ -393,3 +393,39 @@ def test_tensorboard_gets_the_same_numbers(tiny, tmp_path):
     logged = [event.value for event in events.Scalars("accuracy")]
     np.testing.assert_allclose(logged, [line["accuracy"] for line in result.metrics], rtol=1e-6)
     assert events.Scalars("epsilon/4")[-1].value == pytest.approx(4, rel=1e-5)
+
+
+def test_your_own_csv_with_budgets_by_client_id(tmp_path):
+    generator = np.random.default_rng(0)
+    rows = ["hospital,age,pressure,ill"]
+    for n in range(90):
+        age, pressure = generator.integers(20, 90), generator.integers(80, 180)
+        rows.append(f"{['north', 'south', 'east'][n % 3]},{age},{pressure},{int(age > 55)}")
+    (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "test.csv").write_text("\n".join([rows[0], *rows[1:31]]) + "\n")
+    (tmp_path / "budgets.csv").write_text("client,epsilon\nsouth,8\neast,4\nnorth,2\n")
+    sections = {
+        "data": {
+            "name": "csv",
+            "path": str(tmp_path / "patients.csv"),
+            "test_path": str(tmp_path / "test.csv"),
+            "label": "ill",
+            "client": "hospital",
+            "classes": 2,
+            "bounds": [0, 200],
+            "partition": "natural",
+        },
+        "model": {"name": "logistic"},
+        "privacy": {"budgets": str(tmp_path / "budgets.csv"), "delta": 1e-2, "rate": 1.0},
+        "method": {"name": "idp-fedavg"},
+        "train": {"rounds": 2, "local_epochs": 1, "batch_size": 8, "lr": 0.5},
+    }
+    setup = from_config(config_of(sections))
+    assert setup.federation.clients == ("south", "east", "north") == setup.plan.clients
+    assert setup.randomness.source == "os"
+    ages = setup.federation.dataset.features[setup.federation.shards[2], 0] * 200
+    assert ages[0] == pytest.approx(float(rows[1].split(",")[1]), abs=1e-3), "north's rows went to north"
+    assert len(run(setup, None).metrics) == 2
+    (tmp_path / "budgets.csv").write_text("client,epsilon\nsouth,8\neast,4\nwest,2\n")
+    with pytest.raises(InvalidInput, match="'west' has a budget but no rows"):
+        from_config(config_of(sections))

@@ -44,11 +44,12 @@ from fedspend.mechanism import ClipAndSum
 from fedspend.models import build
 from fedspend.randomness import Randomness
 
-STEPS, LR, CLIP = 10, 0.1, 1.0
+STEPS, CLIP = 10, 1.0
 RANDOMNESS = Randomness(0)
-# How far mean updates may be apart, relative to their norm. Float rounding alone gives 2e-6; where it decides which pixel of a pool is the
-# largest, the gradient jumps, and a few such pixels are 1e-3 of the CNN's update.
-AGREEMENT = {"logistic": 1e-4, "mlp": 1e-4, "cnn": 1e-2}
+# How far mean updates may be apart, relative to their norm. Rounding alone gives about 2e-6. In the CNN it also decides, now and then,
+# which pixel of a pool is the largest; at a rate of 0.1 one such flip grows to a tenth of a client's update within 10 steps (none does
+# with smooth layers), so the CNN is compared at 0.01, where flips do not grow.
+AGREEMENT = {"logistic": 1e-4, "mlp": 1e-4, "cnn": 2e-3}
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Workload:
     shape: tuple[int, ...]
     widths: list[int]
     cohort: int
+    lr: float = 0.1
     clients: int = 100
 
     def module(self) -> nn.Module:
@@ -74,7 +76,7 @@ class Workload:
 WORKLOADS = {
     "logistic": Workload("logistic", (784,), [784, 10], 90),
     "mlp": Workload("mlp", (104,), [104, 64, 32, 2], 90),
-    "cnn": Workload("cnn", (1, 28, 28), [784, 10], 8),
+    "cnn": Workload("cnn", (1, 28, 28), [784, 10], 8, lr=0.01),
 }
 
 
@@ -110,13 +112,18 @@ class Contest:
 
         def one_round(number: int) -> float:
             began = time.process_time()
-            self.start + torch.from_numpy(engine.run(self.start, self.cohort, number, LR, reduce).total / len(self.cohort)).float()
+            (
+                self.start
+                + torch.from_numpy(
+                    engine.run(self.start, self.cohort, number, self.work.lr, reduce).total / len(self.cohort)
+                ).float()
+            )
             return time.process_time() - began
 
         return one_round
 
     def _mean(self, engine: Any, clip: float) -> np.ndarray:
-        reduced = engine.run(self.start, self.cohort, 0, LR, ClipAndSum(np.full(self.work.clients, clip)))
+        reduced = engine.run(self.start, self.cohort, 0, self.work.lr, ClipAndSum(np.full(self.work.clients, clip)))
         assert not reduced.discarded.any()
         return reduced.total / len(self.cohort)
 
@@ -130,7 +137,7 @@ class Contest:
             np.save(self.folder / "features.npy", features.numpy()[np.stack(rows)])
             np.save(self.folder / "labels.npy", labels.numpy()[np.stack(rows)])
             np.save(self.folder / "start.npy", self.start.numpy())
-            settings = {"kind": self.work.name, "widths": self.work.widths, "batch": self.batch, "lr": LR, "clip": CLIP}
+            settings = {"kind": self.work.name, "widths": self.work.widths, "batch": self.batch, "lr": self.work.lr, "clip": CLIP}
             (self.folder / "work.json").write_text(json.dumps(settings))
         script = str(Path(__file__).with_name("peers.py"))
         log = (self.folder / f"{peer}.log").open("w")
@@ -201,9 +208,9 @@ def worker_scaling(repeats: int, batch: int, cohort: int = 32) -> dict[str, Any]
     for number in range(repeats):
         for count, engine in engines.items():
             if number == 0:
-                engine.run(start, np.arange(2 * count), 0, LR, reduce)
+                engine.run(start, np.arange(2 * count), 0, work.lr, reduce)
             began = time.perf_counter()
-            totals[count] = engine.run(start, np.arange(cohort), 1, LR, reduce).total
+            totals[count] = engine.run(start, np.arange(cohort), 1, work.lr, reduce).total
             seconds[count].append(time.perf_counter() - began)
     for engine in engines.values():
         engine.close()

@@ -78,7 +78,7 @@ def compare(
         raise InvalidInput(f"methods must be different ones of {', '.join(METHODS)}; got {', '.join(methods) or 'none'}")
     settings = load_config(config, overrides)
     if settings.get("privacy.randomness") == "os":
-        raise InvalidInput("compare runs seeded simulations only, since every run on private data spends budget; drop randomness = 'os'")
+        raise InvalidInput("compare runs seeded simulations only: every run on private data spends budget; drop randomness = 'os'")
     first = int(settings.get("train.seed"))
     jobs = [(name, first + k) for name in methods for k in range(seeds)]
     curves: dict[tuple[str, int], list[float]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,11 @@ from fedspend.planning import Plan, plan
 from fedspend.randomness import Randomness
 from fedspend.rounds import Server, Training
 
+_DATA_OPTIONS = {
+    "synthetic": ("examples", "features", "classes"),
+    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes"),
+    "npz": ("path", "label", "client", "bounds", "classes"),
+}
 METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip")
 
 
@@ -116,9 +121,7 @@ def _plan(config: Config, method: str) -> tuple[Plan, tuple[str, ...] | None]:
 
 def _federation(config: Config, made: Plan | None, seed: int) -> Federation:
     name = _needed(config, "data.name")
-    own = ("path", "test_path", "label", "client", "bounds") if name in ("csv", "npz") else ()
-    made_up = ("examples", "features", "classes") if name == "synthetic" else ()
-    options = {key: config.get(f"data.{key}") for key in (*own, *made_up) if config.get(f"data.{key}") is not None}
+    options = {key: config.get(f"data.{key}") for key in _DATA_OPTIONS.get(name, ()) if config.get(f"data.{key}") is not None}
     dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
     if config.get("model.features") != "none":
         dataset = cached_features(config.get("model.features"), dataset)
@@ -131,17 +134,23 @@ def _federation(config: Config, made: Plan | None, seed: int) -> Federation:
         shards=config.get("data.shards"),
         seed=seed,
     )
-    if made is not None:
-        fit_clients(made, federation)
-    return federation
+    named = config.given("privacy.budgets") and config.get("data.partition") == "natural"
+    return federation if made is None else aligned(federation, made, named)
 
 
-def fit_clients(made: Plan, federation: Federation) -> None:
-    """The plan must be for as many clients as there are, and for the same ones where both name them."""
+def aligned(federation: Federation, made: Plan, named: bool) -> Federation:
+    """The federation with the plan's clients in the plan's order: matched by id where both name them, else by position."""
     if len(made.clients) != len(federation.clients):
         raise InvalidInput(
             f"the plan is for {len(made.clients)} clients, but the data has {len(federation.clients)}; make them agree"
         )
+    if not named:
+        return federation
+    shard_of = dict(zip(federation.clients, federation.shards, strict=True))
+    missing = [client for client in made.clients if client not in shard_of]
+    if missing:
+        raise InvalidInput(f"client {missing[0]!r} has a budget but no rows in the data; the ids must be the same in both files")
+    return replace(federation, clients=made.clients, shards=tuple(shard_of[client] for client in made.clients))
 
 
 def make_method(name: str, made: Plan | None, config: Config, clients: int) -> Method:
