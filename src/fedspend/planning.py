@@ -236,6 +236,12 @@ def check_client_ids(clients: Sequence[str]) -> None:
         raise InvalidInput(f"client id {twice!r} appears twice; every client needs its own")
 
 
+def check_size(rounds: int, schedules: int) -> None:
+    """A slip of the finger should not fill the memory."""
+    if rounds * schedules > MAX_CELLS:
+        raise InvalidInput(f"{rounds} rounds of {schedules} distinct schedules are more than a plan can hold; use fewer rounds")
+
+
 def plan(
     epsilons: Any,
     *,
@@ -271,6 +277,7 @@ def plan(
         raise InvalidInput(f"there must be one budget per client: got {budget.size} for {len(ids)} clients")
     check_client_ids(ids)
     terms = policies.Terms(check_delta(delta), check_rate("rate", rate), whole_number("rounds", rounds, 1), ORDERS)
+    check_size(terms.rounds, 1)
     clip = finite_number("clip", clip)
     if not clip > 0:
         raise InvalidInput(f"clip must be positive, got {clip!r}")
@@ -297,10 +304,7 @@ def plan(
     if first.size > MAX_EXACT_SCHEDULES:
         target, rounding = _rounded_down(budget), BUDGET_ROUNDING
         first, of_client = _distinct(target, saving, switch)
-    if terms.rounds * first.size > MAX_CELLS:
-        raise InvalidInput(
-            f"{terms.rounds} rounds of {first.size} distinct schedules are more than a plan can hold; use fewer rounds"
-        )
+    check_size(terms.rounds, first.size)
     spending = policies.spend(chosen, terms, target[first], saving[first], switch[first].astype(np.int64), shares, progress)
     if accountant == "pld":
         from fedspend.accounting.pld import fit

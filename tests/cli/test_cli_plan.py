@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -209,15 +210,31 @@ def test_unwritable_outputs(refused, tmp_path):
         assert name in refused(*SMALL, flag, tmp_path / name)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="permissions do not bind the superuser")
-def test_permissions(refused, tmp_path):
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o500)
-    refused(*SMALL, "-o", locked / "plan.json")
-    secret = tmp_path / "secret.csv"
-    secret.write_text("client,epsilon\na,1\n")
-    secret.chmod(0)
-    assert "Permission denied" in refused("plan", "--budgets", secret, *SMALL[3:])
+@pytest.fixture
+def ordinary_user(run):
+    """Permissions do not bind the superuser: be somebody else for a while."""
+    run(*SMALL)  # everything that will be imported is imported while its files can be read
+    superuser = os.geteuid() == 0
+    if superuser:
+        os.seteuid(65534)
+    yield
+    if superuser:
+        os.seteuid(0)
+
+
+@pytest.mark.usefixtures("ordinary_user")
+def test_permissions(run):
+    with tempfile.TemporaryDirectory() as folder:
+        locked, secret = Path(folder) / "locked", Path(folder) / "secret.csv"
+        locked.mkdir(mode=0o500)
+        secret.write_text("client,epsilon\na,1\n")
+        secret.chmod(0)
+        for argv in ([*SMALL, "-o", locked / "plan.json"], ["plan", "--budgets", secret, *SMALL[3:]]):
+            outcome = run(*argv)
+            assert outcome.code == 2
+            assert "Permission denied" in outcome.err
+            assert len(outcome.err.splitlines()) == 1
+        assert not list(locked.iterdir())
 
 
 def test_a_full_disk_is_one_line(refused, monkeypatch, tmp_path):

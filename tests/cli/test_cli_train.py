@@ -162,6 +162,7 @@ def test_compare_refuses(config, capsys, arguments, names):
 
 
 def test_data_list_and_get(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path))
     monkeypatch.delenv("FEDSPEND_DATA", raising=False)
     assert main(["data", "list", "--json"]) == 0

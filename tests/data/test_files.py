@@ -29,7 +29,7 @@ def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
         "more data": (content + b"\0", "25 bytes of data"),
         "no rows": (content[:4] + bytes(4) + content[8:16], "holds no data"),
         "huge count": (content[:4] + b"\xff" * 12 + content[16:], "24 bytes of data where shape"),
-        "cut gzip": (gzip.compress(content)[:-9], "damaged gzip file"),
+        "cut gzip": (gzip.compress(content, mtime=0)[:-9], "damaged gzip file"),
         "damaged gzip": (b"\x1f\x8b" + bytes(30), "damaged gzip file"),
     }
 
