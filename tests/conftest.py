@@ -1,8 +1,15 @@
 """Shared small runs: synthetic data, logistic regression, a handful of clients and rounds."""
 
 import copy
+import os
 
 import pytest
+from hypothesis import settings
+
+# On a contributor's machine properties meet new examples every time; in CI the same ones, so that a landing is repeatable.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("here", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 TINY = {
     "data": {

@@ -246,13 +246,14 @@ def _busy_elsewhere() -> float:
 def memory() -> dict[str, float]:
     """MiB beyond libraries and data for rounds with 10,000 clients of a 60,000 x 784 data set."""
     script = """
-import resource, sys, numpy as np, torch
+import sys, numpy as np, torch
 from fedspend.engines.base import LocalTraining
 from fedspend.engines.local import make_engine
 from fedspend.mechanism import ClipAndSum
 from fedspend.models import build
 from fedspend.randomness import Randomness
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak():  # not ru_maxrss, which starts at the parent's
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
 torch.set_num_threads(1)
 before = peak()
 features, labels = torch.rand(60_000, 1, 28, 28), torch.randint(0, 10, (60_000,))

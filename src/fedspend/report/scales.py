@@ -73,6 +73,7 @@ def nice_step(rough: float) -> float:
     >>> nice_step(0.07), nice_step(3), nice_step(0.21)
     (0.1, 5.0, 0.25)
     """
+    rough = max(rough, 1e-300)  # a range of denormal numbers may have underflowed to nothing
     power = 10.0 ** math.floor(math.log10(rough))
     return next((m * power for m in (1.0, 2.0, 2.5, 5.0) if m * power >= rough * (1 - 1e-9)), 10.0 * power)
 
