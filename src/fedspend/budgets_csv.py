@@ -6,9 +6,7 @@ with one line that names the file and the line. A hundred thousand lines take a 
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 
 from fedspend.arrays import BoolArray, FloatArray
 from fedspend.budgets import Population, can_be_number, check_count
+from fedspend.csv_rows import read_table
 from fedspend.errors import InvalidInput
 
 COLUMNS = ("client", "epsilon", "saving_rate", "transition", "group")
@@ -24,34 +23,10 @@ COLUMNS = ("client", "epsilon", "saving_rate", "transition", "group")
 
 def read_budgets_csv(path: str | Path) -> Population:
     """Read `client,epsilon[,saving_rate][,transition][,group]`, one line per client, UTF-8."""
-    name, raw = str(path), Path(path).read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InvalidInput(f"{name}:{line}: not UTF-8 text; save the file as CSV in UTF-8") from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    try:
-        for row in reader:
-            if row:  # a blank line
-                rows.append(row)
-                lines.append(reader.line_num)
-    except csv.Error as error:
-        raise InvalidInput(f"{name}:{reader.line_num}: not valid CSV: {error}") from None
-    if not rows:
-        raise InvalidInput(f"{name}: the file is empty; the first line must be 'client,epsilon'")
-    header = read_header(rows[0], f"{name}:{lines[0]}")
-    rows, lines = rows[1:], lines[1:]
-    if not rows:
-        raise InvalidInput(f"{name}: there is a header but no client under it; add one line per client")
+    rows = read_table(path)
+    check_header(rows.header, f"{rows.name}:{rows.header_line}")
     check_count(len(rows))
-    for row, line in zip(rows, lines, strict=True):
-        if len(row) != len(header):
-            raise InvalidInput(f"{name}:{line}: {len(row)} cells where the header has {len(header)} ({','.join(header)})")
-    table = dict(zip(header, zip(*rows, strict=True), strict=True))
-    at = Lines(name, lines)
+    table, at = rows.columns, Lines(rows.name, rows.lines)
     return Population(
         clients=read_ids(table["client"], at),
         epsilons=read_numbers("epsilon", table["epsilon"], at, "a positive number", lambda x: x > 0),
@@ -72,21 +47,17 @@ class Lines:
         return f"{self.name}:{self.numbers[row]}"
 
 
-def read_header(row: list[str], where: str) -> list[str]:
-    header = [cell.strip() for cell in row]
-    for n, column in enumerate(header):
+def check_header(header: Sequence[str], where: str) -> None:
+    for column in header:
         if column not in COLUMNS:
             if len(header) == 1 and any(mark in column for mark in ";\t|"):
                 raise InvalidInput(f"{where}: columns must be separated by commas, got {column!r}")
             near = difflib.get_close_matches(column.lower(), COLUMNS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(COLUMNS)}"
             raise InvalidInput(f"{where}: unknown column {column!r}; {hint}")
-        if column in header[:n]:
-            raise InvalidInput(f"{where}: column {column!r} stands there twice; keep one")
     for column in ("client", "epsilon"):
         if column not in header:
             raise InvalidInput(f"{where}: column {column!r} is missing; the first line must name at least client and epsilon")
-    return header
 
 
 def read_ids(cells: Iterable[str], at: Lines) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ class Table:
     header: tuple[str, ...]
     columns: dict[str, tuple[str, ...]]
     lines: list[int]
+    header_line: int
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -59,4 +60,4 @@ def read_table(path: str | Path) -> Table:
         if len(row) != len(header):
             raise InvalidInput(f"{name}:{line}: {len(row)} cells where the header has {len(header)}")
     columns = dict(zip(header, zip(*rows[1:], strict=True), strict=True))
-    return Table(name, tuple(header), columns, lines[1:])
+    return Table(name, tuple(header), columns, lines[1:], lines[0])
