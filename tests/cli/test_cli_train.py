@@ -176,3 +176,26 @@ def test_data_list_and_get(capsys, tmp_path, monkeypatch):
     assert "did you mean 'mnist'" in capsys.readouterr().err
     assert main(["data", "get", "mnist", "--url", "http://127.0.0.1:9/"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_a_full_disk_loses_nothing(config, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "run"
+    real, calls = os.fsync, 0
+
+    def full(handle):
+        nonlocal calls
+        calls += 1
+        if calls == 14:
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["train", config, "-o", str(folder), "--quiet"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    monkeypatch.setattr(os, "fsync", real)
+    assert main(["train", config, "-o", str(folder), "--quiet", "--resume"]) == 0
+    assert main(["train", config, "-o", str(tmp_path / "whole"), "--quiet"]) == 0
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]

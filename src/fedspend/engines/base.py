@@ -2,7 +2,7 @@
 
 An engine never sees budgets, noise or rates. What leaves a client is decided by `reduce` (clipping, in `mechanism`), which
 the engine calls on blocks of raw updates, in the process where they were made. Blocks do not depend on the number of
-workers and are added in client order in float64, so one engine with one seed gives the same bits from run to run.
+workers and are added in a fixed order in float64, so one engine with one seed gives the same bits from run to run.
 """
 
 from __future__ import annotations
