@@ -429,3 +429,13 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
     (tmp_path / "budgets.csv").write_text("client,epsilon\nsouth,8\neast,4\nwest,2\n")
     with pytest.raises(InvalidInput, match="'west' has a budget but no rows"):
         from_config(config_of(sections))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_quickstart_config_serves_every_method(method):
+    from fedspend.config import load_config
+
+    setup = from_config(load_config(ROOT / "examples" / "quickstart.toml", [f"method.name={method}"]))
+    expected = {"dp-fedavg": "strictest", "idp-fedavg": "uniform"}.get(method, "spend-as-you-go")
+    assert setup.method.name == method
+    assert (setup.plan is None) if method == "fedavg" else (setup.plan.policy == expected)
