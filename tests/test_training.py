@@ -380,6 +380,9 @@ def test_an_update_that_is_not_finite_is_counted_and_dropped():
     options = {"lr": 1e12, "batch_size": 10, "local_steps": 2, "randomness": "seeded"}
     result = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), **options)
     assert [line["discarded"] for line in result.metrics] == [1, 1]
+    with pytest.warns(fedspend.errors.FedspendWarning, match=r"round \d: 1 updates were not finite"):
+        real = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), **options | {"randomness": "os"})
+    assert not {"discarded", "cohort", "mean_norm", "clipped_share"} & set(real.metrics[0]), "only the operator may see these"
     assert all(math.isfinite(float(p.detach().abs().max())) for p in result.model.parameters())
 
 

@@ -114,7 +114,7 @@ def run_rounds(
 
 
 def play(progress: Progress, method: Method, engine: Engine, training: Training, randomness: Randomness) -> tuple[Release, Record]:
-    """One round up to its release. The statistics are for a simulation's eyes only: they are not private."""
+    """One round up to its release, and what may be written down about it."""
     t = progress.done
     terms = method.terms(t, progress.method)
     cohort = draw_cohort(terms.sampling_rate, randomness, t)
@@ -127,19 +127,28 @@ def play(progress: Progress, method: Method, engine: Engine, training: Training,
     bit = None
     if terms.bit_deviation is not None:
         bit = release_bit(reduced, terms.bit_deviation, terms.denominator, randomness, t)
-    return Release(update.astype(np.float32), bit), describe(reduced, terms, cohort.size)
+    return Release(update.astype(np.float32), bit), describe(reduced, terms, cohort.size, randomness.simulation)
 
 
-def describe(reduced: Reduced, terms: RoundTerms, cohort: int) -> Record:
+def describe(reduced: Reduced, terms: RoundTerms, cohort: int, simulation: bool) -> Record:
+    """Statistics of updates are not private: only a simulation writes them down. The terms of a round are planned or released.
+
+    The count of discarded updates is for the operator's eyes; `training` shows it and does not store it with the metrics.
+    """
     count = max(1, cohort)
     clip = terms.clip_norm[np.isfinite(terms.clip_norm)]
+    public: Record = {
+        "discarded": int(reduced.discarded.sum()),
+        "noise_deviation": terms.deviation / terms.denominator,
+        "clip": float(clip.mean()) if clip.size else None,
+    }
+    if not simulation:
+        return public
     return {
         "cohort": cohort,
         "clipped_share": float(reduced.clipped.sum() / count),
         "mean_norm": float(reduced.norms.mean()) if cohort else 0.0,
-        "discarded": int(reduced.discarded.sum()),
-        "noise_deviation": terms.deviation / terms.denominator,
-        "clip": float(clip.mean()) if clip.size else None,
+        **public,
     }
 
 

@@ -8,7 +8,8 @@ uninterrupted one. A release is on disk before anything uses it. A round that wa
 | `run.json` | settings, seed, randomness, environment | yes, without the seed if it drew noise |
 | `plan.json`, `certificate.json` | the plan and its verification | shows budgets: ask the clients |
 | `model.safetensors` | the final model | yes: it is made of releases |
-| `checkpoint.safetensors`, `release.safetensors` | the state after the last round | yes: made of releases |
+| `checkpoint.safetensors` | the state after the last round | yes: made of releases |
+| `release.safetensors` | the last release, for recovery; notes for the operator | no |
 | `journal.jsonl` | which rounds were reserved and committed | yes |
 | `metrics.jsonl`, `report.html` | accuracy on the evaluation set, spending; in a simulation also update statistics | see
 the report |

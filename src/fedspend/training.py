@@ -7,6 +7,7 @@ stamped on certificate, metrics and model.
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from fedspend.config import config_of, load_config
 from fedspend.engines.base import LocalTraining
 from fedspend.engines.evaluation import evaluate
 from fedspend.engines.local import make_engine
-from fedspend.errors import InvalidInput, Refused
+from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.methods.planned import Planned
 from fedspend.models import check_module
 from fedspend.planning import Plan
@@ -227,10 +228,12 @@ class Observer:
             "epsilon": self.spent(progress.done - 1),
             "randomness": self.setup.randomness.source,
         }
-        # Statistics of updates are not private: only a simulation may show them. Terms of a round are planned or released.
-        public = ("noise_deviation", "clip", "skipped")
-        shown = statistics if self.setup.randomness.simulation else {k: statistics[k] for k in public if k in statistics}
-        return line | shown
+        if self.setup.randomness.simulation:
+            return line | statistics
+        if statistics.get("discarded"):
+            message = f"round {progress.done}: {statistics['discarded']} updates were not finite and counted as zero"
+            warnings.warn(message, FedspendWarning, stacklevel=2)
+        return line | {name: value for name, value in statistics.items() if name != "discarded"}
 
     def spent(self, round: int) -> dict[str, float]:
         """Largest epsilon spent so far in each group."""
