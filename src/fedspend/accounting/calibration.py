@@ -145,6 +145,13 @@ def seal(
     return Sealed(sealed_noise, claim, order)
 
 
+def stretches(noise: FloatArray, rate: FloatArray) -> BoolArray:
+    """(rounds, schedules): whether a new stretch of equal rounds begins."""
+    begins = np.ones(noise.shape, dtype=bool)
+    begins[1:] = (noise[1:] != noise[:-1]) | (rate[1:] != rate[:-1])
+    return begins
+
+
 @dataclass(frozen=True)
 class Runs:
     """Stretches of rounds in which a schedule keeps its rate and noise: what has to be accounted only once."""
@@ -158,9 +165,7 @@ class Runs:
 
     @classmethod
     def of(cls, noise: FloatArray, rate: FloatArray, repeats: int = 1) -> Runs:
-        begins = np.ones(noise.shape, dtype=bool)
-        begins[1:] = (noise[1:] != noise[:-1]) | (rate[1:] != rate[:-1])
-        schedule, first = np.nonzero(begins.T)
+        schedule, first = np.nonzero(stretches(noise, rate).T)
         ends = np.append(first[1:], 0)
         ends[np.append(schedule[1:] != schedule[:-1], True)] = noise.shape[0]
         return cls(first, schedule, repeats * (ends - first), rate[first, schedule], noise[first, schedule], noise.shape[1])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.outputs import check_writable
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -130,15 +130,9 @@ def check_files(args: argparse.Namespace) -> None:
     for flag, name, endings in (("--output", args.output, PLANS), ("--plot", args.plot, PLOTS)):
         if name is None:
             continue
-        path = Path(name)
-        if not path.name.lower().endswith(endings):
+        if not Path(name).name.lower().endswith(endings):
             raise InvalidInput(f"{flag} {name!r} must end in {', '.join(endings)}")
-        if path.is_dir():
-            raise InvalidInput(f"{flag} {name!r} is a directory; name a file in it")
-        if not path.parent.is_dir():
-            raise InvalidInput(f"{flag} {name!r}: there is no directory {str(path.parent)!r}; make it first")
-        if not os.access(path.parent, os.W_OK):
-            raise InvalidInput(f"{flag} {name!r}: directory {str(path.parent)!r} cannot be written to")
+        check_writable(flag, name)
 
 
 def save(plan: Plan, output: str | None, force: bool) -> bool:

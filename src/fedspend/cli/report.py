@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
+from fedspend.cli.outputs import check_writable
 from fedspend.errors import InvalidInput
 
 HELP = "write a self-contained HTML page about one run or several"
@@ -48,9 +48,4 @@ def run(args: argparse.Namespace) -> int:
 def check_output(path: Path) -> None:
     if not path.name.lower().endswith((".html", ".htm")):
         raise InvalidInput(f"--output {str(path)!r} must end in .html")
-    if path.is_dir():
-        raise InvalidInput(f"--output {str(path)!r} is a directory; name a file in it")
-    if not path.parent.is_dir():
-        raise InvalidInput(f"--output {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise InvalidInput(f"--output {str(path)!r}: directory {str(path.parent)!r} cannot be written to")
+    check_writable("--output", str(path))
