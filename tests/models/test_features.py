@@ -7,7 +7,8 @@ torch = pytest.importorskip("torch", reason="features need the train extra")
 
 from fedspend.data import load  # noqa: E402
 from fedspend.errors import InvalidInput  # noqa: E402
-from fedspend.models.features import LENGTH, features, gabor_kernels, with_features  # noqa: E402
+from fedspend.models.feature_cache import cached_features  # noqa: E402
+from fedspend.models.features import LENGTH, features, gabor_kernels  # noqa: E402
 
 
 def images(count: int, shape=(1, 28, 28), seed: int = 0) -> np.ndarray:
@@ -78,9 +79,10 @@ def test_channels_are_averaged():
     np.testing.assert_allclose(features("gabor", rows), features("gabor", rows.mean(1, keepdims=True)), atol=1e-4)
 
 
-def test_a_data_set_with_features_keeps_its_labels():
+def test_a_data_set_with_features_keeps_its_labels(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path))
     data = load("digits")
-    seen = with_features("gabor", data)
+    seen = cached_features("gabor", data)
     assert (seen.features.shape, seen.test_features.shape) == ((1437, 449), (360, 449))
     assert seen.labels is data.labels
     centres = np.stack([seen.features[seen.labels == label].mean(0) for label in range(10)])
@@ -95,3 +97,20 @@ def test_bad_requests():
         features("gabor", np.zeros((2, 104), dtype=np.float32))
     with pytest.raises(InvalidInput, match="need images"):
         features("gabor", np.zeros((0, 1, 28, 28), dtype=np.float32))
+
+
+def test_features_are_computed_once_for_the_same_images(tmp_path, monkeypatch):
+    from fedspend.models import feature_cache
+
+    monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path))
+    data = load("digits")
+    first = cached_features("gabor", data)
+    calls = []
+    monkeypatch.setattr(feature_cache.maps, "features", lambda name, rows: calls.append(name) or features(name, rows))
+    again = cached_features("gabor", data)
+    assert calls == []
+    np.testing.assert_array_equal(first.features, again.features)
+    for damaged in (tmp_path / "features").iterdir():
+        damaged.write_bytes(b"broken")
+    np.testing.assert_array_equal(cached_features("gabor", data).features, first.features)
+    assert calls == ["gabor", "gabor"]

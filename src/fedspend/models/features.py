@@ -7,13 +7,12 @@ across images, and the other images of a call do not change a single bit; so fea
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch.nn import functional
 
 from fedspend.choices import choose
-from fedspend.data.dataset import Dataset, Features
+from fedspend.data.dataset import Features
 from fedspend.errors import InvalidInput
 
 NAMES = ("gabor",)
@@ -50,11 +49,6 @@ def features(name: str, images: Features) -> Features:
             result[start : start + count] = _gabor(chunk, kernels)[:count]
     array: Features = result.numpy()
     return array
-
-
-def with_features(name: str, dataset: Dataset) -> Dataset:
-    """The same data set with features in the place of images."""
-    return replace(dataset, features=features(name, dataset.features), test_features=features(name, dataset.test_features))
 
 
 def gabor_kernels() -> torch.Tensor:
