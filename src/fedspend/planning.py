@@ -22,7 +22,7 @@ from fedspend.accounting.calibration import check_epsilons, check_rate, stretche
 from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import curve
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.arrays import FloatArray, distinct_rows
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
 from fedspend.schedules import TABLES, VALUES, Schedules
 
@@ -299,10 +299,10 @@ def plan(
 
     target = np.full_like(budget, budget.min()) if chosen == "strictest" else budget
     rounding = 0.0
-    first, of_client = _distinct(target, saving, switch)
+    first, of_client = distinct_rows(target, saving, switch)
     if first.size > MAX_EXACT_SCHEDULES:
         target, rounding = _rounded_down(budget), BUDGET_ROUNDING
-        first, of_client = _distinct(target, saving, switch)
+        first, of_client = distinct_rows(target, saving, switch)
     check_size(terms.rounds, first.size)
     spending = policies.spend(chosen, terms, target[first], saving[first], switch[first].astype(np.int64), shares, progress)
     if accountant == "pld":
@@ -367,16 +367,6 @@ def _per_client(name: str, value: Any, clients: int) -> FloatArray:
     if array.shape not in ((), (1,), (clients,)):
         raise InvalidInput(f"{name} must be one number or one per client: got {array.size} for {clients} clients")
     return np.array(np.broadcast_to(array, (clients,)))
-
-
-def _distinct(*columns: FloatArray) -> tuple[IntArray, IntArray]:
-    """Distinct rows of several columns: where each first appears, and which of them every row is."""
-    code = np.zeros(columns[0].size, dtype=np.int64)
-    for column in columns:
-        values, inverse = np.unique(column, return_inverse=True)
-        code = code * values.size + inverse
-    _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-    return first, of_row
 
 
 def _rounded_down(budget: FloatArray) -> FloatArray:

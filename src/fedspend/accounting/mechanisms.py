@@ -1,0 +1,181 @@
+"""What several parties have run, and the epsilon it comes to: composition over any mixture of rounds.
+
+One round is a Gaussian on a Poisson sample, repeated `steps` times, inside a Poisson sample of clients at `client_rate`. A
+client-level round has one step and a client rate of 1; a record-level round has both (Liu et al. 2024, with the bound of
+`two_stage`).
+
+Guarantee: `rdp_at` is the exact kernel, so an epsilon read there at any one order is an upper bound. `curves` steers: it is
+interpolated where there are many distinct rounds, and only chooses the order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedspend.accounting.conversion import conversion_cost
+from fedspend.accounting.curves import curve
+from fedspend.accounting.rdp import ORDERS, exact_rdp_at, rdp
+from fedspend.arrays import FloatArray, IntArray, distinct_rows
+
+_EXACT_ROUNDS = 64  # distinct rounds (of 4096) up to which the exact kernel steers
+_MANY_ROWS = 20_000  # beyond which steering looks at every fourth order only
+
+
+def two_stage(inner: FloatArray, client_rate: FloatArray, order: FloatArray) -> FloatArray:
+    """Rényi divergence of a mechanism with divergence `inner` that runs with probability `client_rate` only.
+
+    `log(1 - p + p exp((a-1) R)) / (a-1)`: joint convexity of the moment. Holds for who sees the results, and for who also
+    sees who took part.
+    """
+    if np.all(client_rate == 1):
+        return inner
+    degree = order - 1
+    x = degree * inner
+    with np.errstate(over="ignore"):
+        small = np.log1p(client_rate * np.expm1(np.minimum(x, 1.0)))
+    large = np.logaddexp(np.log1p(-np.minimum(client_rate, 1 - 1e-16)), np.log(client_rate) + x)
+    value: FloatArray = np.where(client_rate == 1, inner, np.where(x < 1, small, large) / degree)
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class Mechanisms:
+    """Rounds of `histories` parties, one row for each kind of round, in the order of `history`."""
+
+    history: IntArray  # whose
+    count: FloatArray  # how many rounds
+    rate: FloatArray
+    noise: FloatArray
+    client_rate: FloatArray
+    steps: FloatArray
+    histories: int
+
+    @classmethod
+    def none(cls, histories: int) -> Mechanisms:
+        empty = np.zeros(0)
+        return cls(np.zeros(0, dtype=np.int64), empty, empty, empty, empty, empty, histories)
+
+    @classmethod
+    def of_schedules(cls, noise: FloatArray, rate: FloatArray, client_rate: float = 1.0, steps: int = 1) -> Mechanisms:
+        """One history per column of (rounds, histories) tables."""
+        rounds, histories = noise.shape
+        history = np.repeat(np.arange(histories), rounds)
+        flat = (noise.T.ravel(), rate.T.ravel())
+        ones = np.ones(history.size)
+        return cls(history, ones, flat[1], flat[0], client_rate * ones, steps * ones, histories).merged()
+
+    @classmethod
+    def joined(cls, parts: list[Mechanisms], histories: int) -> Mechanisms:
+        """Everything that `parts`, which number their histories alike, have run."""
+        if not parts:
+            return cls.none(histories)
+        columns = ("history", "count", "rate", "noise", "client_rate", "steps")
+        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
+        return cls(**joined, histories=histories).merged()
+
+    def merged(self) -> Mechanisms:
+        """The same with equal rounds of a history counted together."""
+        if not self.history.size:
+            return self
+        keys = (self.steps, self.client_rate, self.noise, self.rate, self.history)
+        by_key = np.lexsort(keys)
+        new = np.ones(by_key.size, dtype=bool)
+        new[1:] = np.logical_or.reduce([key[by_key][1:] != key[by_key][:-1] for key in keys])
+        first = by_key[new]
+        count = np.bincount(np.cumsum(new) - 1, weights=self.count[by_key]).astype(np.float64)
+        return Mechanisms(
+            self.history[first],
+            count,
+            self.rate[first],
+            self.noise[first],
+            self.client_rate[first],
+            self.steps[first],
+            self.histories,
+        )
+
+    def take(self, rows: IntArray) -> Mechanisms:
+        """The histories `rows`, in that order and as often as they stand there."""
+        sizes = np.bincount(self.history, minlength=self.histories)
+        first = np.cumsum(sizes) - sizes
+        wanted = sizes[rows]
+        of_row = np.repeat(np.arange(rows.size), wanted)
+        offset = np.arange(of_row.size) - np.repeat(np.cumsum(wanted) - wanted, wanted)
+        at = first[rows][of_row] + offset
+        return Mechanisms(of_row, self.count[at], self.rate[at], self.noise[at], self.client_rate[at], self.steps[at], rows.size)
+
+    def renamed(self, names: IntArray, histories: int) -> Mechanisms:
+        """The same with history `n` called `names[n]`."""
+        return replace(self, history=names[self.history], histories=histories)
+
+    @property
+    def empty(self) -> bool:
+        return not self.history.size
+
+    def rdp_at(self, order: FloatArray) -> FloatArray:
+        """Exact divergence of each history at an order of its own, (histories,)."""
+        a = order[self.history]
+        inner = self.steps * exact_rdp_at(self.rate, self.noise, a)
+        return self._total(self.count * two_stage(inner, self.client_rate, a))
+
+    def curves(self, orders: Any = ORDERS) -> FloatArray:
+        """Divergence of each history at every order, (histories, orders)."""
+        out, alpha = np.zeros((self.histories, len(orders))), np.asarray(orders, dtype=np.float64)
+        for first in range(0, self.history.size, 4096):
+            block = slice(first, first + 4096)
+            inner = self.steps[block, None] * _steering(self.rate[block], self.noise[block], tuple(orders))
+            divergence = self.count[block, None] * two_stage(inner, self.client_rate[block, None], alpha)
+            who, begins = np.unique(self.history[block], return_index=True)
+            out[who] += np.add.reduceat(divergence, begins)
+        return out
+
+    def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Epsilon of each history at its `delta`, and the order it was read at; 0 for a history without rounds."""
+        alpha = np.asarray(ORDERS)
+        epsilon, order = np.zeros(self.histories), np.full(self.histories, alpha[0])
+        busy = np.unique(self.history)
+        if not busy.size:
+            return epsilon, order
+        mine = self.take(busy)
+        cost = conversion_costs(delta[busy])
+        step = 1 if mine.history.size <= _MANY_ROWS else 4
+        steered = step * (mine.curves(ORDERS[::step]) + cost[:, ::step]).argmin(axis=1)
+        found = np.full(busy.size, np.inf)
+        for offset in (0, -1, 1) if step == 1 else (0, -2, 2):
+            column = np.clip(steered + offset, 0, alpha.size - 1)
+            value = mine.rdp_at(alpha[column]) + cost[np.arange(busy.size), column]
+            better = value < found
+            found[better], order[busy[better]] = value[better], alpha[column[better]]
+        epsilon[busy] = np.maximum(found, 0.0)
+        return epsilon, order
+
+    def _total(self, per_row: FloatArray) -> FloatArray:
+        total: FloatArray = np.bincount(self.history, weights=per_row, minlength=self.histories).astype(np.float64)
+        return total
+
+
+def _steering(rate: FloatArray, noise: FloatArray, orders: tuple[float, ...]) -> FloatArray:
+    """Divergence of single rounds, (rounds, orders): exact for a few distinct ones, interpolated for many."""
+    first, of_row = distinct_rows(rate, noise)
+    if first.size <= _EXACT_ROUNDS:
+        exact: FloatArray = rdp(rate[first], noise[first], orders)[of_row]
+        return exact
+    out = np.empty((rate.size, len(orders)))
+    for q in np.unique(rate):
+        mine = rate == q
+        out[mine] = curve(float(q), orders).rdp(np.log(noise[mine]))
+    return out
+
+
+def conversion_cost_at(order: FloatArray, delta: FloatArray) -> FloatArray:
+    """`conversion_cost` element by element."""
+    cost: FloatArray = np.log1p(-1 / order) - (np.log(delta) + np.log(order)) / (order - 1)
+    return cost
+
+
+def conversion_costs(delta: FloatArray, orders: Any = ORDERS) -> FloatArray:
+    """`conversion_cost` for many deltas, (deltas, orders)."""
+    distinct, of_row = np.unique(delta, return_inverse=True)
+    return np.stack([conversion_cost(orders, float(d)) for d in distinct])[of_row]

@@ -1,0 +1,321 @@
+"""The ledger: every change is a checked entry, every reading is recomputed from the entries.
+
+Guarantee: a run is admitted only if everything spent, everything held by open runs and the whole new plan together stay within
+every lifetime budget; the check and the entry are one transaction, so two runs cannot take the same budget. A round is spent from
+the moment it is reserved. Whatever is refused leaves the ledger as it was.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspend.accounting.calibration import check_epsilons
+from fedspend.accounting.conversion import check_delta
+from fedspend.accounting.mechanisms import Mechanisms
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.errors import InvalidInput, Refused
+from fedspend.ledger import rules
+from fedspend.ledger.chain import START, Body, Damaged, Head, Row, follow, link, pack
+from fedspend.ledger.rules import Proposal
+from fedspend.ledger.spending import Balances, balances, histories, overdrawn
+from fedspend.ledger.state import FORMAT, Accounts, Run, State
+from fedspend.ledger.storage import MIGRATIONS, Storage, check_version, connect, is_url, migrate, path_of
+
+
+class Ledger:
+    """An open ledger. `state` is what it said when last read; every write reads first."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.state = State()
+
+    # --- opening ---
+
+    @classmethod
+    def open(cls, location: str | Path, *, write: bool = False) -> Ledger:
+        """Open a ledger that is there; the whole chain is checked on the way."""
+        ledger = cls(connect(str(location), write=write))
+        return ledger._ready(lambda: ledger._migrate() if write else None)
+
+    @classmethod
+    def create(cls, location: str | Path, *, simulation: bool) -> Ledger:
+        """Make a new ledger, or refuse if there is one."""
+        return cls._open_new(location, simulation, exist_ok=False)
+
+    @classmethod
+    def open_or_create(cls, location: str | Path, *, simulation: bool) -> Ledger:
+        """The ledger at `location`; if there is none, a new one without accounts."""
+        return cls._open_new(location, simulation, exist_ok=True)
+
+    @classmethod
+    def _open_new(cls, location: str | Path, simulation: bool, *, exist_ok: bool) -> Ledger:
+        if not is_url(str(location)):
+            rules.refuse_lost(Path(path_of(str(location))))
+        ledger = cls(connect(str(location), write=True, create=True))
+
+        def begin() -> None:
+            with ledger._storage.writing():
+                if ledger._storage.version() == 0:
+                    migrate(ledger._storage)
+                    ledger._add([{"kind": "ledger", "format": FORMAT, "ledger": secrets.token_hex(16), "simulation": simulation}])
+                elif not exist_ok:
+                    raise InvalidInput(f"{ledger.location} already holds a ledger; choose another place")
+            ledger._migrate()
+
+        return ledger._ready(begin)
+
+    def _ready(self, prepare: Callable[[], None]) -> Ledger:
+        try:
+            prepare()
+            check_version(self._storage)
+            self.read()
+            if self.head_file is not None and self.head_file.exists():
+                self.check_head(Head.load(self.head_file), str(self.head_file))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _migrate(self) -> None:
+        if 0 < self._storage.version() < len(MIGRATIONS):
+            with self._storage.writing():
+                migrate(self._storage)
+
+    @property
+    def location(self) -> str:
+        return self._storage.location
+
+    @property
+    def simulation(self) -> bool:
+        return self.state.simulation
+
+    def close(self) -> None:
+        self._storage.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- reading ---
+
+    def read(self) -> State:
+        """Take in what was added since the last look."""
+        for entry in follow(self._storage.rows_after(self.state.entries), self.state.entries, self.state.hash):
+            self.state.apply(*entry)
+        if self.state.entries == 0:
+            raise Damaged(f"the ledger {self.location} is damaged: it has no entries")
+        return self.state
+
+    def entries(self) -> list[tuple[int, Body, bytes]]:
+        """All entries, checked."""
+        return list(follow(self._storage.rows_after(0), 0, START))
+
+    def check_storage(self) -> None:
+        """Let the database look at itself."""
+        self._storage.check()
+
+    def accounts(self, unit: str = "client") -> Accounts:
+        return self.state.accounts[rules.check_unit(unit)]
+
+    def run(self, run: str) -> Run:
+        return rules.find_run(self.state, run)
+
+    def balances(self, unit: str = "client", *, accountant: str = "rdp") -> Balances:
+        return balances(self.state, rules.check_unit(unit), accountant=accountant)
+
+    def past(self, names: Sequence[str], unit: str = "client") -> Mechanisms:
+        """What these accounts have spent and what open runs still hold: where a new plan starts from."""
+        return histories(self.state, unit, held=True).for_accounts(rules.account_numbers(self.state, unit, names))
+
+    def over(self, proposal: Proposal) -> IntArray:
+        """Positions of those whose budgets the proposal would exceed, as the ledger stands."""
+        return overdrawn(self.state, proposal.as_run("", rules.members(self.state, proposal)), joining=True, hint=proposal.order)
+
+    # --- heads ---
+
+    @property
+    def head_file(self) -> Path | None:
+        """Beside a ledger in a file, its head: a restored old copy of the ledger no longer fits it."""
+        return None if is_url(self.location) else Path(f"{self.location}.head")
+
+    def check_head(self, head: Head, where: str) -> None:
+        """Refuse a ledger that does not contain `head`."""
+        if head.ledger not in ("", self.state.id):
+            raise Damaged(f"{where} belongs to ledger {head.ledger[:12]}, but {self.location} is ledger {self.state.id[:12]}")
+        if head.entries > self.state.entries:
+            raise Damaged(
+                f"the ledger {self.location} was cut off, or an old copy was restored: it has {self.state.entries} entries, "
+                f"and {where} has seen {head.entries}"
+            )
+        row = next(iter(self._storage.rows_after(head.entries - 1)))
+        if row[2].hex() != head.hash:
+            raise Damaged(f"the ledger {self.location} is not the one that {where} has seen: entry {head.entries} differs")
+
+    # --- accounts ---
+
+    def register(self, names: Sequence[str], budgets: Any, *, delta: float, unit: str = "client") -> None:
+        """Open accounts with a lifetime budget each, and one delta that stays."""
+        names, delta, unit = rules.check_names(names), check_delta(delta), rules.check_unit(unit)
+        epsilons = _one_each(budgets, names).tolist()
+
+        def entry(state: State) -> list[Body]:
+            rules.refuse_known(state, unit, names)
+            return [{"kind": "register", "unit": unit, "delta": delta, "names": names, "budgets": epsilons}]
+
+        self._write(entry)
+
+    def change(self, names: Sequence[str], budgets: Any, *, reason: str, unit: str = "client") -> None:
+        """Set lifetime budgets anew, but not below what is spent."""
+        names, reason = rules.check_names(names), rules.check_reason(reason)
+        epsilons = _one_each(budgets, names)
+
+        def entry(state: State) -> list[Body]:
+            who = rules.account_numbers(state, unit, names)
+            rules.refuse_below_spent(unit, names, epsilons, balances(state, unit).spent[who])
+            return [{"kind": "change", "unit": unit, "names": names, "budgets": epsilons.tolist(), "reason": reason}]
+
+        self._write(entry)
+
+    def withdraw(self, names: Sequence[str], *, reason: str, unit: str = "client") -> None:
+        """These accounts take part in nothing any more. A run that counts on them can begin no further round."""
+        names, reason = rules.check_names(names), rules.check_reason(reason)
+
+        def entry(state: State) -> list[Body]:
+            who = rules.account_numbers(state, unit, names)
+            gone = np.flatnonzero(state.accounts[unit].withdrawn[who])
+            if gone.size:
+                raise Refused(f"{unit} {names[int(gone[0])]!r} has withdrawn already")
+            return [{"kind": "withdraw", "unit": unit, "names": names, "reason": reason}]
+
+        self._write(entry)
+
+    # --- runs ---
+
+    def admit(self, run: str, proposal: Proposal, *, simulation: bool, folder: str = "") -> None:
+        """Open a run, or refuse it. Where nobody is registered yet, the proposal's names and budgets are, first.
+
+        A run that was admitted before it was interrupted is not admitted twice.
+        """
+        rules.check_run_id(run)
+
+        def entry(state: State) -> list[Body]:
+            rules.check_kind(state, simulation, self.location)
+            if run in state.runs:
+                return []
+            registration = []
+            if not len(state.accounts[proposal.unit]):
+                registration = [proposal.registration()]
+                state = State(accounts=state.accounts | {proposal.unit: Accounts()})  # as it will be; the real one reads it later
+                state.accounts[proposal.unit].add(list(proposal.names), proposal.budgets, proposal.delta)
+            who = rules.members(state, proposal)
+            rules.refuse_overdrawn(state, proposal.as_run(run, who), joining=True, hint=proposal.order)
+            return [*registration, {"kind": "open", "run": run, "folder": folder} | proposal.opening(who)]
+
+        self._write(entry)
+
+    def reserve(self, run: str, round: int) -> None:
+        """Charge a round to every account of the run, before it is sampled. A round that was begun is not charged twice."""
+
+        def entry(state: State) -> list[Body]:
+            mine = rules.find_run(state, run)
+            if round in mine.rounds:
+                return []
+            mine = rules.open_run(state, run)
+            if mine.disturbed:
+                rules.refuse_withdrawn(state, mine.unit, mine.accounts)
+                rules.refuse_overdrawn(state, mine, joining=False)
+            if not round == mine.next_round < mine.planned:
+                raise Refused(f"round {round + 1} of run {run} was not planned: it has begun {mine.next_round} of {mine.planned}")
+            return [{"kind": "reserve", "run": run, "round": round}]
+
+        self._write(entry)
+
+    def commit(self, run: str, round: int, release: str) -> None:
+        """Note that the release of a reserved round is stored. The same release again changes nothing; another is refused."""
+
+        def entry(state: State) -> list[Body]:
+            mine = rules.find_run(state, run)
+            if mine.rounds.get(round) == "committed":
+                if mine.releases[round] != release:
+                    raise Refused(f"round {round + 1} of run {run} was released before, and this is another release of it")
+                return []
+            mine = rules.open_run(state, run)
+            if mine.rounds.get(round) != "reserved":
+                raise Refused(f"round {round + 1} of run {run} is not reserved, so nothing can be released in it")
+            return [{"kind": "commit", "run": run, "round": round, "release": release}]
+
+        self._write(entry)
+
+    def lose(self, run: str, round: int) -> None:
+        """Note that a reserved round has no release: it stays spent."""
+
+        def entry(state: State) -> list[Body]:
+            reserved = rules.find_run(state, run).rounds.get(round) == "reserved"
+            return [{"kind": "lost", "run": run, "round": round}] if reserved else []
+
+        self._write(entry)
+
+    def replan(self, run: str, proposal: Proposal) -> None:
+        """Put another plan in place of the run's, for the rounds that were not begun."""
+
+        def entry(state: State) -> list[Body]:
+            mine = rules.open_run(state, run)
+            if mine.about["plan"] == proposal.plan:
+                return []
+            asked = proposal.as_run(run, rules.members(state, proposal))
+            if not rules.same_beginning(asked, mine):
+                raise Refused(f"the new plan of run {run} differs in rounds that were begun already")
+            rules.refuse_overdrawn(state, asked, joining=False, hint=proposal.order)
+            return [{"kind": "replan", "run": run} | proposal.tables()]
+
+        self._write(entry)
+
+    def close_run(self, run: str, *, reason: str) -> None:
+        """End a run; what it held for rounds that never began is free again."""
+        reason = rules.check_reason(reason)
+
+        def entry(state: State) -> list[Body]:
+            return [{"kind": "close", "run": run, "reason": reason}] if rules.find_run(state, run).closed is None else []
+
+        self._write(entry)
+
+    # --- the one way in ---
+
+    def _write(self, entry: Callable[[State], list[Body]]) -> None:
+        """Read what is new, make the entries from it and add them, with no other writer in between."""
+        with self._storage.writing():
+            bodies = entry(self.read())
+            self._add(bodies)
+        if bodies:
+            self.read()
+            if self.head_file is not None:
+                self.state.head.save(self.head_file)
+
+    def _add(self, bodies: list[Body]) -> None:
+        rows: list[Row] = []
+        number, previous = self.state.entries, self.state.hash
+        for body in bodies:
+            number, packed = number + 1, pack(body | {"time": now()})
+            previous = link(previous, number, packed)
+            rows.append((number, packed, previous))
+        if rows:
+            self._storage.append(rows)
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _one_each(budgets: Any, names: Sequence[str]) -> FloatArray:
+    epsilons = np.atleast_1d(check_epsilons(budgets))
+    if epsilons.shape not in ((1,), (len(names),)):
+        raise InvalidInput(f"there must be one budget per name: got {epsilons.size} for {len(names)}")
+    return np.broadcast_to(epsilons, (len(names),))

@@ -1,0 +1,108 @@
+"""Entries and the hash chain that ties each to all before it.
+
+Guarantee: with the head (number and hash of the last entry) an outsider can tell whether any entry was changed, removed, added,
+reordered or cut off. An entry is stored as the very bytes that were hashed:
+
+    hash = SHA-256(previous hash + number as 8 bytes, big-endian + body),  the hash before the first entry is 32 zero bytes
+    body = JSON in UTF-8, or zlib of it where that is shorter (JSON begins with "{", zlib with the byte 0x78)
+
+The chain is no signature: who can rewrite the whole ledger can make a new chain. That is what heads kept elsewhere are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedspend.errors import InvalidInput, Refused
+from fedspend.files import write_whole
+
+Body = dict[str, Any]
+Row = tuple[int, bytes, bytes]  # number, body, hash
+START = bytes(32)
+MOST_BYTES = 1 << 30  # of one body, unpacked: a damaged file must not fill the memory
+
+
+class Damaged(Refused):
+    """The ledger is not what it was: refuse to use it."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a chain stood: its ledger, how many entries it had, and the hash of the last."""
+
+    ledger: str
+    entries: int
+    hash: str
+
+    def save(self, path: Path) -> None:
+        write_whole(path, (json.dumps(vars(self)) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Head:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(str(content["ledger"]), int(content["entries"]), str(content["hash"]))
+        except FileNotFoundError:
+            raise InvalidInput(f"there is no head {str(path)!r}") from None
+        except (ValueError, KeyError, TypeError):
+            raise Damaged(f"{str(path)!r} is no head of a ledger; it is damaged") from None
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """`ENTRIES:HASH`, as `fedspend ledger verify` prints it."""
+        match = re.fullmatch(r"([1-9][0-9]{0,15}):([0-9a-f]{64})", text.strip())
+        if match is None:
+            raise InvalidInput(f"{text!r} is neither a file nor a head such as 42:1f0c... (64 hexadecimal digits)")
+        return cls("", int(match[1]), match[2])
+
+    def __str__(self) -> str:
+        return f"{self.entries}:{self.hash}"
+
+
+def pack(body: Body) -> bytes:
+    plain = json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+    packed = zlib.compress(plain, 6) if len(plain) > 512 else plain
+    return min(plain, packed, key=len)
+
+
+def unpack(stored: bytes) -> Body:
+    """The entry in a stored body; raises `ValueError` for anything else."""
+    if stored[:1] != b"{":
+        unpacker = zlib.decompressobj()
+        try:
+            stored = unpacker.decompress(stored, MOST_BYTES)
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("incomplete")
+    body = json.loads(stored)
+    if not isinstance(body, dict):
+        raise ValueError("not an object")
+    return body
+
+
+def link(previous: bytes, number: int, body: bytes) -> bytes:
+    return hashlib.sha256(previous + number.to_bytes(8, "big") + body).digest()
+
+
+def follow(rows: Iterable[Row], number: int, previous: bytes) -> Iterator[tuple[int, Body, bytes]]:
+    """Check that `rows` continue a chain of `number` entries that ends in `previous`, and unpack them."""
+    for row in rows:
+        number += 1
+        if not (isinstance(row[1], bytes) and isinstance(row[2], bytes)) or row[0] != number:
+            raise Damaged(f"the ledger is damaged: entry {number} is missing or out of place")
+        if link(previous, number, row[1]) != row[2]:
+            raise Damaged(f"the ledger is damaged: entry {number} does not continue the chain, so it or one before it was changed")
+        try:
+            body = unpack(row[1])
+        except (ValueError, RecursionError):
+            raise Damaged(f"the ledger is damaged: entry {number} cannot be read") from None
+        yield number, body, row[2]
+        previous = row[2]

@@ -1,0 +1,81 @@
+"""A PostgreSQL database shared by a team. Needs the `postgres` extra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from fedspend.errors import InvalidInput
+from fedspend.ledger.chain import Row
+from fedspend.ledger.storage import BUSY_SECONDS, Unavailable
+
+
+class PostgreSQL:
+    """A `Storage` on a server."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise InvalidInput("a ledger on PostgreSQL needs the driver: pip install 'fedspend[postgres]'") from None
+        self.location = without_password(url)
+        self._errors = psycopg.Error
+        with self._plain_errors():
+            self._connection = psycopg.connect(url, autocommit=True, connect_timeout=BUSY_SECONDS)
+            # A server may be set to answer before the disk has it: not for an account.
+            self._connection.execute("SET synchronous_commit = on")
+            self._connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise Unavailable(f"cannot use the ledger {self.location}: {reason}") from None
+
+    def version(self) -> int:
+        with self._plain_errors():
+            found = self._connection.execute("SELECT to_regclass('fedspend_schema') IS NOT NULL").fetchone()
+            if found is None or not found[0]:
+                return 0
+            versions = self._connection.execute("SELECT version FROM fedspend_schema").fetchall()
+        return int(versions[0][0]) if len(versions) == 1 else -1
+
+    def execute(self, *statements: str) -> None:
+        with self._plain_errors():
+            for statement in statements:
+                self._connection.execute(statement.format(blob="BYTEA").encode())
+
+    def rows_after(self, number: int) -> Iterator[Row]:
+        with self._plain_errors():
+            rows = self._connection.execute(
+                "SELECT number, body, hash FROM fedspend_entries WHERE number > %s ORDER BY number", (number,), binary=True
+            ).fetchall()
+        yield from rows
+
+    def append(self, rows: list[Row]) -> None:
+        with self._plain_errors(), self._connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO fedspend_entries VALUES (%s, %s, %s)", rows)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        # A lock of its own, taken before the tables are there too. The number is ours by chance alone; it only has to be the same.
+        with self._plain_errors(), self._connection.transaction():
+            self._connection.execute("SELECT pg_advisory_xact_lock(7361940285523)")
+            yield
+
+    def check(self) -> None:
+        """The server checks its own pages."""
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown and stored; the driver finds the password in PGPASSWORD or ~/.pgpass."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"], safe="/")
+    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host, query=query))

@@ -1,0 +1,225 @@
+"""What the ledger refuses, and why. Pure: a state and a wish in, a refusal or the account numbers out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.errors import InvalidInput, Refused
+from fedspend.ledger.chain import Body, Head
+from fedspend.ledger.spending import overdrawn
+from fedspend.ledger.state import UNITS, Run, State, to_ranges, to_table
+
+if TYPE_CHECKING:
+    from fedspend.planning import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """What a run wants to spend: rate and noise of every class in every round, and the class of each name."""
+
+    names: tuple[str, ...]
+    budgets: FloatArray
+    delta: float
+    of_class: IntArray
+    rate: FloatArray  # (rounds, classes)
+    noise: FloatArray
+    plan: str  # hash of the plan
+    method: str = ""
+    accountant: str = "rdp"
+    order: FloatArray | None = None  # of each class: where its claim is read
+    unit: str = "client"
+    client_rate: float = 1.0
+    steps: int = 1
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Proposal:
+        table = plan.schedules
+        return cls(
+            names=plan.clients,
+            budgets=plan.budget,
+            delta=plan.delta,
+            of_class=table.of_client,
+            rate=table.sampling_rate,
+            noise=table.noise_multiplier,
+            plan=plan.hash,
+            method=str(plan.parameters.get("method", "")),
+            accountant=plan.accountant,
+            order=table.order,
+        )
+
+    def as_run(self, id: str, accounts: IntArray) -> Run:
+        return Run(
+            id=id,
+            unit=self.unit,
+            about={"plan": self.plan},
+            accountant=self.accountant,
+            accounts=accounts,
+            of_class=self.of_class,
+            rate=self.rate,
+            noise=self.noise,
+            client_rate=self.client_rate,
+            steps=self.steps,
+        )
+
+    def registration(self) -> Body:
+        return {
+            "kind": "register",
+            "unit": self.unit,
+            "delta": self.delta,
+            "names": list(self.names),
+            "budgets": self.budgets.tolist(),
+        }
+
+    def tables(self) -> Body:
+        return {
+            "plan": self.plan,
+            "classes": self.of_class.tolist(),
+            "rate": to_table(self.rate),
+            "noise": to_table(self.noise),
+        }
+
+    def opening(self, accounts: IntArray) -> Body:
+        about = {"unit": self.unit, "method": self.method, "accountant": self.accountant}
+        return about | {"client_rate": self.client_rate, "steps": self.steps, "accounts": to_ranges(accounts)} | self.tables()
+
+
+# --- who ---
+
+
+def account_numbers(state: State, unit: str, names: Sequence[str]) -> IntArray:
+    known = state.accounts[check_unit(unit)].number
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        raise InvalidInput(f"{unit} {missing!r} is not in the ledger; register it first: fedspend ledger register")
+    return np.array([known[name] for name in names], dtype=np.int64)
+
+
+def members(state: State, proposal: Proposal) -> IntArray:
+    """Account numbers of those who are to take part; refuses a delta that is not theirs, and who has withdrawn."""
+    accounts, who = state.accounts[proposal.unit], account_numbers(state, proposal.unit, proposal.names)
+    other = np.flatnonzero(accounts.delta[who] != proposal.delta)
+    if other.size:
+        at = int(other[0])
+        raise Refused(
+            f"the plan is at delta {proposal.delta:g}, but {proposal.unit} {proposal.names[at]!r} is registered at "
+            f"{accounts.delta[who[at]]:g}; a lifetime has one delta, so plan with that one"
+        )
+    refuse_withdrawn(state, proposal.unit, who)
+    return who
+
+
+def refuse_withdrawn(state: State, unit: str, who: IntArray) -> None:
+    gone = who[state.accounts[unit].withdrawn[who]]
+    if gone.size:
+        raise Refused(f"{unit} {state.accounts[unit].names[gone[0]]!r} has withdrawn; close the run and plan without it")
+
+
+def refuse_known(state: State, unit: str, names: Sequence[str]) -> None:
+    known = next((name for name in names if name in state.accounts[unit].number), None)
+    if known is not None:
+        raise Refused(f"{unit} {known!r} is registered already; its budget can be changed: fedspend ledger change")
+
+
+# --- how much ---
+
+
+def refuse_overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None) -> None:
+    over = overdrawn(state, run, joining=joining, hint=hint)
+    if over.size:
+        accounts, first = state.accounts[run.unit], int(run.accounts[over[0]])
+        others = f" and {over.size - 1} more" if over.size > 1 else ""
+        raise Refused(
+            f"{run.unit} {accounts.names[first]!r}{others} would exceed the lifetime budget of {accounts.budget[first]:g}; "
+            "nothing was changed. See fedspend ledger balance; plan with what is left (--remaining), or leave out who has too "
+            "little (ledger.exhausted=leave-out)"
+        )
+
+
+def refuse_below_spent(unit: str, names: Sequence[str], budgets: FloatArray, spent: FloatArray) -> None:
+    low = np.flatnonzero(~(budgets >= spent))
+    if low.size:
+        at = int(low[0])
+        raise Refused(
+            f"{unit} {names[at]!r} has already spent {spent[at]:.4g}, so its budget cannot become {budgets[at]:g}; "
+            "to stop all further spending: fedspend ledger withdraw"
+        )
+
+
+# --- which run ---
+
+
+def find_run(state: State, run: str) -> Run:
+    found = state.runs.get(run)
+    if found is None:
+        raise InvalidInput(f"there is no run {run!r} in the ledger; fedspend ledger history lists them")
+    return found
+
+
+def open_run(state: State, run: str) -> Run:
+    found = find_run(state, run)
+    if found.closed is not None:
+        raise Refused(f"run {run} was closed ({found.closed}); start a new one")
+    return found
+
+
+def same_beginning(new: Run, old: Run) -> bool:
+    """Whether two plans of a run agree on who takes part and on every round that was begun."""
+    begun = slice(0, old.next_round)
+    return np.array_equal(new.accounts, old.accounts) and all(
+        np.array_equal(after[begun][:, new.of_class], before[begun][:, old.of_class])
+        for after, before in ((new.rate, old.rate), (new.noise, old.noise))
+    )
+
+
+def check_kind(state: State, simulation: bool, location: str) -> None:
+    if simulation != state.simulation:
+        kept, asked = ("simulated", "real (randomness os)") if state.simulation else ("real", "a simulation (randomness seeded)")
+        raise Refused(f"the ledger {location} keeps {kept} accounts, and this run is {asked}; use another ledger")
+
+
+# --- words ---
+
+
+def check_unit(unit: str) -> str:
+    if unit not in UNITS:
+        raise InvalidInput(f"unit must be one of {', '.join(UNITS)}; got {unit!r}")
+    return unit
+
+
+def check_names(names: Sequence[str]) -> list[str]:
+    from fedspend.planning import check_client_ids
+
+    if not names:
+        raise InvalidInput("there is nobody to enter: give at least one name")
+    check_client_ids(names)
+    return list(names)
+
+
+def check_reason(reason: Any) -> str:
+    if not (isinstance(reason, str) and reason.strip()):
+        raise InvalidInput("a reason is missing: say why in a few words, for example --reason 'asked by letter'")
+    return " ".join(reason.split())
+
+
+def check_run_id(run: str) -> str:
+    if not re.fullmatch(r"[0-9A-Za-z._-]{1,64}", run):
+        raise InvalidInput(f"a run id has up to 64 letters, digits, dots, dashes or underscores; got {run!r}")
+    return run
+
+
+def refuse_lost(path: Path) -> None:
+    """A ledger that vanished is not replaced by an empty one: that would give every budget out again."""
+    beside = Path(f"{path}.head")
+    if beside.exists() and not (path.exists() and path.stat().st_size):
+        head = Head.load(beside)
+        raise Refused(
+            f"the ledger {path} is gone, but {beside} has seen {head.entries} entries of it; restore it, or remove {beside} "
+            "to begin a new account"
+        )

@@ -1,0 +1,184 @@
+"""From entries to epsilons: what every account has spent, what open runs hold, and what a new plan could still claim.
+
+Guarantee: an epsilon is composed from the recorded mechanisms at the account's lifetime delta, never added up from epsilons, and
+is never too low: it is read with the exact kernel at one Rényi order, or by dp-accounting's pessimistic PLD for accounts with a
+run that was planned by PLD. Accounts with equal histories are computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedspend.accounting.calibration import first_guess, solve
+from fedspend.accounting.curves import Curve, curve
+from fedspend.accounting.mechanisms import Mechanisms, conversion_cost_at, conversion_costs
+from fedspend.accounting.rdp import NOISE_RANGE, ORDERS
+from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from fedspend.errors import InvalidInput
+from fedspend.ledger.state import Run, State
+
+_FULL = 1e-6  # share of a budget below which nothing is left that a plan could use
+_ROWS = 512  # accounts solved at once
+# Beyond this many different accounts `remaining` is read at every fourth order: faster, and fewer orders can only read lower here.
+_MANY = 4096
+MAX_PLD = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Histories:
+    """Accounts with equal pasts, counted as one: what each distinct history ran, and whose it is."""
+
+    mechanisms: Mechanisms
+    of_account: IntArray
+    by_pld: BoolArray  # (histories,) whether a run in it was planned by PLD
+
+    def for_accounts(self, who: IntArray) -> Mechanisms:
+        return self.mechanisms.take(self.of_account[who])
+
+
+def histories(state: State, unit: str, *, held: bool, without: str | None = None) -> Histories:
+    """The pasts of all accounts; with `held`, as if open runs had finished. One run may be left out."""
+    runs = [run for run in state.runs_of(unit) if run.id != without]
+    of_account, count = np.zeros(len(state.accounts[unit]), dtype=np.int64), 1
+    classes: list[IntArray] = []  # for each run, the class of every history; -1 for none
+    for run in runs:
+        joined = np.full(of_account.size, -1, dtype=np.int64)
+        joined[run.accounts] = run.of_class
+        first, now = distinct_rows(of_account, joined)
+        classes = [before[of_account[first]] for before in classes] + [joined[first]]
+        of_account, count = now, first.size
+    parts, by_pld = [], np.zeros(count, dtype=bool)
+    for run, of_class in zip(runs, classes, strict=True):
+        members = np.flatnonzero(of_class >= 0)
+        parts.append(run.mechanisms(held).take(of_class[members]).renamed(members, count))
+        by_pld[members] |= run.accountant == "pld"
+    return Histories(Mechanisms.joined(parts, count), of_account, by_pld)
+
+
+def epsilons(mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray) -> FloatArray:
+    """Epsilon of each history at its delta, by the accountant it calls for."""
+    epsilon, _ = mechanisms.best(delta)
+    rows = np.flatnonzero(by_pld & (epsilon > 0))
+    if rows.size > MAX_PLD:
+        raise InvalidInput(f"PLD is for at most {MAX_PLD} distinct histories, and there are {rows.size}; use accountant rdp")
+    for row in rows.tolist():
+        epsilon[row] = pld_epsilon(mechanisms, row, float(delta[row]), float(epsilon[row]))
+    return epsilon
+
+
+def pld_epsilon(mechanisms: Mechanisms, history: int, delta: float, rough: float) -> float:
+    """One history by PLD, or `rough` if that is lower or PLD cannot express it."""
+    from fedspend.accounting.pld import discretisation, schedule_epsilon
+
+    mine = np.flatnonzero(mechanisms.history == history)
+    if not np.all((mechanisms.client_rate[mine] == 1) & (mechanisms.steps[mine] == 1)):
+        return rough
+    counts = mechanisms.count[mine].astype(np.int64)
+    noise, rate = (np.repeat(column[mine], counts) for column in (mechanisms.noise, mechanisms.rate))
+    return min(rough, schedule_epsilon(noise, rate, delta, discretisation(rough)))
+
+
+@dataclass(frozen=True, eq=False)
+class Balances:
+    """One value per account, in the order of registration."""
+
+    names: list[str]
+    budget: FloatArray
+    delta: FloatArray
+    spent: FloatArray
+    reserved: FloatArray  # by how much `spent` will rise if every open run is finished
+    remaining: FloatArray
+    withdrawn: BoolArray
+
+
+def balances(state: State, unit: str, *, accountant: str = "rdp") -> Balances:
+    accounts = state.accounts[unit]
+    past, future = (histories(state, unit, held=held) for held in (False, True))
+    spent, total = (_per_account(state, unit, which, accountant) for which in (past, future))
+    return Balances(
+        names=accounts.names,
+        budget=accounts.budget,
+        delta=accounts.delta,
+        spent=spent,
+        reserved=np.maximum(total - spent, 0.0),
+        remaining=np.where(accounts.withdrawn, 0.0, remaining(state, unit, future)),
+        withdrawn=accounts.withdrawn,
+    )
+
+
+def _per_account(state: State, unit: str, past: Histories, accountant: str) -> FloatArray:
+    delta = state.accounts[unit].delta
+    first, of_account = distinct_rows(past.of_account, delta)  # equal histories at different deltas are different readings
+    rows = past.of_account[first]
+    by_pld = np.ones(rows.size, dtype=bool) if accountant == "pld" else past.by_pld[rows]
+    return epsilons(past.mechanisms.take(rows), delta[first], by_pld)[of_account]
+
+
+def remaining(state: State, unit: str, past: Histories) -> FloatArray:
+    """The largest epsilon that a new plan like the account's last could claim: even spending at that plan's last rate and number
+    of rounds, on top of `past`. Without a plan yet, the whole budget. For records, one unsampled release.
+    """
+    accounts = state.accounts[unit]
+    rate, rounds = np.ones(len(accounts)), np.ones(len(accounts), dtype=np.int64)
+    started = np.zeros(len(accounts), dtype=bool)
+    for run in state.runs_of(unit):
+        started[run.accounts] = True
+        if unit == "client":
+            rate[run.accounts], rounds[run.accounts] = run.rate[-1][run.of_class], run.planned
+    left = accounts.budget.copy()
+    who = np.flatnonzero(started)
+    first, of_account = distinct_rows(*(column[who] for column in (past.of_account, accounts.budget, accounts.delta, rate, rounds)))
+    one = who[first]  # an account of each kind
+    found = np.zeros(one.size)
+    orders = ORDERS if one.size <= _MANY else ORDERS[::4]
+    curves = past.mechanisms.curves(orders)
+    kinds, of_one = distinct_rows(rate[one], rounds[one])
+    for kind in range(kinds.size):
+        alike = np.flatnonzero(of_one == kind)
+        even, repeats = curve(float(rate[one[alike[0]]]), orders), int(rounds[one[alike[0]]])
+        for rows in np.split(alike, range(_ROWS, alike.size, _ROWS)):
+            mine = one[rows]
+            found[rows] = _claim(curves[past.of_account[mine]], accounts.budget[mine], accounts.delta[mine], even, repeats)
+    left[who] = found[of_account]
+    return left
+
+
+def _claim(past: FloatArray, budget: FloatArray, delta: FloatArray, even: Curve, rounds: int) -> FloatArray:
+    """What a plan of `rounds` even rounds claims by itself if it uses up each budget."""
+    cost = conversion_costs(delta, even.orders)
+    already = past + cost
+    out = np.zeros(budget.size)
+    rows = np.flatnonzero(budget * (1 - _FULL) > already.min(axis=1))
+    if rows.size:
+        start = first_guess(budget[rows], float(delta.min()), even.rate, rounds)
+        found = solve(even, float(rounds), already[rows], budget[rows] * (1 - _FULL), start, tolerance=1e-6)
+        alone = (rounds * even.rdp(found.log_noise) + cost[rows]).min(axis=1)
+        usable = found.log_noise < np.log(NOISE_RANGE[1]) - 1e-9
+        out[rows] = np.where(usable, np.clip(alone, 0.0, budget[rows]), 0.0)
+    return out
+
+
+def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None) -> IntArray:
+    """Positions in `run.accounts` of those whose budget the run, finished, would exceed. `joining`: it is not in the state yet.
+
+    `hint` is an order for each class, tried first: any order at which the sum fits will do.
+    """
+    accounts = state.accounts[run.unit]
+    before = histories(state, run.unit, held=True, without=None if joining else run.id)
+    history, budget, delta = before.of_account[run.accounts], accounts.budget[run.accounts], accounts.delta[run.accounts]
+    first, of_account = distinct_rows(history, run.of_class, delta)
+    past, own = before.mechanisms.take(history[first]), run.mechanisms(held=True).take(run.of_class[first])
+    total = Mechanisms.joined([past, own], first.size)
+    by_pld = before.by_pld[history[first]] | (run.accountant == "pld")
+    least = np.full(first.size, np.inf)  # the strictest budget of each kind
+    np.minimum.at(least, of_account, budget)
+    over = np.ones(first.size, dtype=bool)
+    if hint is not None:
+        order = np.clip(hint[run.of_class[first]], ORDERS[0], ORDERS[-1])  # a plan by PLD names none
+        over = ~(total.rdp_at(order) + conversion_cost_at(order, delta[first]) <= least)
+    doubtful = np.flatnonzero(over)
+    epsilon = np.zeros(first.size)
+    epsilon[doubtful] = epsilons(total.take(doubtful), delta[first][doubtful], by_pld[doubtful])
+    return np.flatnonzero(~(epsilon[of_account] <= budget))

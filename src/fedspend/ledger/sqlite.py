@@ -1,0 +1,113 @@
+"""One file, private to its owner, in write-ahead mode with every commit synced to disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from fedspend.errors import InvalidInput
+from fedspend.files import sync_folder
+from fedspend.ledger.chain import Damaged, Row
+from fedspend.ledger.storage import BUSY_SECONDS, Unavailable
+
+
+class SQLite:
+    """A `Storage` in a file."""
+
+    def __init__(self, path: str, *, write: bool, create: bool) -> None:
+        self.location, self.path = path, Path(path)
+        if self.path.is_dir():
+            raise InvalidInput(f"ledger {path!r} is a directory; name a file in it")
+        if not self.path.exists():
+            if not create:
+                raise InvalidInput(f"there is no ledger {path!r}; make one with: fedspend ledger init --ledger {path}")
+            make_private(self.path)
+        with self._plain_errors():
+            self._open("rw" if write else "ro")
+
+    def _open(self, mode: str) -> None:
+        # A file that nobody has open and that cannot be written to is read as it is.
+        waiting = Path(f"{self.path}-wal").exists()
+        fixed = "&immutable=1" if mode == "ro" and not waiting and not os.access(self.path.parent, os.W_OK) else ""
+        uri = f"file:{quote(str(self.path.absolute()))}?mode={mode}{fixed}"
+        self._connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        # Text that is no text must not stop the reader before it can say where.
+        self._connection.text_factory = bytes
+        if mode == "rw":
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.OperationalError, sqlite3.InternalError) as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            if code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
+                raise Damaged(f"the ledger {self.location} is damaged: {error}") from None
+            raise Unavailable(f"cannot use the ledger {self.location}: {error}; nothing was changed") from None
+        except (sqlite3.Error, OverflowError, MemoryError, SystemError) as error:
+            raise Damaged(f"the ledger {self.location} is damaged or no ledger: {error}") from None
+
+    def version(self) -> int:
+        with self._plain_errors():
+            tables = self._connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'fedspend_schema'").fetchone()
+            if not tables[0]:
+                empty = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+                if not empty:
+                    raise Damaged(f"{self.location} is a database, but it holds no ledger or a damaged one")
+                return 0
+            versions = self._connection.execute("SELECT version FROM fedspend_schema").fetchall()
+        if len(versions) != 1 or not isinstance(versions[0][0], int):
+            raise Damaged(f"the ledger {self.location} is damaged: it does not say its version")
+        return int(versions[0][0])
+
+    def execute(self, *statements: str) -> None:
+        with self._plain_errors():
+            for statement in statements:
+                self._connection.execute(statement.format(blob="BLOB"))
+
+    def rows_after(self, number: int) -> Iterator[Row]:
+        with self._plain_errors():
+            yield from self._connection.execute(
+                "SELECT number, body, hash FROM fedspend_entries WHERE number > ? ORDER BY number", (number,)
+            )
+
+    def append(self, rows: list[Row]) -> None:
+        with self._plain_errors():
+            self._connection.executemany("INSERT INTO fedspend_entries VALUES (?, ?, ?)", rows)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        with self._plain_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            with self._plain_errors():
+                self._connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # a failed COMMIT may have undone it already
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def check(self) -> None:
+        """SQLite's own look at every page of the file."""
+        with self._plain_errors():
+            found = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
+        if found != [(b"ok",)]:
+            raise Damaged(f"the ledger {self.location} is damaged: {bytes(found[0][0]).decode(errors='replace')}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def make_private(path: Path) -> None:
+    """An empty file that only its owner can read, there after a power cut too."""
+    if not path.parent.is_dir():
+        raise InvalidInput(f"ledger {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    sync_folder(path.parent)

@@ -1,0 +1,278 @@
+"""What the entries say, taken together: who has which budget, which runs there are, which rounds they have begun.
+
+Guarantee: the state is a function of the entries alone. An entry that does not fit what came before it (a round of an unknown run,
+a budget for an unknown client, a second registration) is refused as damage, whoever wrote it.
+
+| entry | says |
+|---|---|
+| `ledger` | the first: format, id, and whether this is a simulation |
+| `register` | names, lifetime budgets, and the one delta of these accounts |
+| `change`, `withdraw` | new budgets, or names that take no part any more; with a reason |
+| `open` | a run was admitted: its accounts, the class of each, and rate and noise of every class in every round |
+| `reserve` | a round of a run is about to be sampled: from here on it is spent, by every account of the run |
+| `commit` | its release was stored; the SHA-256 of the release |
+| `lost` | it was begun, and there is no release; it stays spent |
+| `replan` | the rounds not yet begun were planned anew |
+| `close` | the run is over; what it held for rounds that never began is free again |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedspend.accounting.mechanisms import Mechanisms
+from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.ledger.chain import START, Body, Damaged, Head
+
+FORMAT = 1
+UNITS = ("client", "record")
+
+
+@dataclass(eq=False)
+class Accounts:
+    """The accounts of one kind of unit, numbered in the order of registration."""
+
+    names: list[str] = field(default_factory=list)
+    number: dict[str, int] = field(default_factory=dict)
+    budget: FloatArray = field(default_factory=lambda: np.zeros(0))
+    delta: FloatArray = field(default_factory=lambda: np.zeros(0))
+    withdrawn: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(self, names: list[str], budgets: FloatArray, delta: float) -> None:
+        fresh = dict(zip(names, range(len(self), len(self) + len(names)), strict=True))
+        require(len(fresh) == len(names) == budgets.size and not fresh.keys() & self.number.keys())
+        require(bool(np.all(np.isfinite(budgets) & (budgets > 0))) and 0 < delta < 1)
+        self.names.extend(names)
+        self.number.update(fresh)
+        self.budget = np.append(self.budget, budgets)
+        self.delta = np.append(self.delta, np.full(len(names), delta))
+        self.withdrawn = np.append(self.withdrawn, np.zeros(len(names), dtype=bool))
+
+    def numbers(self, names: list[str]) -> IntArray:
+        return np.array([self.number[name] for name in names], dtype=np.int64)
+
+
+@dataclass(eq=False)
+class Run:
+    """A run that was admitted: what it may spend, and how far it has come."""
+
+    id: str
+    unit: str
+    about: dict[str, Any]  # plan hash, method, folder, when: for people
+    accountant: str
+    accounts: IntArray  # numbers of the accounts that take part
+    of_class: IntArray  # and the class of each
+    rate: FloatArray  # (rounds, classes)
+    noise: FloatArray
+    client_rate: float
+    steps: int
+    rounds: dict[int, str] = field(default_factory=dict)  # begun: reserved, committed or lost
+    releases: dict[int, str] = field(default_factory=dict)
+    closed: str | None = None  # the reason
+    disturbed: bool = False  # a budget was lowered or a client withdrew since it was admitted
+
+    @property
+    def planned(self) -> int:
+        return int(self.noise.shape[0])
+
+    @property
+    def next_round(self) -> int:
+        """The first round that was not begun: rounds begin in order."""
+        return len(self.rounds)
+
+    @property
+    def status(self) -> str:
+        return "open" if self.closed is None else "closed"
+
+    def mechanisms(self, held: bool) -> Mechanisms:
+        """What each class has spent; with `held`, also what it may yet spend. One history per class."""
+        upto = self.planned if held and self.closed is None else self.next_round
+        return Mechanisms.of_schedules(self.noise[:upto], self.rate[:upto], self.client_rate, self.steps)
+
+
+@dataclass(eq=False)
+class State:
+    """The sum of all entries up to `entries`."""
+
+    id: str = ""
+    simulation: bool = False
+    entries: int = 0
+    hash: bytes = START
+    accounts: dict[str, Accounts] = field(default_factory=lambda: {unit: Accounts() for unit in UNITS})
+    runs: dict[str, Run] = field(default_factory=dict)
+
+    @property
+    def head(self) -> Head:
+        return Head(self.id, self.entries, self.hash.hex())
+
+    def runs_of(self, unit: str) -> list[Run]:
+        return [run for run in self.runs.values() if run.unit == unit]
+
+    def apply(self, number: int, body: Body, hash: bytes) -> None:
+        """Add one entry."""
+        try:
+            require((number == 1) == (body["kind"] == "ledger"))
+            _KINDS[body["kind"]](self, body)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
+            raise Damaged(f"the ledger is damaged: entry {number} does not fit the entries before it") from None
+        self.entries, self.hash = number, hash
+
+
+def require(good: bool) -> None:
+    if not good:
+        raise ValueError
+
+
+def _begin(state: State, body: Body) -> None:
+    require(body["format"] == FORMAT and isinstance(body["ledger"], str) and isinstance(body["simulation"], bool))
+    state.id, state.simulation = body["ledger"], body["simulation"]
+
+
+def _register(state: State, body: Body) -> None:
+    require(all(isinstance(name, str) and name for name in body["names"]))
+    state.accounts[body["unit"]].add(body["names"], numbers(body["budgets"]), float(body["delta"]))
+
+
+def _change(state: State, body: Body) -> None:
+    accounts, budgets = state.accounts[body["unit"]], numbers(body["budgets"])
+    who = accounts.numbers(body["names"])
+    require(budgets.size == who.size and bool(np.all(np.isfinite(budgets) & (budgets > 0))))
+    if np.any(budgets < accounts.budget[who]):
+        _disturb(state, body["unit"], who)
+    accounts.budget[who] = budgets
+
+
+def _withdraw(state: State, body: Body) -> None:
+    accounts = state.accounts[body["unit"]]
+    who = accounts.numbers(body["names"])
+    accounts.withdrawn[who] = True
+    _disturb(state, body["unit"], who)
+
+
+def _disturb(state: State, unit: str, who: IntArray) -> None:
+    for run in state.runs_of(unit):
+        if run.closed is None and np.isin(who, run.accounts).any():
+            run.disturbed = True
+
+
+def _open(state: State, body: Body) -> None:
+    accounts = state.accounts[body["unit"]]
+    who = from_ranges(body["accounts"])
+    of_class = np.array(body["classes"], dtype=np.int64)
+    rate, noise = table(body["rate"]), table(body["noise"])
+    require(body["run"] not in state.runs and who.size == of_class.size > 0 and rate.shape == noise.shape)
+    require(bool(who.min() >= 0 and who.max() < len(accounts) and of_class.min() >= 0 and of_class.max() < noise.shape[1]))
+    require(np.unique(who).size == who.size and 0 < body["client_rate"] <= 1 and body["steps"] >= 1)
+    state.runs[body["run"]] = Run(
+        id=body["run"],
+        unit=body["unit"],
+        about={name: body.get(name) for name in ("plan", "method", "folder", "time")},
+        accountant=body["accountant"],
+        accounts=who,
+        of_class=of_class,
+        rate=rate,
+        noise=noise,
+        client_rate=float(body["client_rate"]),
+        steps=int(body["steps"]),
+    )
+
+
+def _reserve(state: State, body: Body) -> None:
+    run = open_run(state, body)
+    require(body["round"] == run.next_round < run.planned)
+    run.rounds[body["round"]] = "reserved"
+
+
+def _commit(state: State, body: Body) -> None:
+    run = open_run(state, body)
+    require(run.rounds[body["round"]] == "reserved" and isinstance(body["release"], str))
+    run.rounds[body["round"]], run.releases[body["round"]] = "committed", body["release"]
+
+
+def _lost(state: State, body: Body) -> None:
+    run = open_run(state, body)
+    require(run.rounds[body["round"]] == "reserved")
+    run.rounds[body["round"]] = "lost"
+
+
+def _replan(state: State, body: Body) -> None:
+    """New classes for the rounds to come; the rounds begun keep what they were."""
+    run = open_run(state, body)
+    of_class = np.array(body["classes"], dtype=np.int64)
+    rate, noise = table(body["rate"]), table(body["noise"])
+    require(of_class.size == run.accounts.size and rate.shape == noise.shape and noise.shape[0] >= run.next_round)
+    require(bool(of_class.min() >= 0 and of_class.max() < noise.shape[1]))
+    begun = slice(0, run.next_round)
+    for new, old in ((rate, run.rate), (noise, run.noise)):
+        require(np.array_equal(new[begun][:, of_class], old[begun][:, run.of_class]))
+    run.rate, run.noise, run.of_class = rate, noise, of_class
+    run.about["plan"] = body["plan"]
+
+
+def _close(state: State, body: Body) -> None:
+    open_run(state, body).closed = str(body["reason"])
+
+
+def open_run(state: State, body: Body) -> Run:
+    run = state.runs[body["run"]]
+    require(run.closed is None)
+    return run
+
+
+_KINDS = {
+    "ledger": _begin,
+    "register": _register,
+    "change": _change,
+    "withdraw": _withdraw,
+    "open": _open,
+    "reserve": _reserve,
+    "commit": _commit,
+    "lost": _lost,
+    "replan": _replan,
+    "close": _close,
+}
+
+
+# --- how arrays stand in entries ---
+
+
+def numbers(values: Any) -> FloatArray:
+    require(isinstance(values, list))
+    return np.array(values, dtype=np.float64).reshape(len(values))
+
+
+def table(columns: Any) -> FloatArray:
+    """(rounds, classes), stored class by class; a class that never changes as {"all": value, "rounds": how many}."""
+    made = [np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column) for column in columns]
+    values = np.stack(made, axis=1).astype(np.float64)
+    require(bool(np.all(np.isfinite(values) & (values > 0))))
+    return values
+
+
+def to_table(values: FloatArray) -> list[Any]:
+    constant = np.all(values == values[:1], axis=0)
+    rounds = values.shape[0]
+    return [
+        {"all": float(column[0]), "rounds": rounds} if same else column.tolist()
+        for column, same in zip(values.T, constant, strict=True)
+    ]
+
+
+def to_ranges(numbers: IntArray) -> list[list[int]]:
+    """Consecutive numbers as [first, how many]."""
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    return [[int(part[0]), int(part.size)] for part in np.split(numbers, breaks)]
+
+
+def from_ranges(ranges: Any) -> IntArray:
+    parts = []
+    for first, many in ranges:
+        require(first >= 0 and 1 <= many <= 100_000_000)
+        parts.append(np.arange(first, first + many, dtype=np.int64))
+    return np.concatenate(parts)

@@ -1,0 +1,106 @@
+"""Where the chain is kept: one table of entries, in SQLite or in PostgreSQL, behind one small interface.
+
+Guarantee: what was appended is on disk before `append` returns, all of it or nothing, and two writers never interleave. Rows
+are only ever added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from fedspend.errors import FedspendError, InvalidInput
+from fedspend.ledger.chain import Damaged, Row
+
+# Statements that lead from one version of the tables to the next: version 1 is made by the first item. To change the tables, add
+# an item; a ledger of an older version is brought up to date when it is next opened for writing. {blob} is the type for bytes.
+MIGRATIONS: list[tuple[str, ...]] = [
+    (
+        "CREATE TABLE fedspend_schema (version INTEGER NOT NULL)",
+        "INSERT INTO fedspend_schema VALUES (1)",
+        "CREATE TABLE fedspend_entries (number BIGINT PRIMARY KEY, body {blob} NOT NULL, hash {blob} NOT NULL)",
+    ),
+]
+BUSY_SECONDS = 60  # how long a writer waits for another
+
+
+class Unavailable(FedspendError):
+    """The database cannot be reached, written to or has no room. Nothing was changed."""
+
+    exit_code = 2
+
+
+class Storage(Protocol):
+    """A database that holds one chain."""
+
+    location: str  # as people name it; never with a password
+
+    def version(self) -> int:
+        """Version of the tables; 0 if there are none."""
+        ...
+
+    def execute(self, *statements: str) -> None: ...
+
+    def rows_after(self, number: int) -> Iterator[Row]: ...
+
+    def append(self, rows: list[Row]) -> None:
+        """Add rows, inside `writing`."""
+        ...
+
+    def writing(self) -> AbstractContextManager[None]:
+        """A transaction that no other writer can enter; committed durably at its end, undone if it raises."""
+        ...
+
+    def check(self) -> None:
+        """Raise `Damaged` if the database finds fault with itself."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def migrate(storage: Storage) -> None:
+    """Bring the tables to the newest version, inside `writing`."""
+    for number, statements in enumerate(MIGRATIONS[storage.version() :], storage.version() + 1):
+        storage.execute(*statements)
+        if number > 1:
+            storage.execute(f"UPDATE fedspend_schema SET version = {number}")
+
+
+def check_version(storage: Storage) -> None:
+    """Refuse what this program does not know."""
+    version = storage.version()
+    if version == 0:
+        raise InvalidInput(f"{storage.location} holds no ledger; make one with: fedspend ledger init --ledger {storage.location}")
+    if not 1 <= version <= len(MIGRATIONS):
+        raise Damaged(
+            f"the ledger {storage.location} has version {version}, and this program knows {len(MIGRATIONS)}; "
+            "use a newer fedspend, or restore the ledger if it is damaged"
+        )
+
+
+def connect(location: str, *, write: bool, create: bool = False) -> Storage:
+    """The database that `location` names: a path, `sqlite:PATH`, or `postgresql://...`."""
+    if is_url(location):
+        from fedspend.ledger.postgres import PostgreSQL
+
+        return PostgreSQL(location)
+    from fedspend.ledger.sqlite import SQLite
+
+    return SQLite(path_of(location), write=write, create=create)
+
+
+def is_url(location: str) -> bool:
+    return location.startswith(("postgresql://", "postgres://"))
+
+
+def path_of(location: str) -> str:
+    """The path in a location that is no URL of a server."""
+    scheme, separator, rest = location.partition(":")
+    if scheme == "sqlite" and separator:
+        location = rest[2:] if rest.startswith("///") else rest.removeprefix("//")
+    elif "://" in location:
+        raise InvalidInput(f"ledger {location!r}: {scheme}:// is not known; give a path, or postgresql://user@host/database")
+    if not location.strip() or "\0" in location:
+        raise InvalidInput(f"ledger {location!r} is no path; give a path, or postgresql://user@host/database")
+    return location
