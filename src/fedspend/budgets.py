@@ -29,6 +29,13 @@ class Population:
     transitions: FloatArray | None = None
     groups: tuple[str, ...] | None = None
 
+    def groups_of(self, clients: Sequence[str]) -> tuple[str, ...] | None:
+        """The group of each of these clients, of which there may be fewer."""
+        if self.groups is None:
+            return None
+        group_of = dict(zip(self.clients, self.groups, strict=True))
+        return tuple(group_of[client] for client in clients)
+
 
 @dataclass(frozen=True)
 class Group:

@@ -220,6 +220,22 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "seed": whole(0, "seed of the model and of the partition, and under simulation of everything", 0),
             "tensorboard": flag("also log for TensorBoard"),
         },
+        "ledger": {
+            "location": text("where accounts are kept: a file, or postgresql://...; default: in the run directory"),
+            "spend": choice(
+                "config",
+                "remaining",
+                help="config: the budgets of this config, if the ledger allows them; remaining: all that is left of each lifetime "
+                "budget",
+                default="config",
+            ),
+            "exhausted": choice(
+                "refuse",
+                "leave-out",
+                help="what to do if a client has too little budget left: refuse to train, or plan without it",
+                default="refuse",
+            ),
+        },
         "engine": {
             "name": choice("local", "reference", "flower", help="where clients run", default="local"),
             "workers": whole(1, "worker processes"),

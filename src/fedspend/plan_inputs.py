@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,9 +78,9 @@ class Inputs:
         return self.common | {"policy": policy} | saving | ({"weights": self.weights} if fits else {})
 
 
-def resolve(config: Config, flags: Flags = NO_FLAGS) -> Inputs:
-    """What `config` and `flags` ask for."""
-    population = find_population(config, flags)
+def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Population | None = None) -> Inputs:
+    """What `config` and `flags` ask for. With `registered`, the accounts of a ledger, budgets come from there."""
+    population = find_population(config, flags) if registered is None else from_accounts(config, flags, registered)
     common = {
         "epsilons": population.epsilons,
         "clients": population.clients,
@@ -147,6 +147,21 @@ def find_population(config: Config, flags: Flags) -> Population:
     raise InvalidInput(
         "no budgets: give --epsilon 10:34,20:43 or --budgets clients.csv, or epsilon, groups or budgets under [privacy] in a config"
     )
+
+
+def from_accounts(config: Config, flags: Flags, registered: Population) -> Population:
+    """Who takes part, with lifetime budgets: those whom the config names, or everyone who is registered."""
+    for flag, value in (("--epsilon", flags.epsilon), ("--budgets", flags.budgets)):
+        if value is not None:
+            raise InvalidInput(f"{flag} sets budgets, and the ledger has them already; drop one of the two")
+    if not any(config.given(f"privacy.{name}") for name in ("budgets", "groups", "epsilon")):
+        return same_count(registered, flags.clients, "--clients")
+    asked = find_population(config, flags)
+    budget_of = dict(zip(registered.clients, registered.epsilons.tolist(), strict=True))
+    missing = next((client for client in asked.clients if client not in budget_of), None)
+    if missing is not None:
+        raise InvalidInput(f"client {missing!r} is not registered in the ledger, or has withdrawn; leave it out or register it")
+    return replace(asked, epsilons=np.array([budget_of[client] for client in asked.clients]))
 
 
 def same_count(population: Population, clients: int | None, where: str) -> Population:

@@ -21,6 +21,7 @@ from fedspend import policies
 from fedspend.accounting.calibration import check_epsilons, check_rate, stretches
 from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import curve
+from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
 from fedspend.arrays import FloatArray, distinct_rows
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
@@ -255,12 +256,16 @@ def plan(
     weights: Any = None,
     clients: Sequence[str] | None = None,
     method: str | None = None,
+    past: Mechanisms | None = None,
     progress: policies.Progress | None = None,
 ) -> Plan:
     """Make the whole schedule for one budget per client, spending every budget exactly.
 
     `epsilons`, `saving_rate` and `transition` are one value for all or one per client. Without a policy, a saving rate means
     `spend-as-you-go` (transition: the middle round) and none means `uniform`.
+
+    `past`, one history per client, is what a ledger says was spent before: `epsilons` are then lifetime budgets, past and plan
+    together spend them exactly, and `Plan.epsilon` is what the plan adds, read by itself.
 
     >>> made = plan([10.0] * 34 + [20.0] * 43 + [30.0] * 23, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
     >>> made.noise_multiplier.shape, [round(float(x), 3) for x in made.noise_multiplier[[0, -1], 0]]
@@ -297,19 +302,32 @@ def plan(
             stacklevel=2,
         )
 
-    target = np.full_like(budget, budget.min()) if chosen == "strictest" else budget
+    if past is not None and (past.histories != budget.size or accountant == "pld"):
+        raise InvalidInput(
+            "planning with past spending goes by accountant 'rdp'; drop accountant 'pld'"
+            if accountant == "pld"
+            else f"there must be one history per client: got {past.histories} for {budget.size} clients"
+        )
+
+    history = np.zeros(budget.size, dtype=np.int64) if past is None else past.alike()
+    target = np.full_like(budget, budget.min()) if chosen == "strictest" and past is None else budget
     rounding = 0.0
-    first, of_client = distinct_rows(target, saving, switch)
+    first, of_client = distinct_rows(target, saving, switch, history)
     if first.size > MAX_EXACT_SCHEDULES:
         target, rounding = _rounded_down(budget), BUDGET_ROUNDING
-        first, of_client = distinct_rows(target, saving, switch)
+        first, of_client = distinct_rows(target, saving, switch, history)
     check_size(terms.rounds, first.size)
-    spending = policies.spend(chosen, terms, target[first], saving[first], switch[first].astype(np.int64), shares, progress)
+    before = None if past is None else past.take(first)
+    spending = policies.spend(chosen, terms, target[first], saving[first], switch[first].astype(np.int64), shares, progress, before)
+    if past is not None:
+        if chosen == "strictest":  # all follow the one who needs most noise
+            spending, of_client = policies.one_for_all(spending), np.zeros_like(of_client)
+        spending = policies.by_itself(spending, terms)
     if accountant == "pld":
         from fedspend.accounting.pld import fit
 
         spending = fit(spending, target[first], terms, progress)
-    s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=first.size))
+    s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=spending.epsilon.size))
     schedules = Schedules(
         noise_multiplier=spending.noise,
         sampling_rate=spending.rate,

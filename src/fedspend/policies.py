@@ -20,9 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.accounting.calibration import Band, Sealed, bands, check_epsilons, check_feasible, seal, solve, uniform
+from fedspend.accounting.calibration import (
+    Band,
+    Sealed,
+    bands,
+    check_epsilons,
+    check_feasible,
+    seal,
+    solve,
+    starting_cost,
+    uniform,
+)
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.curves import curve
+from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, finite_number
 
@@ -117,41 +128,67 @@ def spend(
     transition: IntArray,
     weights: FloatArray,
     progress: Progress | None = None,
+    past: Mechanisms | None = None,
 ) -> Spending:
-    """Run one policy over distinct (budget, saving rate, transition) triples."""
-    if policy in ("uniform", "strictest"):  # the caller has already set every budget to the strictest
-        return constant(terms, budget)
+    """Run one policy over distinct (budget, saving rate, transition) triples, each with its own `past` if there is one.
+
+    Then the epsilon returned is that of past and schedule together.
+    """
+    if policy in ("uniform", "strictest"):  # the caller sees to it that all follow the strictest
+        return constant(terms, budget, past)
     if policy in WEIGHTED:
-        return weighted(terms, budget, weights)
+        return weighted(terms, budget, weights, past)
     step = _exact_step if policy == "spend-as-you-go" else _literal_step
-    return save_then_spend(terms, budget, saving_rate, transition, step, progress)
+    return save_then_spend(terms, budget, saving_rate, transition, step, progress, past)
 
 
-def constant(terms: Terms, budget: FloatArray) -> Spending:
+def constant(terms: Terms, budget: FloatArray, past: Mechanisms | None = None) -> Spending:
     """The same rate and noise in every round."""
-    distinct, where = np.unique(budget, return_inverse=True)
-    found = uniform(distinct, terms.delta, terms.rate, terms.rounds, terms.orders)
+    distinct, where = np.unique(budget, return_inverse=True) if past is None else (budget, np.arange(budget.size))
+    found = uniform(distinct, terms.delta, terms.rate, terms.rounds, terms.orders, past)
     noise = np.repeat(found.noise[:, where], terms.rounds, axis=0)
     return Spending(noise, np.full_like(noise, terms.rate), found.epsilon[where], found.order[where])
 
 
-def weighted(terms: Terms, budget: FloatArray, weights: FloatArray) -> Spending:
+def weighted(terms: Terms, budget: FloatArray, weights: FloatArray, past: Mechanisms | None = None) -> Spending:
     """`sigma_t = s w_t^(-1/2)`: at large noise a round's share of the budget is its weight. One s per budget, solved exactly."""
     log_shape = -0.5 * np.log(weights / weights.mean())
-    check_feasible(budget, terms.cost)
+    already = starting_cost(budget.size, terms.orders, terms.delta, past)
+    check_feasible(budget, already)
     log_noise, binding = np.empty(budget.size), np.empty(budget.size, dtype=np.int64)
-    for band in bands(budget, terms.delta, terms.rate, terms.rounds, terms.orders, margin=12):
-        cost = np.broadcast_to(terms.cost[band.columns], (band.rows.size, band.width))
+    for band in bands(budget, terms.delta, terms.rate, terms.rounds, terms.orders, margin=12, wide=past is not None):
+        cost = already[band.rows, band.columns]
         found = solve(curve(terms.rate, terms.orders), 1.0, cost, budget[band.rows], band.start, log_shape, band.columns)
         log_noise[band.rows], binding[band.rows] = found.log_noise, found.binding + band.columns.start
     noise = np.exp(log_noise + log_shape[:, None])
     rate = np.full_like(noise, terms.rate)
-    return _sealed(noise, rate, np.ones(noise.shape, dtype=bool), budget, binding, terms)
+    return _sealed(noise, rate, np.ones(noise.shape, dtype=bool), budget, binding, terms, past)
 
 
-def _sealed(noise: FloatArray, rate: FloatArray, adjustable: Any, budget: FloatArray, binding: IntArray, terms: Terms) -> Spending:
-    found: Sealed = seal(noise, rate, adjustable, budget, binding, np.asarray(terms.orders), terms.delta)
+def _sealed(
+    noise: FloatArray,
+    rate: FloatArray,
+    adjustable: Any,
+    budget: FloatArray,
+    binding: IntArray,
+    terms: Terms,
+    past: Mechanisms | None,
+) -> Spending:
+    found: Sealed = seal(noise, rate, adjustable, budget, binding, np.asarray(terms.orders), terms.delta, past=past)
     return Spending(found.noise, rate, found.epsilon, found.order)
+
+
+def by_itself(spending: Spending, terms: Terms) -> Spending:
+    """The same schedules with the epsilon that they spend alone, whatever was spent before them."""
+    alone = Mechanisms.of_schedules(spending.noise, spending.rate)
+    epsilon, order = alone.best(np.full(spending.epsilon.size, terms.delta))
+    return Spending(spending.noise, spending.rate, epsilon, order)
+
+
+def one_for_all(spending: Spending) -> Spending:
+    """The schedule with the most noise, for everyone. Constant schedules only: one of them has the most in every round."""
+    most = [int(spending.noise[0].argmax())]
+    return Spending(spending.noise[:, most], spending.rate[:, most], spending.epsilon[most], spending.order[most])
 
 
 # --- saving and spending ---
@@ -190,11 +227,18 @@ def _literal_step(
 
 
 def save_then_spend(
-    terms: Terms, budget: FloatArray, saving_rate: FloatArray, transition: IntArray, step: Step, progress: Progress | None = None
+    terms: Terms,
+    budget: FloatArray,
+    saving_rate: FloatArray,
+    transition: IntArray,
+    step: Step,
+    progress: Progress | None = None,
+    past: Mechanisms | None = None,
 ) -> Spending:
     """Sample at the saving rate before the transition round and at the full rate from it on, with the noise that `step` gives."""
     exact = step is _exact_step
-    check_feasible(budget, terms.cost)
+    check_feasible(budget, starting_cost(budget.size, terms.orders, terms.delta, past))
+    begun = None if past is None else past.curves(terms.orders)
     rounds = np.arange(1, terms.rounds + 1)[:, None]
     saves = (rounds < transition) & (saving_rate < terms.rate)
     rate = np.where(saves, saving_rate, terms.rate)
@@ -204,15 +248,16 @@ def save_then_spend(
     for q in np.unique(steering):
         mine = np.flatnonzero(steering == q)
         # The literal policy reads what was spent at every order, and that order wanders: no narrow bands there.
-        for band in _bands(terms, budget[mine], exact):
+        for band in _bands(terms, budget[mine], exact and past is None):
             rows = mine[band.rows]
-            result = _recurse(terms, budget[rows], float(q), saves[:, rows], step, band, exact)
+            spent = np.zeros((rows.size, len(terms.orders))) if begun is None else begun[rows]
+            result = _recurse(terms, budget[rows], float(q), saves[:, rows], step, band, exact, spent)
             noise[:, rows], binding[rows] = result
             done += rows.size
             if progress is not None:
                 progress(done, budget.size)
     adjustable = (rounds >= transition) if exact else np.zeros(rate.shape, dtype=bool)
-    return _sealed(noise, rate, adjustable, budget, binding, terms)
+    return _sealed(noise, rate, adjustable, budget, binding, terms, past)
 
 
 def _bands(terms: Terms, budget: FloatArray, narrow: bool) -> list[Band]:
@@ -231,12 +276,12 @@ def _steering_rates(saving_rate: FloatArray) -> FloatArray:
 
 
 def _recurse(
-    terms: Terms, budget: FloatArray, saving_rate: float, saves: Any, step: Step, band: Band, exact: bool
+    terms: Terms, budget: FloatArray, saving_rate: float, saves: Any, step: Step, band: Band, exact: bool, begun: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """The recursion S_t = S_{t-1} + rdp(q_t, sigma_t) for one band of budgets with one saving rate."""
+    """The recursion S_t = S_{t-1} + rdp(q_t, sigma_t) from S_0 = `begun`, for one band of budgets with one saving rate."""
     columns = band.columns
     full, low = curve(terms.rate, terms.orders), curve(saving_rate, terms.orders)
-    spent = np.zeros((budget.size, band.width))
+    spent = begun[:, columns].copy()
     log_noise = np.empty((terms.rounds, budget.size))
     binding = np.zeros(budget.size, dtype=np.int64)
     at_edge, last = False, band.width - 1
@@ -264,7 +309,7 @@ def _recurse(
         binding = (spent + terms.cost[columns]).argmin(axis=1)
     if at_edge:  # the band was too narrow: take all orders
         wide = Band(band.rows, slice(0, len(terms.orders)), band.start)
-        return _recurse(terms, budget, saving_rate, saves, step, wide, exact)
+        return _recurse(terms, budget, saving_rate, saves, step, wide, exact, begun)
     return np.exp(log_noise), binding + columns.start
 
 

@@ -62,7 +62,7 @@ class Progress:
 
 
 class Store(Protocol):
-    """Durable memory of a run: reserve before sampling, keep the release before use, commit after."""
+    """Durable memory of a run: reserve before sampling, keep the release before use, commit after; or note that it was lost."""
 
     def reserve(self, round: int) -> None: ...
 
@@ -71,6 +71,8 @@ class Store(Protocol):
     def kept(self, round: int) -> tuple[Release, Record] | None: ...
 
     def was_reserved(self, round: int) -> bool: ...
+
+    def lose(self, round: int) -> None: ...
 
     def commit(self, round: int, progress: Progress, record: Record) -> None: ...
 
@@ -99,6 +101,7 @@ def run_rounds(
         if found is None and store.was_reserved(t) and not randomness.simulation:
             # The noise of the lost release cannot be drawn again, and drawing fresh noise would be a second release:
             # the round stays charged and is skipped.
+            store.lose(t)
             progress = skip(progress)
             statistics: Record = {"skipped": True}
         else:

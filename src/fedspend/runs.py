@@ -1,7 +1,8 @@
 """A run directory: everything a training run leaves behind, safe against a kill at any instant.
 
 Guarantee: `metrics.jsonl`, the checkpoint and the model of a resumed seeded run are byte for byte those of an
-uninterrupted one. A release is on disk before anything uses it. A round that was reserved and whose release is lost stays charged.
+uninterrupted one. A release is on disk before anything uses it. Which rounds were reserved and committed is for the ledger to say;
+a round that was reserved and whose release is lost stays charged.
 
 | file | content | may be published |
 |---|---|---|
@@ -10,7 +11,8 @@ uninterrupted one. A release is on disk before anything uses it. A round that wa
 | `model.safetensors` | the final model | yes: it is made of releases |
 | `checkpoint.safetensors` | the state after the last round | yes: made of releases |
 | `release.safetensors` | the last release, for recovery; notes for the operator | no |
-| `journal.jsonl` | which rounds were reserved and committed | yes |
+| `ledger.db`, `ledger.db.head` | the account, unless the run charges another ledger | shows budgets: ask the clients |
+| `ledger_head.json` | the last entry of the ledger that this run has seen | yes |
 | `metrics.jsonl`, `report.html` | accuracy on the evaluation set, spending; in a simulation also update statistics | see
 the report |
 """
@@ -18,6 +20,8 @@ the report |
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,9 @@ from safetensors.numpy import save as to_bytes
 
 from fedspend.errors import InvalidInput
 from fedspend.files import append_line, read_lines, write_whole
+from fedspend.ledger import Ledger
+from fedspend.ledger.account import RunAccount, check_same, locate, refuse_gone
+from fedspend.ledger.rules import Proposal
 from fedspend.methods.base import Release
 from fedspend.planning import Plan
 from fedspend.rounds import Progress, Record
@@ -38,7 +45,7 @@ class RunDirectory:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._states: dict[int, str] = {}
+        self.account: RunAccount | None = None  # None as long as nothing is charged: without a plan, or before it is admitted
 
     # --- opening ---
 
@@ -60,41 +67,96 @@ class RunDirectory:
     def resume(cls, folder: Path, settings: dict[str, Any]) -> RunDirectory:
         """Open a run that was interrupted; it must have been started with the same settings."""
         stored = read_run(folder)
-        for key in sorted(set(stored["settings"]) | set(settings["settings"])):
+        for key in sorted(
+            (set(stored["settings"]) | set(settings["settings"])) - {"plan"}
+        ):  # what rounds were planned anew changes
             then, now = stored["settings"].get(key), settings["settings"].get(key)
             if then != now:
                 raise InvalidInput(f"{folder} holds another run: {key} was {then!r} and is now {now!r}; choose another folder")
-        run = cls(folder)
-        run._states = {line["round"]: line["state"] for line in read_lines(folder / "journal.jsonl")}
-        return run
+        if stored["settings"].get("plan") != settings["settings"].get("plan"):
+            stored["settings"]["plan"] = settings["settings"]["plan"]
+            write_whole(folder / "run.json", _json(stored))
+        return cls(folder)
+
+    # --- the account ---
+
+    def ledger_location(self, asked: str | None) -> str | None:
+        """The ledger that this run charges; refuses another one. None for a run without a plan."""
+        named = read_run(self.folder).get("ledger")
+        if named is None:
+            return None
+        if asked is not None:
+            check_same(asked, named["location"], self.folder)
+        return asked or locate(named["location"], self.folder)
+
+    @contextmanager
+    def charging(self, plan: Plan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:
+        """Open the run's account, with the plan admitted, for as long as the rounds are played."""
+        location = self.ledger_location(ledger)
+        if plan is None or location is None:
+            yield
+            return
+        refuse_gone(location, self.folder)
+        with Ledger.open_or_create(location, simulation=simulation) as book:
+            account = RunAccount(book, read_run(self.folder)["ledger"]["run"], self.folder)
+            account.check_head()
+            account.admit(Proposal.of_plan(plan), simulation=simulation)
+            self.account = account
+            try:
+                yield
+            finally:
+                self.account = None
+
+    def finish(self) -> None:
+        """All rounds are done: close the run in the ledger."""
+        if self.account is not None:
+            self.account.close("finished")
+
+    def recovery(self, done: int, simulation: bool) -> str:
+        """What a resumed run found, in a sentence."""
+        told = f"{done} rounds are committed"
+        if self.account is None or not self.account.was_reserved(done):
+            return told + "; no round was under way"
+        if self.kept(done) is not None:
+            return told + f"; round {done + 1} was under way and its release is stored: it is used again"
+        if simulation:
+            return told + f"; round {done + 1} was under way: the simulation repeats it, charged once"
+        return told + f"; round {done + 1} was under way and its release is lost: its budget stays spent and it is skipped"
 
     # --- the store of the rounds ---
 
     def reserve(self, round: int) -> None:
-        self._note(round, "reserved")
+        if self.account is not None:
+            self.account.reserve(round)
 
     def was_reserved(self, round: int) -> bool:
-        return round in self._states
+        return self.account is not None and self.account.was_reserved(round)
 
     def keep(self, round: int, release: Release, statistics: Record) -> None:
         about = {"round": round, "bit": release.bit, "statistics": statistics}
         write_whole(self.folder / "release.safetensors", _tensors({"update": release.update}, about))
+        if self.account is not None:
+            self.account.commit(round, release)
 
     def kept(self, round: int) -> tuple[Release, Record] | None:
         path = self.folder / "release.safetensors"
         if not path.exists():
             return None
         arrays, about = read_tensors(path)
-        return (Release(arrays["update"], about["bit"]), about["statistics"]) if about["round"] == round else None
+        if about["round"] != round:
+            return None
+        release = Release(arrays["update"], about["bit"])
+        if self.account is not None:
+            self.account.commit(round, release)  # the kill may have come between the release and its entry
+        return release, about["statistics"]
 
-    def commit(self, round: int, progress: Progress, record: Record) -> None:
+    def lose(self, round: int) -> None:
+        if self.account is not None:
+            self.account.lose(round)
+
+    def commit(self, round: int, progress: Progress, record: Record) -> None:  # noqa: ARG002
         append_line(self.folder / "metrics.jsonl", record)
         write_whole(self.folder / "checkpoint.safetensors", _checkpoint(progress))
-        self._note(round, "committed")
-
-    def _note(self, round: int, state: str) -> None:
-        append_line(self.folder / "journal.jsonl", {"round": round, "state": state})
-        self._states[round] = state
 
     def progress(self) -> Progress | None:
         """Where the run stands, or None if no round was committed."""
@@ -126,6 +188,11 @@ class RunDirectory:
         """Whether the plan with this hash was verified when the run began."""
         path = self.folder / "certificate.json"
         return path.exists() and json.loads(path.read_text()).get("plan_hash") == plan_hash
+
+    def stored_plan(self) -> Plan | None:
+        """The plan that this run was verified and begun with."""
+        path = self.folder / "plan.json"
+        return Plan.load(path) if path.exists() else None
 
     def write_certificate(self, plan: Plan, verdict: dict[str, Any]) -> None:
         plan.save(self.folder / "plan.json")

@@ -15,11 +15,14 @@ import numpy as np
 import torch
 
 from fedspend import data, models
+from fedspend.budgets import Population
 from fedspend.config import Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data import Federation
 from fedspend.engines.base import LocalTraining
 from fedspend.errors import InvalidInput
+from fedspend.ledger import Ledger
+from fedspend.ledger.participants import plan_within, registered
 from fedspend.methods.adaptive_clip import AdaptiveClip
 from fedspend.methods.base import Method
 from fedspend.methods.fedavg import FedAvg
@@ -56,8 +59,8 @@ class Setup:
     tensorboard: bool = False
 
 
-def from_config(config: Config) -> Setup:
-    """Load, deal, build and plan what `config` describes."""
+def from_config(config: Config, ledger: Ledger | None = None, stored: Plan | None = None) -> Setup:
+    """Load, deal, build and plan what `config` describes, within what `ledger` allows. A `stored` plan is taken as it is."""
     seed = int(config.get("train.seed"))
     name = config.get("method.name") or "dp-fedavg"
     if name not in METHODS:
@@ -68,8 +71,8 @@ def from_config(config: Config) -> Setup:
         epochs=config.get("train.local_epochs"),
         momentum=config.get("train.momentum"),
     )
-    made, labels = (None, None) if name == "fedavg" else _plan(config, name)
-    federation = _federation(config, made, seed)
+    made, population = (None, None) if name == "fedavg" else _plan(config, name, ledger, stored)
+    federation = _federation(config, made, population, seed)
     module = models.build(
         _needed(config, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
@@ -78,13 +81,13 @@ def from_config(config: Config) -> Setup:
         **({"hidden": config.get("model.hidden")} if config.given("model.hidden") else {}),
     )
     randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
-    rounds = int(_needed(config, "train.rounds"))
+    rounds = int(_needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
     return Setup(
         federation=federation,
         module=module,
         plan=made,
-        labels=labels,
+        labels=None if made is None or population is None else population.groups_of(made.clients),
         method=method,
         training=Training(
             server=Server(
@@ -114,43 +117,66 @@ def _needed(config: Config, name: str) -> Any:
     return value
 
 
-def _plan(config: Config, method: str) -> tuple[Plan, tuple[str, ...] | None]:
-    inputs = resolve(config)
-    return plan(**(inputs.arguments() | {"method": method})), inputs.population.groups
+def _plan(config: Config, method: str, ledger: Ledger | None, stored: Plan | None) -> tuple[Plan, Population]:
+    remaining = config.get("ledger.spend") == "remaining"
+    if remaining and (ledger is None or not len(ledger.accounts())):
+        raise InvalidInput("spending what remains needs a ledger with accounts: give --ledger, or drop --remaining")
+    inputs = resolve(config, registered=registered(ledger) if ledger is not None and remaining else None)
+    arguments = inputs.arguments() | {"method": method}
+    if stored is not None:
+        if not remaining:
+            check_budgets(stored, inputs.population)
+        return stored, inputs.population
+    if ledger is None:
+        return plan(**arguments), inputs.population
+    made = plan_within(ledger, arguments, spend=config.get("ledger.spend"), exhausted=config.get("ledger.exhausted"))
+    return made, inputs.population
 
 
-def _federation(config: Config, made: Plan | None, seed: int) -> Federation:
+def check_budgets(stored: Plan, population: Population) -> None:
+    """A run goes on under the budgets that it began with."""
+    now = dict(zip(population.clients, population.epsilons.tolist(), strict=True))
+    for client, then in zip(stored.clients, stored.budget.tolist(), strict=True):
+        if now.get(client) != then:
+            was = "no budget" if client not in now else f"{now[client]:g}"
+            raise InvalidInput(
+                f"the run was planned with a budget of {then:g} for client {client!r}, which now has {was}; choose another folder"
+            )
+
+
+def _federation(config: Config, made: Plan | None, population: Population | None, seed: int) -> Federation:
     name = _needed(config, "data.name")
     options = {key: config.get(f"data.{key}") for key in _DATA_OPTIONS.get(name, ()) if config.get(f"data.{key}") is not None}
     dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
     if config.get("model.features") != "none":
         dataset = cached_features(config.get("model.features"), dataset)
-    clients = len(made.clients) if made is not None else config.get("data.clients")
     federation = data.partition(
         dataset,
-        clients=clients,
+        clients=config.get("data.clients") if population is None else len(population.clients),
         kind=config.get("data.partition"),
         alpha=config.get("data.alpha"),
         shards=config.get("data.shards"),
         seed=seed,
     )
-    named = config.given("privacy.budgets") and config.get("data.partition") == "natural"
-    return federation if made is None else aligned(federation, made, named)
-
-
-def aligned(federation: Federation, made: Plan, named: bool) -> Federation:
-    """The federation with the plan's clients in the plan's order: matched by id where both name them, else by position."""
-    if len(made.clients) != len(federation.clients):
-        raise InvalidInput(
-            f"the plan is for {len(made.clients)} clients, but the data has {len(federation.clients)}; make them agree"
-        )
-    if not named:
+    if made is None or population is None:
         return federation
-    shard_of = dict(zip(federation.clients, federation.shards, strict=True))
-    missing = [client for client in made.clients if client not in shard_of]
+    named = config.given("privacy.budgets") and config.get("data.partition") == "natural"
+    return aligned(federation, made.clients, population.clients, named)
+
+
+def aligned(federation: Federation, clients: tuple[str, ...], roster: tuple[str, ...], named: bool) -> Federation:
+    """The federation with the plan's `clients` in the plan's order.
+
+    The data is dealt to the whole `roster`, of which the plan may leave some out: matched by id where both name them, else by
+    position.
+    """
+    if len(roster) != len(federation.clients):
+        raise InvalidInput(f"the plan is for {len(roster)} clients, but the data has {len(federation.clients)}; make them agree")
+    shard_of = dict(zip(federation.clients if named else roster, federation.shards, strict=True))
+    missing = [client for client in clients if client not in shard_of]
     if missing:
         raise InvalidInput(f"client {missing[0]!r} has a budget but no rows in the data; the ids must be the same in both files")
-    return replace(federation, clients=made.clients, shards=tuple(shard_of[client] for client in made.clients))
+    return replace(federation, clients=clients, shards=tuple(shard_of[client] for client in clients))
 
 
 def make_method(name: str, made: Plan | None, config: Config, clients: int) -> Method:
@@ -191,7 +217,7 @@ def layer_sizes(module: torch.nn.Module) -> tuple[int, ...]:
 def _settings(config: Config, made: Plan | None, randomness: Randomness) -> dict[str, Any]:
     """Every setting that has an effect on the result, given or default; workers have none."""
     values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
-    for unimportant in ("engine.workers", "train.tensorboard"):
+    for unimportant in ("engine.workers", "train.tensorboard", "ledger.location"):
         values.pop(unimportant, None)
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
     return values | {"plan": None if made is None else made.hash, "privacy.randomness": randomness.source}

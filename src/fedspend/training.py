@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,14 @@ from fedspend.engines.base import LocalTraining
 from fedspend.engines.evaluation import evaluate
 from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
+from fedspend.ledger import Ledger
+from fedspend.ledger.account import OWN, holds_ledger, new_run_id, stored_location
+from fedspend.ledger.participants import plan_fits
 from fedspend.methods.planned import Planned
 from fedspend.models import check_module
 from fedspend.planning import Plan
 from fedspend.randomness import Randomness
+from fedspend.replanning import plan_anew
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.rounds import Progress, Record, Server, Store, Training, begin, run_rounds
@@ -35,6 +40,7 @@ from fedspend.setup import Setup, flat_parameters, from_config, layer_sizes
 from fedspend.verification import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
+OnNote = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,23 +68,55 @@ def train(
     model: torch.nn.Module | None = None,
     plan: Plan | None = None,
     test: tuple[Any, Any] | None = None,
+    ledger: str | Path | None = None,
+    replan: bool = False,
+    on_note: OnNote = lambda _: None,
     **options: Any,
 ) -> Result:
     """Train from a config (a TOML file or a dict of sections), or from your own arrays, module and plan.
 
     `train("quickstart.toml", output="runs/first")`, or
     `train(clients=[(x, y), ...], model=module, plan=plan, test=(x, y), lr=0.1, batch_size=32, local_steps=10)`.
+
+    `ledger` (a path or postgresql://...) is charged, or one in the run directory. With `resume` and `replan`, rounds that were
+    lost are made up for: what is left of the run's budget is spread anew. `on_note` hears what a recovery found.
     """
     if (config is None) == (clients is None):
         raise InvalidInput("train needs either a config, or clients with a model and a plan")
+    folder = None if output is None else Path(output)
+    if folder is None and ledger is not None:
+        raise InvalidInput("a run that charges a ledger needs a run directory to recover from: give output=, or drop ledger=")
     if clients is not None:
         setup = from_arrays(clients, model, plan, test, **options)
+        where = None if ledger is None else str(ledger)
+        if setup.plan is not None and where is not None and not resume and holds_ledger(where):
+            with Ledger.open(where) as book:
+                plan_fits(book, setup.plan)
     elif options or model is not None or plan is not None or test is not None:
         raise InvalidInput("model, plan, test and training options go with clients=...; a config says these things itself")
     else:
         assert config is not None
-        setup = from_config(config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides))
-    return run(setup, None if output is None else Path(output), resume=resume, on_round=on_round)
+        settings = config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
+        where = str(ledger) if ledger is not None else settings.get("ledger.location")
+        with prepared(folder, where, resume=resume) as (book, stored):
+            if replan and folder is not None and book is not None and stored is not None:
+                stored = plan_anew(folder, book, stored, int(settings.get("train.rounds")), on_note)
+            setup = from_config(settings, book, stored)
+    return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
+
+
+@contextmanager
+def prepared(folder: Path | None, ledger: str | None, *, resume: bool) -> Iterator[tuple[Ledger | None, Plan | None]]:
+    """What is there before planning: the ledger, if there is one yet, and the plan of the run to be resumed."""
+    stored = None
+    if folder is not None and resume and (folder / "run.json").exists():
+        directory = RunDirectory(folder)
+        stored, ledger = directory.stored_plan(), directory.ledger_location(ledger)
+    if folder is None or ledger is None or not holds_ledger(ledger):
+        yield None, stored
+        return
+    with Ledger.open(ledger, write=True) as book:
+        yield book, stored
 
 
 def from_arrays(
@@ -132,12 +170,37 @@ def from_arrays(
     )
 
 
-def run(setup: Setup, folder: Path | None, *, resume: bool = False, on_round: OnRound | None = None) -> Result:
-    """Verify, then play the rounds that are left, then write the model."""
-    store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume)
+def run(
+    setup: Setup,
+    folder: Path | None,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_note: OnNote = lambda _: None,
+    ledger: str | None = None,
+) -> Result:
+    """Verify, open the account, play the rounds that are left, write the model, close the account.
+
+    `ledger` names the ledger to charge; without it there is one in the run directory.
+    """
+    store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
     certify(setup, store)
-    progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
-    store.keep_metrics(progress.done)
+    with store.charging(setup.plan, ledger, simulation=setup.randomness.simulation):
+        progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
+        store.keep_metrics(progress.done)
+        if resume:
+            on_note(store.recovery(progress.done, setup.randomness.simulation))
+        progress = _play(setup, store, progress, folder, on_round)
+        store.finish()
+    load_parameters(setup.module, progress)
+    plan_hash = "" if setup.plan is None else setup.plan.hash
+    store.write_model(named_arrays(setup.module), {"randomness": setup.randomness.source, "plan": plan_hash})
+    return Result(store.metrics(), setup.module, setup.plan, folder)
+
+
+def _play(
+    setup: Setup, store: RunDirectory | Memory, progress: Progress, folder: Path | None, on_round: OnRound | None
+) -> Progress:
     observer = Observer.of(setup)
     log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
     engine = make_engine(
@@ -160,12 +223,10 @@ def run(setup: Setup, folder: Path | None, *, resume: bool = False, on_round: On
                 on_round(record, setup.training.server.rounds)
     finally:
         engine.close()
-    load_parameters(setup.module, progress)
-    store.write_model(named_arrays(setup.module), {"randomness": setup.randomness.source, "plan": observer.plan_hash})
-    return Result(store.metrics(), setup.module, setup.plan, folder)
+    return progress
 
 
-def _open(setup: Setup, folder: Path, resume: bool) -> RunDirectory:
+def _open(setup: Setup, folder: Path, resume: bool, ledger: str | None) -> RunDirectory:
     labels = setup.federation.dataset.test_labels
     about = {
         "settings": setup.settings,
@@ -174,8 +235,12 @@ def _open(setup: Setup, folder: Path, resume: bool) -> RunDirectory:
         "groups": None if setup.labels is None else list(setup.labels),
         "environment": environment(),
     }
-    begun = (folder / "run.json").exists()  # a run that was killed before its first file begins anew
-    return RunDirectory.resume(folder, about) if resume and begun else RunDirectory.create(folder, about)
+    if resume and (folder / "run.json").exists():  # a run that was killed before its first file begins anew
+        return RunDirectory.resume(folder, about)
+    if setup.plan is not None:
+        location = stored_location(ledger or str(folder / OWN), folder)
+        about["ledger"] = {"location": location, "run": new_run_id()}
+    return RunDirectory.create(folder, about)
 
 
 def environment() -> dict[str, str]:
@@ -208,10 +273,6 @@ class Observer:
     @classmethod
     def of(cls, setup: Setup) -> Observer:
         return cls(setup, None if setup.plan is None else group_clients(setup.plan, setup.labels))
-
-    @property
-    def plan_hash(self) -> str:
-        return "" if self.setup.plan is None else self.setup.plan.hash
 
     def record(self, progress: Progress, statistics: Record) -> Record:
         dataset = self.setup.federation.dataset
@@ -260,7 +321,18 @@ class Memory(Store):
     def __init__(self) -> None:
         self._metrics: list[Record] = []
 
+    @contextmanager
+    def charging(self, plan: Plan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:  # noqa: ARG002
+        yield
+
+    def recovery(self, done: int, simulation: bool) -> str:  # noqa: ARG002
+        return "nothing to recover"
+
+    def finish(self) -> None: ...
+
     def reserve(self, round: int) -> None: ...
+
+    def lose(self, round: int) -> None: ...
 
     def was_reserved(self, round: int) -> bool:  # noqa: ARG002
         return False

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import Curve, curve
+from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, check_orders, exact_rdp_at
 from fedspend.accounting.roots import safe_roots
 from fedspend.arrays import BoolArray, FloatArray, IntArray
@@ -111,14 +112,15 @@ def seal(
     orders: FloatArray,
     delta: float,
     repeats: int = 1,
+    past: Mechanisms | None = None,
 ) -> Sealed:
     """Scale the adjustable rounds of each schedule (rounds, n) until it spends its budget exactly, by the exact kernel.
 
     The result is read at the schedule's binding order alone, which is an upper bound on what all orders together would read. With
-    `repeats`, the whole schedule runs that often.
+    `repeats`, the whole schedule runs that often. What `past` has spent counts against the budget, and in the epsilon returned.
     """
     order = orders[binding]
-    cost = conversion_cost(orders, delta)[binding]
+    cost = conversion_cost(orders, delta)[binding] + (0.0 if past is None else past.rdp_at(order))
     runs = Runs.of(noise, rate, repeats)
     scaled = adjustable[runs.round, runs.schedule]
     fixed = runs.total(runs.rdp(order, ~scaled))
@@ -220,17 +222,26 @@ def noise_multiplier(
     return float(result) if result.ndim == 0 else result
 
 
-def uniform(budget: FloatArray, delta: float, rate: float, rounds: int, orders: tuple[float, ...]) -> Sealed:
+def uniform(
+    budget: FloatArray, delta: float, rate: float, rounds: int, orders: tuple[float, ...], past: Mechanisms | None = None
+) -> Sealed:
     """One constant noise per budget; the result holds a single round that stands for all."""
     alpha = np.asarray(orders)
-    check_feasible(budget, conversion_cost(alpha, delta))
+    already = starting_cost(budget.size, orders, delta, past)
+    check_feasible(budget, already)
     noise, binding = np.empty(budget.size), np.empty(budget.size, dtype=np.int64)
-    for band in bands(budget, delta, rate, rounds, orders):
-        cost = np.broadcast_to(conversion_cost(alpha, delta)[band.columns], (band.rows.size, band.width))
+    for band in bands(budget, delta, rate, rounds, orders, wide=past is not None):
+        cost = already[band.rows, band.columns]
         found = solve(curve(rate, orders), float(rounds), cost, budget[band.rows], band.start, columns=band.columns)
         noise[band.rows], binding[band.rows] = np.exp(found.log_noise), found.binding + band.columns.start
     one = np.ones((1, budget.size))
-    return seal(one * noise, one * rate, one > 0, budget, binding, alpha, delta, rounds)
+    return seal(one * noise, one * rate, one > 0, budget, binding, alpha, delta, rounds, past)
+
+
+def starting_cost(budgets: int, orders: tuple[float, ...], delta: float, past: Mechanisms | None) -> FloatArray:
+    """What every budget has to bear before its first round, (budgets, orders): the conversion, and what `past` has spent."""
+    cost = np.broadcast_to(conversion_cost(orders, delta), (budgets, len(orders)))
+    return cost if past is None else cost + past.curves(orders)
 
 
 @dataclass(frozen=True)
@@ -247,17 +258,27 @@ class Band:
 
 
 def bands(
-    budget: FloatArray, delta: float, rate: float, rounds: int, orders: tuple[float, ...], margin: int = 2, size: int = 512
+    budget: FloatArray,
+    delta: float,
+    rate: float,
+    rounds: int,
+    orders: tuple[float, ...],
+    margin: int = 2,
+    size: int = 512,
+    wide: bool = False,
 ) -> list[Band]:
     """Cut the budgets into bands by size, so that each needs a few orders and not all of them.
 
     Which orders matter is learnt by solving for a few hundred of the budgets with all orders. Leaving an order out is safe
-    (fewer orders read higher), so a band that is too narrow costs a little budget, never privacy.
+    (fewer orders read higher), so a band that is too narrow costs a little budget, never privacy. `wide` bands have all orders.
     """
     by_size = np.argsort(budget, kind="stable")
     everything = slice(0, len(orders))
     if budget.size <= size:
         return [Band(by_size, everything, first_guess(budget[by_size], delta, rate, rounds))]
+    if wide:
+        cuts = np.split(by_size, range(size, budget.size, size))
+        return [Band(rows, everything, first_guess(budget[rows], delta, rate, rounds)) for rows in cuts]
     picks = np.unique(np.linspace(0, budget.size - 1, min(400, budget.size)).astype(np.int64))
     sample = budget[by_size[picks]]
     cost = np.broadcast_to(conversion_cost(orders, delta), (sample.size, len(orders)))

@@ -10,7 +10,8 @@ from fedspend.cli.outputs import check_writable
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.plan_inputs import Inputs
+    from fedspend.config import Config
+    from fedspend.plan_inputs import Flags, Inputs
     from fedspend.planning import Plan
 
 HELP = "make the spending schedule for a set of budgets"
@@ -21,6 +22,7 @@ EXAMPLES = """examples:
   fedspend plan examples/quickstart.toml --output plan.json --plot spending.png
   fedspend plan --epsilon 10:34,20:43,30:23 --delta 1e-5 --rounds 25 --rate 0.9 --saving-rate 10:0.5,20:0.6,30:0.7
   fedspend plan --budgets clients.csv --delta 1e-6 --rounds 100 --rate 0.1 --json
+  fedspend plan examples/quickstart.toml --ledger accounts.db --output next.json
   fedspend plan examples/quickstart.toml --compare uniform,spend-as-you-go --plot compare.svg
 """
 PLOTS = (".png", ".svg", ".pdf")
@@ -55,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--weights", metavar="W,...", help="budget shares of the rounds, for example 1,1,2; or geometric:1.05")
     add("--clip", type=float, metavar="C", help="clip norm of the average client (default: 1)")
     add("--accountant", metavar="A", help="rdp (default) or pld, which needs less noise and more time")
+    add(
+        "--ledger",
+        metavar="PATH|URL",
+        help="plan with what this ledger has left of every lifetime budget; reads it, changes nothing",
+    )
     add("-o", "--output", metavar="PLAN.json", help="save the plan, as .json or .json.gz")
     add("--force", action="store_true", help="let --output replace a different file")
     add("--json", action="store_true", help="print JSON with full numbers instead of a table")
@@ -70,16 +77,37 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.plan_inputs import Flags, resolve
 
     flags = Flags(**{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__})
-    inputs = resolve(load_config(args.config, args.set), flags)
-    return compare(args, inputs) if args.compare else single(args, inputs)
+    config = load_config(args.config, args.set)
+    if args.ledger is not None:
+        return within_ledger(args, config, flags)
+    inputs = resolve(config, flags)
+    return compare(args, inputs) if args.compare else single(args, inputs, make(inputs.arguments(), args.quiet))
 
 
-def single(args: argparse.Namespace, inputs: Inputs) -> int:
+def within_ledger(args: argparse.Namespace, config: Config, flags: Flags) -> int:
+    """Plan on top of what was spent, with all that is left."""
+    from dataclasses import replace
+
+    from fedspend.ledger import Ledger
+    from fedspend.ledger.participants import plan_within, registered
+    from fedspend.plan_inputs import resolve
+
+    if args.compare:
+        raise InvalidInput("--compare shows policies for given budgets and cannot go with --ledger; drop one of the two")
+    with Ledger.open(args.ledger) as ledger:
+        who = registered(ledger)
+        if flags.delta is None and config.get("privacy.delta") is None:
+            flags = replace(flags, delta=float(ledger.accounts().delta[0]))
+        inputs = resolve(config, flags, who)
+        plan = plan_within(ledger, inputs.arguments(), spend="remaining", exhausted=config.get("ledger.exhausted"))
+    return single(args, inputs, plan)
+
+
+def single(args: argparse.Namespace, inputs: Inputs, plan: Plan) -> int:
     from fedspend.report.groups import group_clients
 
-    plan = make(inputs.arguments(), args.quiet)
     saved = save(plan, args.output, args.force)
-    grouping = group_clients(plan, inputs.population.groups)
+    grouping = group_clients(plan, inputs.population.groups_of(plan.clients))
     draw({plan.policy: plan}, inputs, args.plot)
     if args.json:
         from fedspend.report.numbers import plan_numbers
@@ -162,7 +190,7 @@ def draw(plans: dict[str, Plan], inputs: Inputs, path: str | None) -> None:
     if path is not None:
         from fedspend.report.plots import spending_plot
 
-        spending_plot(plans, path, labels=inputs.population.groups)
+        spending_plot(plans, path, labels=inputs.population.groups_of(next(iter(plans.values())).clients))
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -29,10 +29,9 @@ def show_plan(plan: Plan, grouping: Grouping, output: str | None, saved: bool, p
         ("rate", [change(g.rate, ".3g", show) for g in groups]),
         ("clip", [change(g.clip, "#.3g", show) for g in groups]),
     ]
-    spending = [
-        *((f"spent\nround {t}", [show(g.spent, t - 1) for g in groups]) for t in quarters(plan.rounds)),
-        ("unspent", [percent(g.unspent) for g in groups]),
-    ]
+    spending = [(f"spent\nround {t}", [show(g.spent, t - 1) for g in groups]) for t in quarters(plan.rounds)]
+    if "ledger" not in plan.parameters:  # there, past and plan together spend the budget
+        spending.append(("unspent", [percent(g.unspent) for g in groups]))
     whole = table(who + schedule + spending)
     if Measurement.get(out, out.options.update(width=1000), whole).maximum <= out.width:
         out.print(whole)
@@ -58,6 +57,11 @@ def show_header(out: Console, plan: Plan) -> None:
         ("protects", "whole clients: one client's contribution in all rounds becomes zero, all else stays (zero-out)"),
         ("against", "other clients and the public, who see every model but not who took part"),
     ]
+    if "ledger" in plan.parameters:
+        entry = plan.parameters["ledger"].partition(":")[0]
+        facts.append(
+            ("ledger", f"budgets are for a lifetime: with what was spent up to entry {entry}, this plan spends all of them")
+        )
     for name, words in facts:
         out.print(Text.assemble((f"{name:<12}", "bold"), words))
     out.print()

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from fedspend.errors import FedspendError
+from fedspend.errors import FedspendError, InvalidInput
 
 if TYPE_CHECKING:
     from fedspend.training import OnRound, Result
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 HELP = "plan, verify, train, and write a run directory with a report"
 DESCRIPTION = (
     "Make the plan, check it with the independent verifier, train, and leave a run directory: plan, certificate, metrics, model "
-    "and report.html. Ctrl-C stops after the round that is running; --resume goes on."
+    "and report.html. Every round is charged to a ledger before it begins: the one named by --ledger, or one in the run directory. "
+    "Ctrl-C stops after the round that is running; --resume goes on."
 )
 EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/first
   fedspend train examples/quickstart.toml -o runs/idp --set method.name=idp-fedavg --set train.seed=2
   fedspend train examples/quickstart.toml -o runs/first --resume
+  fedspend train examples/quickstart.toml -o runs/second --ledger accounts.db
+  fedspend train examples/quickstart.toml -o runs/third --ledger accounts.db --remaining
 """
 
 
@@ -40,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("config", metavar="CONFIG.toml", help="what to train, on what, under which budgets")
     add("-o", "--output", metavar="DIR", help="run directory (default: runs/ and the name of the config)")
     add("--resume", action="store_true", help="go on with the run in DIR; starts it if there is none")
+    add(
+        "--ledger", metavar="PATH|URL", help="ledger to charge: a file (made if it is not there) or postgresql://user@host/database"
+    )
+    add("--remaining", action="store_true", help="spend what the ledger has left of each lifetime budget, not the config's budgets")
+    add("--replan", action="store_true", help="with --resume: make up for lost rounds by planning the rest anew")
     add("--set", action="append", default=[], metavar="S.KEY=V", help="override one config value, for example train.seed=2")
     add("--json", action="store_true", help="print one JSON object per round, then a summary, instead of a progress bar")
     add("--quiet", action="store_true", help="print nothing but errors")
@@ -49,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.report.html import write_report
     from fedspend.training import train
 
+    if args.replan and not args.resume:
+        raise InvalidInput("--replan plans the rest of an interrupted run anew, so it needs --resume")
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
+    overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
     with stop_after_round() as stopping, reporter(args) as show, report_when_stopped(folder):
 
         def on_round(record: dict[str, Any], rounds: int) -> None:
@@ -58,7 +69,20 @@ def run(args: argparse.Namespace) -> int:
                 go_on = f"fedspend train {args.config} -o {folder} --resume"
                 raise Stopped(f"stopped after round {record['round']} of {rounds}; go on with: {go_on}")
 
-        result = train(args.config, overrides=args.set, output=folder, resume=args.resume, on_round=on_round)
+        def on_note(note: str) -> None:
+            if not args.quiet:
+                print(f"{folder}: {note}", file=sys.stderr)
+
+        result = train(
+            args.config,
+            overrides=overrides,
+            output=folder,
+            resume=args.resume,
+            replan=args.replan,
+            ledger=args.ledger,
+            on_round=on_round,
+            on_note=on_note,
+        )
     write_report([folder], folder / "report.html")
     summarise(args, result, folder)
     return 0

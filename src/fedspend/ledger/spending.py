@@ -7,7 +7,9 @@ run that was planned by PLD. Accounts with equal histories are computed once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -57,15 +59,17 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
     return Histories(Mechanisms.joined(parts, count), of_account, by_pld)
 
 
-def epsilons(mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray) -> FloatArray:
-    """Epsilon of each history at its delta, by the accountant it calls for."""
-    epsilon, _ = mechanisms.best(delta)
+def epsilons(mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Epsilon of each history at its delta, by the accountant it calls for, and the order it was read at; by PLD, 0."""
+    epsilon, order = mechanisms.best(delta)
     rows = np.flatnonzero(by_pld & (epsilon > 0))
     if rows.size > MAX_PLD:
         raise InvalidInput(f"PLD is for at most {MAX_PLD} distinct histories, and there are {rows.size}; use accountant rdp")
     for row in rows.tolist():
-        epsilon[row] = pld_epsilon(mechanisms, row, float(delta[row]), float(epsilon[row]))
-    return epsilon
+        rough = float(epsilon[row])
+        epsilon[row] = pld_epsilon(mechanisms, row, float(delta[row]), rough)
+        order[row] = order[row] if epsilon[row] == rough else 0.0
+    return epsilon, order
 
 
 def pld_epsilon(mechanisms: Mechanisms, history: int, delta: float, rough: float) -> float:
@@ -91,12 +95,28 @@ class Balances:
     reserved: FloatArray  # by how much `spent` will rise if every open run is finished
     remaining: FloatArray
     withdrawn: BoolArray
+    order: FloatArray  # at which `spent` was read; 0 where that was by PLD
+    total: FloatArray  # spent, if every open run is finished
+    total_order: FloatArray
+
+    def rows(self, who: Iterable[int] | None = None) -> Iterator[dict[str, Any]]:
+        for n in range(len(self.names)) if who is None else who:
+            yield {
+                "client": self.names[n],
+                "budget": float(self.budget[n]),
+                "delta": float(self.delta[n]),
+                "spent": float(self.spent[n]),
+                "reserved": float(self.reserved[n]),
+                "remaining": float(self.remaining[n]),
+                "withdrawn": bool(self.withdrawn[n]),
+            }
 
 
 def balances(state: State, unit: str, *, accountant: str = "rdp") -> Balances:
     accounts = state.accounts[unit]
     past, future = (histories(state, unit, held=held) for held in (False, True))
-    spent, total = (_per_account(state, unit, which, accountant) for which in (past, future))
+    spent, order = _per_account(state, unit, past, accountant)
+    total, total_order = _per_account(state, unit, future, accountant)
     return Balances(
         names=accounts.names,
         budget=accounts.budget,
@@ -105,15 +125,19 @@ def balances(state: State, unit: str, *, accountant: str = "rdp") -> Balances:
         reserved=np.maximum(total - spent, 0.0),
         remaining=np.where(accounts.withdrawn, 0.0, remaining(state, unit, future)),
         withdrawn=accounts.withdrawn,
+        order=order,
+        total=total,
+        total_order=total_order,
     )
 
 
-def _per_account(state: State, unit: str, past: Histories, accountant: str) -> FloatArray:
+def _per_account(state: State, unit: str, past: Histories, accountant: str) -> tuple[FloatArray, FloatArray]:
     delta = state.accounts[unit].delta
     first, of_account = distinct_rows(past.of_account, delta)  # equal histories at different deltas are different readings
     rows = past.of_account[first]
     by_pld = np.ones(rows.size, dtype=bool) if accountant == "pld" else past.by_pld[rows]
-    return epsilons(past.mechanisms.take(rows), delta[first], by_pld)[of_account]
+    epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld)
+    return epsilon[of_account], order[of_account]
 
 
 def remaining(state: State, unit: str, past: Histories) -> FloatArray:
@@ -180,5 +204,5 @@ def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None 
         over = ~(total.rdp_at(order) + conversion_cost_at(order, delta[first]) <= least)
     doubtful = np.flatnonzero(over)
     epsilon = np.zeros(first.size)
-    epsilon[doubtful] = epsilons(total.take(doubtful), delta[first][doubtful], by_pld[doubtful])
+    epsilon[doubtful], _ = epsilons(total.take(doubtful), delta[first][doubtful], by_pld[doubtful])
     return np.flatnonzero(~(epsilon[of_account] <= budget))

@@ -1,0 +1,99 @@
+"""Planning within a ledger: who can take part, with which budget, and on top of which past.
+
+Guarantee: who is left out is decided by budgets and past spending alone, never by data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedspend.accounting.mechanisms import conversion_costs
+from fedspend.arrays import BoolArray
+from fedspend.budgets import Population
+from fedspend.errors import InvalidInput, Refused
+from fedspend.ledger.book import Ledger
+from fedspend.ledger.rules import Proposal, account_numbers, members, refuse_overdrawn
+from fedspend.planning import Plan, plan
+
+SPEND = ("config", "remaining")
+EXHAUSTED = ("refuse", "leave-out")
+_PER_CLIENT = ("epsilons", "saving_rate", "transition", "clients")
+
+
+def registered(ledger: Ledger) -> Population:
+    """Everyone who has an account and has not withdrawn, with lifetime budgets."""
+    accounts = ledger.accounts()
+    active = np.flatnonzero(~accounts.withdrawn)
+    if not active.size:
+        raise InvalidInput(f"nobody is registered in the ledger {ledger.location}; see fedspend ledger register --help")
+    return Population(tuple(accounts.names[n] for n in active), accounts.budget[active])
+
+
+def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhausted: str) -> Plan:
+    """The plan that `arguments` of `fedspend.plan` ask for, as far as the ledger allows it.
+
+    Spend `config`: the budgets in `arguments` are for this run. Spend `remaining`: they are put aside, and everything that is left
+    of each lifetime budget is spent. Who has too little left is a reason to refuse, or is left out.
+    """
+    if not len(ledger.accounts()):  # the run will register its clients
+        return plan(**arguments)
+    if spend == "remaining":
+        return _plan_remaining(ledger, arguments, exhausted)
+    while True:
+        made = plan(**arguments)
+        over = ledger.over(Proposal.of_plan(made))
+        if not over.size:
+            return made
+        # Leaving out the strictest can lower the noise of the others (dp-fedavg), so look again.
+        fits = np.ones(len(made.clients), dtype=bool)
+        fits[over] = False
+        arguments = _without(made.clients, arguments, fits, exhausted, "the plan would exceed its lifetime budget")
+
+
+def plan_fits(ledger: Ledger, made: Plan) -> None:
+    """Refuse a plan that the ledger would not admit, before anything is written."""
+    if len(ledger.accounts()):
+        proposal = Proposal.of_plan(made)
+        refuse_overdrawn(ledger.state, proposal.as_run("", members(ledger.state, proposal)), joining=True, hint=proposal.order)
+
+
+def _plan_remaining(ledger: Ledger, arguments: dict[str, Any], exhausted: str) -> Plan:
+    usable = has_left(ledger, arguments["clients"])
+    arguments = _without(arguments["clients"], arguments, usable, exhausted, "its lifetime budget is used up, or it has withdrawn")
+    clients = arguments["clients"]
+    accounts, who = ledger.accounts(), account_numbers(ledger.state, "client", clients)
+    made = plan(**(arguments | {"epsilons": accounts.budget[who], "past": ledger.past(clients)}))
+    plan_fits(ledger, made)
+    return made.replace(parameters=made.parameters | {"ledger": str(ledger.state.head)})
+
+
+def has_left(ledger: Ledger, names: Any) -> BoolArray:
+    """Whether each client has anything left that some amount of noise could spend."""
+    accounts, who = ledger.accounts(), account_numbers(ledger.state, "client", names)
+    floor = (ledger.past(names).curves() + conversion_costs(accounts.delta[who])).min(axis=1)
+    usable: BoolArray = (accounts.budget[who] > floor * (1 + 1e-5)) & ~accounts.withdrawn[who]
+    return usable
+
+
+def _without(clients: Any, arguments: dict[str, Any], keep: BoolArray, exhausted: str, why: str) -> dict[str, Any]:
+    """The arguments for those to keep, or a refusal."""
+    if keep.all():
+        return arguments
+    first, count = clients[int(np.flatnonzero(~keep)[0])], int((~keep).sum())
+    others = f" and {count - 1} more" if count > 1 else ""
+    if exhausted == "refuse":
+        raise Refused(
+            f"client {first!r}{others} cannot take part: {why}. Nothing was changed; see fedspend ledger balance, "
+            "plan with what is left (--remaining), or set ledger.exhausted=leave-out"
+        )
+    if not keep.any():
+        raise Refused(f"nobody can take part: for each of the {len(clients)} clients, {why}")
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(item for item, stays in zip(value, keep, strict=True) if stays)
+        return value[keep] if isinstance(value, np.ndarray) and value.shape == keep.shape else value
+
+    return arguments | {name: kept(arguments[name]) for name in _PER_CLIENT if name in arguments}
