@@ -59,9 +59,7 @@ def show_header(out: Console, plan: Plan) -> None:
     ]
     if "ledger" in plan.parameters:
         entry = plan.parameters["ledger"].partition(":")[0]
-        facts.append(
-            ("ledger", f"budgets are for a lifetime: with what was spent up to entry {entry}, this plan spends all of them")
-        )
+        facts.append(("ledger", f"budgets are for a lifetime: with what was spent up to entry {entry}, this plan spends them all"))
     for name, words in facts:
         out.print(Text.assemble((f"{name:<12}", "bold"), words))
     out.print()

@@ -1,13 +1,14 @@
 """The independent check of a ledger: is it whole, is it the one that others have seen, and is nobody over budget?
 
-Guarantee: if `Audit.ok`, the chain is unbroken from the first entry to the last, contains every head that was shown to it, and every
-balance was recomputed with the second accountant, which shares no code with the first, and is within its budget.
+Guarantee: if `Audit.ok`, the chain is unbroken from the first entry to the last and contains every head that was shown to it, and
+every balance was recomputed with the second accountant, which shares no code with the first, and is within its budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.account import HEAD
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
-from fedspend.ledger.spending import Balances
 from fedspend.ledger.state import UNITS, State
 from fedspend.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
@@ -64,15 +64,15 @@ def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ())
     with ledger:
         result.head = str(ledger.state.head)
         result.add("chain", True, f"{ledger.state.entries} entries, each continuing the one before")
-        _guarded(result, "database", lambda: ledger.check_storage() or "every page is sound")
+        _guarded(result, "database", ledger.check_storage)
         _guarded(result, "heads", lambda: _check_heads(ledger, wanted))
         for unit in UNITS:
             if len(ledger.accounts(unit)):
-                _guarded(result, f"{unit} balances", lambda unit=unit: _check_balances(ledger.state, unit, ledger.balances(unit)))
+                _guarded(result, f"{unit} balances", partial(_check_balances, ledger, unit))
     return result
 
 
-def _guarded(result: Audit, name: str, check: Any) -> None:
+def _guarded(result: Audit, name: str, check: Callable[[], str]) -> None:
     try:
         result.add(name, True, check())
     except FedspendError as error:
@@ -110,8 +110,9 @@ def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> str:
     )
 
 
-def _check_balances(state: State, unit: str, balances: Balances) -> str:
+def _check_balances(ledger: Ledger, unit: str) -> str:
     """Every account once for what it spent and once for what it will have spent, equal ones together."""
+    state, balances = ledger.state, ledger.balances(unit)
     checked: dict[tuple[Any, ...], float] = {}
     runs = state.runs_of(unit)
     position = [dict(zip(run.accounts.tolist(), run.of_class.tolist(), strict=True)) for run in runs]

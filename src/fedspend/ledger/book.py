@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import rules
-from fedspend.ledger.chain import START, Body, Damaged, Head, Row, follow, link, pack
+from fedspend.ledger.chain import START, Body, Damaged, Head, Row, follow, link, pack, parse, to_text
 from fedspend.ledger.rules import Proposal
 from fedspend.ledger.spending import Balances, balances, histories, overdrawn
 from fedspend.ledger.state import FORMAT, Accounts, Run, State
@@ -108,19 +108,19 @@ class Ledger:
 
     def read(self) -> State:
         """Take in what was added since the last look."""
-        for entry in follow(self._storage.rows_after(self.state.entries), self.state.entries, self.state.hash):
-            self.state.apply(*entry)
+        for number, text, hash in follow(self._storage.rows_after(self.state.entries), self.state.entries, self.state.hash):
+            self.state.apply(number, parse(number, text), hash)
         if self.state.entries == 0:
             raise Damaged(f"the ledger {self.location} is damaged: it has no entries")
         return self.state
 
-    def entries(self) -> list[tuple[int, Body, bytes]]:
-        """All entries, checked."""
-        return list(follow(self._storage.rows_after(0), 0, START))
+    def entries(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Number, text and hash of every entry, checked."""
+        return follow(self._storage.rows_after(0), 0, START)
 
-    def check_storage(self) -> None:
-        """Let the database look at itself."""
-        self._storage.check()
+    def check_storage(self) -> str:
+        """Let the database look at itself; what it found."""
+        return self._storage.check()
 
     def accounts(self, unit: str = "client") -> Accounts:
         return self.state.accounts[rules.check_unit(unit)]
@@ -303,9 +303,9 @@ class Ledger:
         rows: list[Row] = []
         number, previous = self.state.entries, self.state.hash
         for body in bodies:
-            number, packed = number + 1, pack(body | {"time": now()})
-            previous = link(previous, number, packed)
-            rows.append((number, packed, previous))
+            number, text = number + 1, to_text(body | {"time": now()})
+            previous = link(previous, number, text)
+            rows.append((number, pack(text), previous))
         if rows:
             self._storage.append(rows)
 

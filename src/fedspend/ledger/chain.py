@@ -1,10 +1,11 @@
 """Entries and the hash chain that ties each to all before it.
 
 Guarantee: with the head (number and hash of the last entry) an outsider can tell whether any entry was changed, removed, added,
-reordered or cut off. An entry is stored as the very bytes that were hashed:
+reordered or cut off. An entry is a JSON object, and what is hashed is its very text in UTF-8:
 
-    hash = SHA-256(previous hash + number as 8 bytes, big-endian + body),  the hash before the first entry is 32 zero bytes
-    body = JSON in UTF-8, or zlib of it where that is shorter (JSON begins with "{", zlib with the byte 0x78)
+    hash = SHA-256(previous hash + number as 8 bytes, big-endian + text),  the hash before the first entry is 32 zero bytes
+
+A row holds the number, the text (or zlib of it where that is shorter: JSON begins with "{", zlib with the byte 0x78), the hash.
 
 The chain is no signature: who can rewrite the whole ledger can make a new chain. That is what heads kept elsewhere are for.
 """
@@ -24,7 +25,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.files import write_whole
 
 Body = dict[str, Any]
-Row = tuple[int, bytes, bytes]  # number, body, hash
+Row = tuple[int, bytes, bytes]  # number, text as stored, hash
 START = bytes(32)
 MOST_BYTES = 1 << 30  # of one body, unpacked: a damaged file must not fill the memory
 
@@ -66,43 +67,54 @@ class Head:
         return f"{self.entries}:{self.hash}"
 
 
-def pack(body: Body) -> bytes:
-    plain = json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
-    packed = zlib.compress(plain, 6) if len(plain) > 512 else plain
-    return min(plain, packed, key=len)
+def to_text(body: Body) -> bytes:
+    return json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
 
 
-def unpack(stored: bytes) -> Body:
-    """The entry in a stored body; raises `ValueError` for anything else."""
-    if stored[:1] != b"{":
-        unpacker = zlib.decompressobj()
-        try:
-            stored = unpacker.decompress(stored, MOST_BYTES)
-        except zlib.error as error:
-            raise ValueError(str(error)) from None
-        if not unpacker.eof or unpacker.unused_data:
-            raise ValueError("incomplete")
-    body = json.loads(stored)
-    if not isinstance(body, dict):
-        raise ValueError("not an object")
-    return body
+def pack(text: bytes) -> bytes:
+    packed = zlib.compress(text, 6) if len(text) > 512 else text
+    return min(text, packed, key=len)
 
 
-def link(previous: bytes, number: int, body: bytes) -> bytes:
-    return hashlib.sha256(previous + number.to_bytes(8, "big") + body).digest()
+def unpack(stored: bytes) -> bytes:
+    """The text of a stored row; raises `ValueError` if it cannot be had."""
+    if stored[:1] == b"{":
+        return stored
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(stored, MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("incomplete")
+    return text
 
 
-def follow(rows: Iterable[Row], number: int, previous: bytes) -> Iterator[tuple[int, Body, bytes]]:
-    """Check that `rows` continue a chain of `number` entries that ends in `previous`, and unpack them."""
+def link(previous: bytes, number: int, text: bytes) -> bytes:
+    return hashlib.sha256(previous + number.to_bytes(8, "big") + text).digest()
+
+
+def follow(rows: Iterable[Row], number: int, previous: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Check that `rows` continue a chain of `number` entries that ends in `previous`: number, text and hash of each."""
     for row in rows:
         number += 1
         if not (isinstance(row[1], bytes) and isinstance(row[2], bytes)) or row[0] != number:
             raise Damaged(f"the ledger is damaged: entry {number} is missing or out of place")
-        if link(previous, number, row[1]) != row[2]:
-            raise Damaged(f"the ledger is damaged: entry {number} does not continue the chain, so it or one before it was changed")
         try:
-            body = unpack(row[1])
-        except (ValueError, RecursionError):
+            text = unpack(row[1])
+        except ValueError:
             raise Damaged(f"the ledger is damaged: entry {number} cannot be read") from None
-        yield number, body, row[2]
+        if link(previous, number, text) != row[2]:
+            raise Damaged(f"the ledger is damaged: entry {number} does not continue the chain, so it or one before it was changed")
+        yield number, text, row[2]
         previous = row[2]
+
+
+def parse(number: int, text: bytes) -> Body:
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise Damaged(f"the ledger is damaged: entry {number} cannot be read")
+    return body

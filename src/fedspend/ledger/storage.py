@@ -52,8 +52,8 @@ class Storage(Protocol):
         """A transaction that no other writer can enter; committed durably at its end, undone if it raises."""
         ...
 
-    def check(self) -> None:
-        """Raise `Damaged` if the database finds fault with itself."""
+    def check(self) -> str:
+        """Raise `Damaged` if the database finds fault with itself; else what was checked."""
         ...
 
     def close(self) -> None: ...

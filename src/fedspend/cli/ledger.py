@@ -1,0 +1,252 @@
+"""`fedspend ledger ...`: keep, read and check the account."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedspend.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedspend.ledger import Ledger
+
+HELP = "keep the account of who has spent what, over all runs"
+DESCRIPTION = (
+    "An append-only account of privacy budgets over all runs, in a file or in PostgreSQL. fedspend train --ledger charges it; "
+    "these commands set it up, read it and check it."
+)
+EXAMPLES = """examples:
+  fedspend ledger init --ledger accounts.db
+  fedspend ledger register clients.csv --delta 1e-5 --ledger accounts.db
+  fedspend ledger balance --ledger accounts.db --plot balances.png
+  fedspend ledger change clinic-7 --epsilon 12 --reason "new consent form" --ledger accounts.db
+  fedspend ledger verify --ledger accounts.db --runs runs/first
+  fedspend ledger close-run 3f09c1d2a4b5 --reason "stopped early" --ledger accounts.db
+"""
+EXPORTS = (".csv", ".json")
+PLOTS = (".png", ".svg", ".pdf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+
+    def action(name: str, help: str) -> Any:
+        made = actions.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False)
+        made.add_argument("--ledger", required=True, metavar="PATH|URL", help="a file, or postgresql://user@host/database")
+        return made.add_argument
+
+    add = action("init", "make a new, empty ledger")
+    add("--simulation", action="store_true", help="for seeded simulations, which never mix with real accounts")
+    add = action("register", "open accounts with lifetime budgets")
+    add("budgets", metavar="FILE.csv", help="columns client and epsilon; other columns of budget files may be there")
+    add("--delta", type=float, required=True, metavar="D", help="the one delta of these accounts, for their lifetime")
+    _unit(add)
+    add = action("change", "change a lifetime budget")
+    add("name", help="whose")
+    add("--epsilon", type=float, required=True, metavar="E", help="the new lifetime budget; not below what is spent")
+    _reason(add)
+    _unit(add)
+    add = action("withdraw", "end accounts: who withdraws takes part in nothing any more")
+    add("name", nargs="+", help="who withdraws")
+    _reason(add)
+    _unit(add)
+    add = action("show", "show the ledger as a whole, one client, or one run")
+    add("--client", metavar="NAME", help="budget, spending and runs of one client (or record, with --unit)")
+    add("--run", metavar="RUN", help="rounds, mechanisms and members of one run")
+    _json(add)
+    _unit(add)
+    add = action("balance", "show what everyone has spent and what is left")
+    add("--client", action="append", metavar="NAME", help="only this one; may be given several times")
+    add("--accountant", choices=("rdp", "pld"), default="rdp", help="pld reads lower and takes about a second per distinct balance")
+    add("--plot", metavar="FILE", help="draw the balances, as .png, .svg or .pdf")
+    _json(add)
+    _unit(add)
+    add = action("history", "list the entries, oldest first")
+    add("--client", metavar="NAME", help="only entries about this one")
+    add("--run", metavar="RUN", help="only entries of this run")
+    add("--last", type=int, metavar="N", help="only the last N")
+    _json(add)
+    _unit(add)
+    add = action("verify", "check that the ledger is whole and recompute every balance independently")
+    add("--head", action="append", default=[], metavar="HEAD", help="a head seen earlier: ENTRIES:HASH, or a file that holds one")
+    add("--runs", nargs="+", default=[], metavar="DIR", help="run directories whose heads must be in the chain")
+    _json(add)
+    add = action("export", "write the account out: CSV with one line per client and round, or JSON with everything")
+    add("-o", "--output", required=True, metavar="FILE", help="a .csv or .json file")
+    add("--force", action="store_true", help="replace a file that is there")
+    _unit(add)
+    add = action("close-run", "end a run: what it held for rounds that never began is free again")
+    add("run", metavar="RUN", help="the run; fedspend ledger show lists them")
+    _reason(add)
+
+
+def _unit(add: Any) -> None:
+    add("--unit", choices=("client", "record"), default="client", help="client accounts (default) or record accounts")
+
+
+def _reason(add: Any) -> None:
+    add("--reason", required=True, metavar="WORDS", help="why; it is entered too")
+
+
+def _json(add: Any) -> None:
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action is None:
+        raise InvalidInput("'fedspend ledger' needs an action: " + ", ".join(ACTIONS) + "; see fedspend ledger --help")
+    return ACTIONS[args.action](args)
+
+
+# --- writing --------------------------------------------------------------------------------------------------------------------
+
+
+def init(args: argparse.Namespace) -> int:
+    from fedspend.ledger import Ledger
+
+    with Ledger.create(args.ledger, simulation=args.simulation) as ledger:
+        print(f"{ledger.location} is a new ledger for {'simulations' if args.simulation else 'real accounts'}")
+    return 0
+
+
+def register(args: argparse.Namespace) -> int:
+    from fedspend.budgets_csv import read_budgets_csv
+
+    population = read_budgets_csv(args.budgets)
+    with writable(args) as ledger:
+        ledger.register(population.clients, population.epsilons, delta=args.delta, unit=args.unit)
+        print(f"registered {len(population.clients)} {args.unit}s at delta {args.delta:g} in {ledger.location}")
+    return 0
+
+
+def change(args: argparse.Namespace) -> int:
+    with writable(args) as ledger:
+        ledger.change([args.name], args.epsilon, reason=args.reason, unit=args.unit)
+        print(f"{args.unit} {args.name!r} now has a lifetime budget of {args.epsilon:g}")
+    return 0
+
+
+def withdraw(args: argparse.Namespace) -> int:
+    with writable(args) as ledger:
+        ledger.withdraw(args.name, reason=args.reason, unit=args.unit)
+        print(f"withdrawn: {', '.join(args.name)}")
+    return 0
+
+
+def close_run(args: argparse.Namespace) -> int:
+    with writable(args) as ledger:
+        before = ledger.run(args.run)
+        begun, held = before.next_round, 0 if before.closed is not None else before.planned - before.next_round
+        ledger.close_run(args.run, reason=args.reason)
+        print(f"run {args.run} is closed: {begun} rounds stay spent, {held} that never began are free again")
+    return 0
+
+
+def writable(args: argparse.Namespace) -> Ledger:
+    from fedspend.ledger import Ledger
+
+    return Ledger.open(args.ledger, write=True)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------------------
+
+
+def show(args: argparse.Namespace) -> int:
+    from fedspend.cli import ledger_views as views
+
+    if args.client is not None and args.run is not None:
+        raise InvalidInput("--client and --run show different things; give one of them")
+    with readable(args) as ledger:
+        if args.client is not None:
+            document = views.client_document(ledger, args.client, args.unit)
+        elif args.run is not None:
+            document = views.run_document(ledger, args.run)
+        else:
+            document = views.ledger_document(ledger)
+    views.print_json(document) if args.json else views.show_document(document)
+    return 0
+
+
+def balance(args: argparse.Namespace) -> int:
+    from fedspend.cli import ledger_views as views
+    from fedspend.cli.outputs import check_writable
+
+    if args.plot is not None:
+        ending(args.plot, "--plot", PLOTS)
+        check_writable("--plot", args.plot)
+    with readable(args) as ledger:
+        who = None if args.client is None else [views.account_number(ledger, name, args.unit) for name in args.client]
+        balances = ledger.balances(args.unit, accountant=args.accountant)
+        simulation = ledger.simulation
+    if args.plot is not None:
+        from fedspend.report.balance_plot import balance_plot
+
+        balance_plot(balances, args.plot, unit=args.unit, simulation=simulation)
+    if args.json:
+        views.print_json(list(balances.rows(who)))
+    else:
+        views.show_balances(balances, who, args.unit, simulation, args.plot)
+    return 0
+
+
+def history(args: argparse.Namespace) -> int:
+    from fedspend.cli import ledger_views as views
+
+    if args.last is not None and args.last < 1:
+        raise InvalidInput(f"--last must be at least 1, got {args.last}")
+    with readable(args) as ledger:
+        entries = views.history(ledger, args.client, args.run, args.unit)
+    entries = entries[-args.last :] if args.last else entries
+    views.print_json(entries) if args.json else views.show_history(entries)
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    from fedspend.cli import ledger_views as views
+    from fedspend.ledger.audit import audit
+
+    result = audit(args.ledger, heads=args.head, runs=args.runs)
+    views.print_json(result.to_dict()) if args.json else views.show_audit(result)
+    return 0 if result.ok else 1
+
+
+def export(args: argparse.Namespace) -> int:
+    from fedspend.cli.outputs import check_writable
+    from fedspend.ledger.export import export_csv, export_json
+
+    kind = ending(args.output, "--output", EXPORTS)
+    check_writable("--output", args.output)
+    if Path(args.output).exists() and not args.force:
+        raise InvalidInput(f"--output {args.output!r} exists; choose another name or add --force")
+    with readable(args) as ledger:
+        count = (export_csv if kind == ".csv" else export_json)(ledger, Path(args.output), args.unit)
+    print(f"wrote {count} lines to {args.output}" if kind == ".csv" else f"wrote {count} entries to {args.output}")
+    return 0
+
+
+def readable(args: argparse.Namespace) -> Ledger:
+    from fedspend.ledger import Ledger
+
+    return Ledger.open(args.ledger)
+
+
+def ending(name: str, flag: str, endings: tuple[str, ...]) -> str:
+    found = Path(name).suffix.lower()
+    if found not in endings:
+        raise InvalidInput(f"{flag} {name!r} must end in {', '.join(endings)}")
+    return found
+
+
+ACTIONS = {
+    "init": init,
+    "register": register,
+    "change": change,
+    "withdraw": withdraw,
+    "show": show,
+    "balance": balance,
+    "history": history,
+    "verify": verify,
+    "export": export,
+    "close-run": close_run,
+}

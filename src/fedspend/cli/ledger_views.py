@@ -1,0 +1,228 @@
+"""The ledger as people and machines see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from fedspend.cli.tables import figures, frame
+from fedspend.cli.terminal import console
+from fedspend.ledger import Ledger
+from fedspend.ledger.audit import Audit
+from fedspend.ledger.rules import account_numbers
+from fedspend.ledger.spending import Balances
+from fedspend.ledger.state import UNITS, Run
+from fedspend.report.groups import counted
+
+SHOWN = 40  # accounts in a table; --json and export have all
+LONG = ("names", "budgets", "classes", "rate", "noise", "accounts")  # of an entry: too long for a line
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def account_number(ledger: Ledger, name: str, unit: str) -> int:
+    return int(account_numbers(ledger.state, unit, [name])[0])
+
+
+# --- documents ------------------------------------------------------------------------------------------------------------------
+
+
+def ledger_document(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "ledger": ledger.state.id,
+        "location": ledger.location,
+        "accounts are": "simulated: they protect nobody" if ledger.simulation else "real",
+        "head": str(ledger.state.head),
+        **{f"{unit}s": len(ledger.accounts(unit)) for unit in UNITS if len(ledger.accounts(unit))},
+        "runs": [run_line(run) for run in ledger.state.runs.values()],
+    }
+
+
+def run_line(run: Run) -> dict[str, Any]:
+    states = list(run.rounds.values())
+    return {
+        "run": run.id,
+        "opened": run.about.get("time"),
+        "method": run.about.get("method"),
+        "status": run.status if run.closed is None else f"closed: {run.closed}",
+        "members": int(run.accounts.size),
+        "rounds": run.planned,
+        "begun": run.next_round,
+        "committed": states.count("committed"),
+        "lost": states.count("lost"),
+    }
+
+
+def run_document(ledger: Ledger, id: str) -> dict[str, Any]:
+    run = ledger.run(id)
+    members = np.bincount(run.of_class, minlength=run.noise.shape[1])
+    return {
+        **run_line(run),
+        "unit": run.unit,
+        "plan": run.about.get("plan"),
+        "folder": run.about.get("folder"),
+        "accountant": run.accountant,
+        "classes": [
+            {
+                "class": n,
+                "members": int(members[n]),
+                "rate": spread(run.rate[:, n]),
+                "noise multiplier": spread(run.noise[:, n]),
+                "client rate": run.client_rate,
+                "steps": run.steps,
+            }
+            for n in range(run.noise.shape[1])
+        ],
+    }
+
+
+def spread(values: Any) -> str:
+    """A number, or how it changes from the first round to the last."""
+    return f"{values[0]:.4g}" if np.all(values == values[0]) else f"{values[0]:.4g} to {values[-1]:.4g}"
+
+
+def client_document(ledger: Ledger, name: str, unit: str) -> dict[str, Any]:
+    number = account_number(ledger, name, unit)
+    (line,) = ledger.balances(unit).rows([number])
+    mine = [(run, np.flatnonzero(run.accounts == number)) for run in ledger.state.runs_of(unit)]
+    return line | {
+        "runs": [
+            {
+                "run": run.id,
+                "status": run.status,
+                "begun": f"{run.next_round} of {run.planned}",
+                "rate": spread(run.rate[:, run.of_class[at[0]]]),
+                "noise multiplier": spread(run.noise[:, run.of_class[at[0]]]),
+            }
+            for run, at in mine
+            if at.size
+        ]
+    }
+
+
+def history(ledger: Ledger, client: str | None, run: str | None, unit: str) -> list[dict[str, Any]]:
+    """Entries in short form, of one client or run if asked for."""
+    if client is not None:
+        account_number(ledger, client, unit)
+    if run is not None:
+        ledger.run(run)
+    taking_part = {
+        id
+        for id, found in ledger.state.runs.items()
+        if client is not None and found.unit == unit and account_number(ledger, client, unit) in found.accounts
+    }
+    lines = []
+    for number, body, hash in ledger.entries():
+        of_client = (
+            client is None or body.get("run") in taking_part or (body.get("unit") == unit and client in body.get("names", ()))
+        )
+        if of_client and (run is None or body.get("run") == run):
+            lines.append({"entry": number, **{key: value for key, value in body.items() if key not in LONG}, "about": about(body)})
+            lines[-1]["hash"] = hash.hex()
+    return lines
+
+
+def about(body: dict[str, Any]) -> str:
+    kind = body["kind"]
+    if kind == "ledger":
+        return "a new ledger for " + ("simulations" if body["simulation"] else "real accounts")
+    if kind in ("register", "change", "withdraw"):
+        who = body["names"][0] if len(body["names"]) == 1 else counted(len(body["names"]), body["unit"])
+        budgets = body.get("budgets") or [0]
+        range_ = figures(min(budgets)) if min(budgets) == max(budgets) else f"{min(budgets):g} to {max(budgets):g}"
+        return f"{who}" + (f", budget {range_}" if kind != "withdraw" else "") + (f": {body['reason']}" if "reason" in body else "")
+    if kind in ("open", "replan"):
+        return f"{counted(len(body['classes']), body.get('unit', 'client'))}, plan {body['plan'].rpartition(':')[2][:12]}"
+    if kind == "close":
+        return str(body["reason"])
+    return f"round {body['round'] + 1}" + (f", release {body['release'][:12]}" if kind == "commit" else "")
+
+
+# --- for people -----------------------------------------------------------------------------------------------------------------
+
+
+def show_document(document: dict[str, Any]) -> None:
+    out = console()
+    tables = {key: value for key, value in document.items() if isinstance(value, list)}
+    for key, value in document.items():
+        if key not in tables:
+            words = figures(value) if isinstance(value, float) else str(value)
+            out.print(Text.assemble((f"{key:<14}", "bold"), words))
+    for name, rows in tables.items():
+        out.print()
+        out.print(table_of(rows) if rows else Text(f"no {name}", style="dim"))
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> Any:
+    made = frame()
+    for heading, value in rows[0].items():
+        made.add_column(heading, justify="right" if isinstance(value, int | float) and not isinstance(value, bool) else "left")
+    for row in rows:
+        made.add_row(*(Text(figures(value) if isinstance(value, float) else str(value)) for value in row.values()))
+    return made
+
+
+def show_balances(balances: Balances, who: list[int] | None, unit: str, simulation: bool, plot: str | None) -> None:
+    """One line per account, or, where there are many, one for all accounts that stand alike."""
+    out = console()
+    rows = list(balances.rows(who))
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for row in rows:
+        figured = tuple(figures(row[key]) for key in ("budget", "spent", "reserved", "remaining"))
+        alike.setdefault((*figured, row["withdrawn"], *([] if len(rows) > SHOWN else [row["client"]])), []).append(row["client"])
+    made = frame(unit)
+    for heading in ("budget", "spent", "reserved", "remaining"):
+        made.add_column(heading, justify="right")
+    made.add_column("")
+    for key, names in list(alike.items())[:SHOWN]:
+        made.add_row(Text(named(names, unit)), *key[:4], "withdrawn" if key[4] else "")
+    out.print(made, "", sep="\n")
+    if len(alike) > SHOWN:
+        out.print(
+            Text(f"{SHOWN} of {len(alike):,} different balances are shown; --json and fedspend ledger export have all", style="dim")
+        )
+    notes = [
+        "Epsilons at each account's delta, by composition of all mechanisms.",
+        *(["Simulated: they protect nobody."] if simulation else []),
+    ]
+    out.print(Text(" ".join(notes), style="dim"))
+    out.print(
+        Text(
+            "Remaining: what a new plan like the last could claim; more than budget minus spent, as epsilons do not add up.",
+            style="dim",
+        )
+    )
+    if plot is not None:
+        out.print(Text(f"Plot: {plot}"))
+
+
+def named(names: list[str], unit: str) -> str:
+    """A few names, or how many there are.
+
+    >>> named(["a"], "client"), named(["a", "b", "c", "d"], "client")
+    ('a', 'a, b, ... (4 clients)')
+    """
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]}, {names[1]}, ... ({counted(len(names), unit)})"
+
+
+def show_history(entries: list[dict[str, Any]]) -> None:
+    shown = ("entry", "time", "kind", "run", "about")
+    rows = [{name: entry.get(name, "") for name in shown} for entry in entries]
+    console().print(table_of(rows) if rows else Text("no entries", style="dim"))
+
+
+def show_audit(result: Audit) -> None:
+    out = console()
+    for name, good, words in result.checks:
+        verdict = ("pass  ", "green") if good else ("FAIL  ", "bold red")
+        out.print(Text.assemble(verdict, (f"{name:<18}", "bold"), words))
+    if result.ok:
+        out.print()
+        out.print(Text(f"intact; head {result.head}"))
+        out.print(Text("Note the head down: with it, anyone can tell later whether entries were cut off or replaced.", style="dim"))

@@ -1,0 +1,52 @@
+"""The account in files that need no fedspend to read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedspend.files import write_whole
+from fedspend.ledger.book import Ledger
+from fedspend.ledger.state import UNITS
+
+COLUMNS = ("unit", "name", "run", "round", "state", "client_rate", "rate", "noise_multiplier", "steps")
+
+
+def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
+    """Who spent what: one row for every account and every round that was begun."""
+    names = ledger.accounts(unit).names
+    for run in ledger.state.runs_of(unit):
+        for round, state in run.rounds.items():
+            for account, own in zip(run.accounts.tolist(), run.of_class.tolist(), strict=True):
+                mechanism = (run.client_rate, float(run.rate[round, own]), float(run.noise[round, own]), run.steps)
+                yield unit, names[account], run.id, round + 1, state, *mechanism
+
+
+def export_csv(ledger: Ledger, path: Path, unit: str) -> int:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    count = 0
+    for row in charges(ledger, unit):
+        writer.writerow(row)
+        count += 1
+    write_whole(path, text.getvalue().encode())
+    return count
+
+
+def export_json(ledger: Ledger, path: Path, _unit: str) -> int:
+    """Every entry as the text that was hashed, so that anyone can check the chain, and the balances that follow from them."""
+    entries = [{"number": number, "hash": hash.hex(), "text": text.decode()} for number, text, hash in ledger.entries()]
+    document = {
+        "ledger": ledger.state.id,
+        "simulation": ledger.simulation,
+        "head": str(ledger.state.head),
+        "balances": {unit: list(ledger.balances(unit).rows()) for unit in UNITS if len(ledger.accounts(unit))},
+        "entries": entries,
+    }
+    write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+    return len(entries)
