@@ -13,6 +13,7 @@ from fedspend.cli.tables import figures, frame
 from fedspend.cli.terminal import console
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import Audit
+from fedspend.ledger.chain import parse
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import Balances
 from fedspend.ledger.state import UNITS, Run
@@ -20,6 +21,13 @@ from fedspend.report.groups import counted
 
 SHOWN = 40  # accounts in a table; --json and export have all
 LONG = ("names", "budgets", "classes", "rate", "noise", "accounts")  # of an entry: too long for a line
+
+
+NOTES = (
+    "Epsilons at each account's delta, by composition of all mechanisms. They do not add up, so remaining, the largest epsilon",
+    "that a new plan like the last could claim, is more than budget minus spent.",
+)
+SIMULATED = "Simulated accounts: they protect nobody."
 
 
 def print_json(document: Any) -> None:
@@ -118,7 +126,8 @@ def history(ledger: Ledger, client: str | None, run: str | None, unit: str) -> l
         if client is not None and found.unit == unit and account_number(ledger, client, unit) in found.accounts
     }
     lines = []
-    for number, body, hash in ledger.entries():
+    for number, text, hash in ledger.entries():
+        body = parse(number, text)
         of_client = (
             client is None or body.get("run") in taking_part or (body.get("unit") == unit and client in body.get("names", ()))
         )
@@ -175,7 +184,8 @@ def show_balances(balances: Balances, who: list[int] | None, unit: str, simulati
     alike: dict[tuple[Any, ...], list[str]] = {}
     for row in rows:
         figured = tuple(figures(row[key]) for key in ("budget", "spent", "reserved", "remaining"))
-        alike.setdefault((*figured, row["withdrawn"], *([] if len(rows) > SHOWN else [row["client"]])), []).append(row["client"])
+        together = "" if len(rows) > SHOWN else row["client"]
+        alike.setdefault((*figured, row["withdrawn"], together), []).append(row["client"])
     made = frame(unit)
     for heading in ("budget", "spent", "reserved", "remaining"):
         made.add_column(heading, justify="right")
@@ -184,20 +194,9 @@ def show_balances(balances: Balances, who: list[int] | None, unit: str, simulati
         made.add_row(Text(named(names, unit)), *key[:4], "withdrawn" if key[4] else "")
     out.print(made, "", sep="\n")
     if len(alike) > SHOWN:
-        out.print(
-            Text(f"{SHOWN} of {len(alike):,} different balances are shown; --json and fedspend ledger export have all", style="dim")
-        )
-    notes = [
-        "Epsilons at each account's delta, by composition of all mechanisms.",
-        *(["Simulated: they protect nobody."] if simulation else []),
-    ]
-    out.print(Text(" ".join(notes), style="dim"))
-    out.print(
-        Text(
-            "Remaining: what a new plan like the last could claim; more than budget minus spent, as epsilons do not add up.",
-            style="dim",
-        )
-    )
+        out.print(Text(f"{SHOWN} of {len(alike):,} different balances; --json and fedspend ledger export have all", style="dim"))
+    for note in NOTES + ((SIMULATED,) if simulation else ()):
+        out.print(Text(note, style="dim"))
     if plot is not None:
         out.print(Text(f"Plot: {plot}"))
 

@@ -103,11 +103,9 @@ def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> str:
             if head.ledger == ledger.state.id:
                 ledger.check_head(head, str(path))
                 seen += 1
-    return (
-        f"{seen} heads seen elsewhere are in the chain"
-        if seen
-        else "no head is kept elsewhere: a cut-off tail would not be noticed"
-    )
+    if not seen:
+        return "no head was found elsewhere, so a cut-off tail would not be noticed; give --head or --runs"
+    return f"all {seen} heads that were found elsewhere are in the chain"
 
 
 def _check_balances(ledger: Ledger, unit: str) -> str:
