@@ -1,10 +1,15 @@
-"""Shared small runs: synthetic data, logistic regression, a handful of clients and rounds."""
+"""Shared small runs: synthetic data, logistic regression, a handful of clients and rounds. And real databases for ledgers."""
 
 import copy
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+sys.path.append(str(Path(__file__).parent))
+import places
 
 # On a contributor's machine properties meet new examples every time; in CI the same ones, so that a landing is repeatable.
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -56,3 +61,17 @@ def quick_verify(monkeypatch):
             return {"ok": True, "plan_hash": self.plan.hash}
 
     monkeypatch.setattr(fedspend.training, "verify", Verdict)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory):
+    """A PostgreSQL server that is stopped at the end; skips, saying why, where none can be had."""
+    server = places.Server(tmp_path_factory.mktemp("postgres"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path):
+    """Where a new ledger can be made: a path, and a database on a server. What a test does with it, it does on both."""
+    return str(tmp_path / "ledger.db") if request.param == "sqlite" else request.getfixturevalue("postgres").new_database()

@@ -155,8 +155,7 @@ class Ledger:
                 f"the ledger {self.location} was cut off, or an old copy was restored: it has {self.state.entries} entries, "
                 f"and {where} has seen {head.entries}"
             )
-        row = next(iter(self._storage.rows_after(head.entries - 1)))
-        if row[2].hex() != head.hash:
+        if self._storage.rows_after(head.entries - 1)[0][2].hex() != head.hash:
             raise Damaged(f"the ledger {self.location} is not the one that {where} has seen: entry {head.entries} differs")
 
     # --- accounts ---

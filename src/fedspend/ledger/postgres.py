@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from fedspend.errors import InvalidInput
-from fedspend.ledger.chain import Row
-from fedspend.ledger.storage import BUSY_SECONDS, Unavailable
+from fedspend.ledger.chain import Damaged, Row
+from fedspend.ledger.storage import BUSY_SECONDS, Unavailable, stated_version
 
 
 class PostgreSQL:
@@ -20,7 +20,7 @@ class PostgreSQL:
         except ImportError:
             raise InvalidInput("a ledger on PostgreSQL needs the driver: pip install 'fedspend[postgres]'") from None
         self.location = without_password(url)
-        self._errors = psycopg.Error
+        self._errors, self._misfits = psycopg.Error, psycopg.ProgrammingError
         with self._plain_errors():
             self._connection = psycopg.connect(url, autocommit=True, connect_timeout=BUSY_SECONDS)
             # A server may be set to answer before the disk has it: not for an account.
@@ -33,6 +33,8 @@ class PostgreSQL:
             yield
         except self._errors as error:
             reason = " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, self._misfits):
+                raise Damaged(f"the ledger {self.location} is damaged: {reason}") from None
             raise Unavailable(f"cannot use the ledger {self.location}: {reason}") from None
 
     def version(self) -> int:
@@ -41,19 +43,17 @@ class PostgreSQL:
             if found is None or not found[0]:
                 return 0
             versions = self._connection.execute("SELECT version FROM fedspend_schema").fetchall()
-        return int(versions[0][0]) if len(versions) == 1 else -1
+        return stated_version(versions)
 
     def execute(self, *statements: str) -> None:
         with self._plain_errors():
             for statement in statements:
                 self._connection.execute(statement.format(blob="BYTEA").encode())
 
-    def rows_after(self, number: int) -> Iterator[Row]:
+    def rows_after(self, number: int) -> list[Row]:
+        statement = "SELECT number, body, hash FROM fedspend_entries WHERE number > %s ORDER BY number"
         with self._plain_errors():
-            rows = self._connection.execute(
-                "SELECT number, body, hash FROM fedspend_entries WHERE number > %s ORDER BY number", (number,), binary=True
-            ).fetchall()
-        yield from rows
+            return self._connection.execute(statement, (number,), binary=True).fetchall()
 
     def append(self, rows: list[Row]) -> None:
         with self._plain_errors(), self._connection.cursor() as cursor:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from fedspend.errors import InvalidInput
 from fedspend.files import sync_folder
 from fedspend.ledger.chain import Damaged, Row
-from fedspend.ledger.storage import BUSY_SECONDS, Unavailable
+from fedspend.ledger.storage import BUSY_SECONDS, Unavailable, stated_version
 
 
 class SQLite:
@@ -50,7 +50,7 @@ class SQLite:
             if code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
                 raise Damaged(f"the ledger {self.location} is damaged: {error}") from None
             raise Unavailable(f"cannot use the ledger {self.location}: {error}; nothing was changed") from None
-        except (sqlite3.Error, OverflowError, MemoryError, SystemError) as error:
+        except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError, SystemError) as error:
             raise Damaged(f"the ledger {self.location} is damaged or no ledger: {error}") from None
 
     def version(self) -> int:
@@ -62,20 +62,17 @@ class SQLite:
                     raise Damaged(f"{self.location} is a database, but it holds no ledger or a damaged one")
                 return 0
             versions = self._connection.execute("SELECT version FROM fedspend_schema").fetchall()
-        if len(versions) != 1 or not isinstance(versions[0][0], int):
-            raise Damaged(f"the ledger {self.location} is damaged: it does not say its version")
-        return int(versions[0][0])
+        return stated_version(versions)
 
     def execute(self, *statements: str) -> None:
         with self._plain_errors():
             for statement in statements:
                 self._connection.execute(statement.format(blob="BLOB"))
 
-    def rows_after(self, number: int) -> Iterator[Row]:
+    def rows_after(self, number: int) -> list[Row]:
+        statement = "SELECT number, body, hash FROM fedspend_entries WHERE number > ? ORDER BY number"
         with self._plain_errors():
-            yield from self._connection.execute(
-                "SELECT number, body, hash FROM fedspend_entries WHERE number > ? ORDER BY number", (number,)
-            )
+            return self._connection.execute(statement, (number,)).fetchall()
 
     def append(self, rows: list[Row]) -> None:
         with self._plain_errors():

@@ -6,9 +6,8 @@ are only ever added.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.chain import Damaged, Row
@@ -42,7 +41,7 @@ class Storage(Protocol):
 
     def execute(self, *statements: str) -> None: ...
 
-    def rows_after(self, number: int) -> Iterator[Row]: ...
+    def rows_after(self, number: int) -> list[Row]: ...
 
     def append(self, rows: list[Row]) -> None:
         """Add rows, inside `writing`."""
@@ -57,6 +56,12 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def stated_version(rows: list[Any]) -> int:
+    """The version in the rows of `fedspend_schema`; -1 if there is no sensible one."""
+    stated = rows[0][0] if len(rows) == 1 else None
+    return stated if isinstance(stated, int) and stated > 0 else -1
 
 
 def migrate(storage: Storage) -> None:
@@ -74,7 +79,7 @@ def check_version(storage: Storage) -> None:
         raise InvalidInput(f"{storage.location} holds no ledger; make one with: fedspend ledger init --ledger {storage.location}")
     if not 1 <= version <= len(MIGRATIONS):
         raise Damaged(
-            f"the ledger {storage.location} has version {version}, and this program knows {len(MIGRATIONS)}; "
+            f"the tables of the ledger {storage.location} have version {version}, and this program knows {len(MIGRATIONS)}; "
             "use a newer fedspend, or restore the ledger if it is damaged"
         )
 

@@ -1,0 +1,434 @@
+"""What every ledger must do, on every database."""
+
+import hashlib
+import json
+import multiprocessing
+import zlib
+
+import numpy as np
+import pytest
+from places import rows_of, tamper
+
+import fedspend
+from fedspend.errors import InvalidInput, Refused
+from fedspend.ledger import Damaged, Ledger, storage
+from fedspend.ledger.audit import audit
+from fedspend.ledger.rules import Proposal
+
+DELTA = 1e-4
+
+
+def make_plan(budget, rounds=6, clients=4, **options):
+    return fedspend.plan(np.full(clients, budget), delta=DELTA, rounds=rounds, rate=0.5, **options)
+
+
+def admit(ledger, run, plan, **options):
+    ledger.admit(run, Proposal.of_plan(plan), simulation=True, **options)
+
+
+@pytest.fixture
+def ledger(place):
+    with Ledger.create(place, simulation=True) as made:
+        yield made
+
+
+def test_a_run_from_admission_to_close(ledger):
+    plan = make_plan(5.0)
+    admit(ledger, "one", plan)
+    held = ledger.balances()
+    assert held.spent.tolist() == [0.0] * 4
+    np.testing.assert_allclose(held.reserved, 5.0, rtol=1e-6)
+    assert held.remaining.tolist() == [0.0] * 4
+    for round in range(6):
+        ledger.reserve("one", round)
+        # Composition, not a sum: what is spent after each round is what the plan says.
+        np.testing.assert_allclose(ledger.balances().spent, plan.spent()[round], rtol=1e-6)
+        ledger.commit("one", round, f"release {round}")
+    ledger.close_run("one", reason="finished")
+    end = ledger.balances()
+    np.testing.assert_allclose(end.spent, 5.0, rtol=1e-6)
+    assert np.all(end.spent <= 5.0)
+    assert end.reserved.tolist() == end.remaining.tolist() == [0.0] * 4
+
+
+def test_another_reader_sees_the_same(ledger, place):
+    admit(ledger, "one", make_plan(5.0))
+    ledger.reserve("one", 0)
+    with Ledger.open(place) as other:
+        assert other.state.head == ledger.state.head
+        assert list(other.balances().rows()) == list(ledger.balances().rows())
+        ledger.reserve("one", 1)
+        other.read()
+        assert other.run("one").next_round == 2
+
+
+def test_early_stop_gives_back_what_never_began(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    ledger.reserve("one", 0)
+    ledger.close_run("one", reason="stopped")
+    spent = ledger.balances()
+    assert 0 < spent.spent[0] < 5
+    assert spent.reserved[0] == 0
+    assert spent.remaining[0] > 5 - spent.spent[0] > 0, "epsilons do not add up, so more is left than the difference"
+    with pytest.raises(Refused, match="closed"):
+        ledger.reserve("one", 1)
+
+
+def test_remaining_is_what_the_next_plan_can_claim(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    for round in range(3):
+        ledger.reserve("one", round)
+    ledger.close_run("one", reason="stopped")
+    left = float(ledger.balances().remaining[0])
+    assert not ledger.over(Proposal.of_plan(make_plan(0.999 * left))).size
+    assert ledger.over(Proposal.of_plan(make_plan(1.001 * left))).size == 4
+
+
+def test_the_second_plan_spends_the_rest_exactly(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    for round in range(3):
+        ledger.reserve("one", round)
+    ledger.close_run("one", reason="stopped")
+    names = ledger.accounts().names
+    second = fedspend.plan([5.0] * 4, delta=DELTA, rounds=9, rate=0.3, clients=names, past=ledger.past(names))
+    admit(ledger, "two", second)
+    for round in range(9):
+        ledger.reserve("two", round)
+    spent = ledger.balances().spent
+    assert np.all(spent <= 5.0)
+    np.testing.assert_allclose(spent, 5.0, rtol=1e-6)
+
+
+def test_a_plan_that_would_overspend_leaves_everything_as_it_was(ledger, place):
+    admit(ledger, "one", make_plan(5.0))
+    before = rows_of(place)
+    with pytest.raises(Refused, match="lifetime budget of 5"):
+        admit(ledger, "two", make_plan(1.0))
+    assert rows_of(place) == before
+    assert ledger.state.entries == len(before)
+
+
+def test_reserving_and_committing_twice_is_once(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    for _ in range(2):
+        admit(ledger, "one", make_plan(5.0))
+        ledger.reserve("one", 0)
+        ledger.commit("one", 0, "abc")
+    assert [row[0] for row in ledger.entries()] == list(range(1, 6)), "ledger, register, open, reserve, commit"
+    with pytest.raises(Refused, match="another release"):
+        ledger.commit("one", 0, "xyz")
+
+
+@pytest.mark.parametrize("round", [1, 6, -1])
+def test_rounds_begin_in_order_and_none_beyond_the_plan(ledger, round):
+    admit(ledger, "one", make_plan(5.0))
+    with pytest.raises(Refused, match="not planned"):
+        ledger.reserve("one", round)
+
+
+def test_a_round_that_was_not_reserved_is_not_released(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    with pytest.raises(Refused, match="not reserved"):
+        ledger.commit("one", 0, "abc")
+
+
+def test_a_lost_round_stays_spent(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    ledger.reserve("one", 0)
+    spent = ledger.balances().spent[0]
+    ledger.lose("one", 0)
+    assert ledger.balances().spent[0] == spent > 0
+    with pytest.raises(Refused):
+        ledger.commit("one", 0, "abc")
+
+
+def test_one_delta_for_a_lifetime(ledger):
+    ledger.register(["a", "b"], [5.0, 5.0], delta=1e-6)
+    plan = fedspend.plan([1.0, 1.0], delta=1e-5, rounds=3, rate=0.5, clients=["a", "b"])
+    with pytest.raises(Refused, match=r"delta 1e-05.*registered at 1e-06"):
+        admit(ledger, "one", plan)
+
+
+def test_simulated_and_real_accounts_never_mix(ledger, place):
+    with pytest.raises(Refused, match=r"simulated accounts.*real"):
+        ledger.admit("one", Proposal.of_plan(make_plan(5.0)), simulation=False)
+    assert len(rows_of(place)) == 1
+
+
+def test_changes_and_withdrawals_are_entries_with_a_reason(ledger):
+    ledger.register(["a", "b"], [5.0, 2.0], delta=DELTA)
+    ledger.change(["a"], 8.0, reason="new  consent")
+    ledger.withdraw(["b"], reason="asked")
+    kinds = [json.loads(text) for _, text, _ in ledger.entries()][-2:]
+    assert [(entry["kind"], entry["names"], entry["reason"]) for entry in kinds] == [
+        ("change", ["a"], "new consent"),
+        ("withdraw", ["b"], "asked"),
+    ]
+    assert ledger.balances().budget.tolist() == [8.0, 2.0]
+    assert ledger.balances().remaining.tolist() == [8.0, 0.0]
+    with pytest.raises(InvalidInput, match="reason"):
+        ledger.change(["a"], 9.0, reason="  ")
+
+
+def test_a_budget_cannot_fall_below_what_is_spent(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    ledger.reserve("one", 0)
+    with pytest.raises(Refused, match="already spent"):
+        ledger.change(["2"], 0.01, reason="stricter")
+
+
+def test_a_run_stops_when_a_member_lowers_its_budget_or_withdraws(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    ledger.reserve("one", 0)
+    ledger.change(["1"], 4.0, reason="stricter")
+    with pytest.raises(Refused, match="client '1' would exceed the lifetime budget of 4"):
+        ledger.reserve("one", 1)
+    ledger.change(["1"], 6.0, reason="changed its mind")
+    ledger.reserve("one", 1)
+    ledger.withdraw(["3"], reason="asked")
+    with pytest.raises(Refused, match="'3' has withdrawn"):
+        ledger.reserve("one", 2)
+    with pytest.raises(Refused, match="'3' has withdrawn"):
+        admit(ledger, "two", make_plan(0.1))
+
+
+@pytest.mark.parametrize(
+    ("names", "budgets", "delta", "message"),
+    [
+        ([], [], DELTA, "epsilon is empty|nobody"),
+        (["a", "a"], [1, 1], DELTA, "twice"),
+        (["a", " "], [1, 1], DELTA, "non-empty"),
+        (["a"], [float("nan")], DELTA, "positive and finite"),
+        (["a"], [-1.0], DELTA, "positive and finite"),
+        (["a", "b", "c"], [1.0, 2.0], DELTA, "one budget per name"),
+        (["a"], [1.0], 0.0, "strictly between"),
+        (["a"], [1.0], float("nan"), "finite"),
+    ],
+)
+def test_bad_registrations(ledger, names, budgets, delta, message):
+    with pytest.raises(InvalidInput, match=message):
+        ledger.register(names, budgets, delta=delta)
+    assert ledger.state.entries == 1
+
+
+def test_unknown_names_and_runs(ledger):
+    ledger.register(["a"], 1.0, delta=DELTA)
+    with pytest.raises(Refused, match="registered already"):
+        ledger.register(["b", "a"], 1.0, delta=DELTA)
+    with pytest.raises(InvalidInput, match="'zoe' is not in the ledger"):
+        ledger.withdraw(["zoe"], reason="asked")
+    with pytest.raises(InvalidInput, match="no run 'zoe'"):
+        ledger.close_run("zoe", reason="asked")
+    with pytest.raises(InvalidInput, match="run id"):
+        admit(ledger, "a b", make_plan(1.0))
+    with pytest.raises(InvalidInput, match="unit must be"):
+        ledger.balances("patient")
+
+
+def test_a_second_ledger_is_not_made_over_the_first(ledger, place):
+    with pytest.raises(InvalidInput, match="already holds a ledger"):
+        Ledger.create(place, simulation=True)
+    with Ledger.open_or_create(place, simulation=False) as again:
+        assert again.simulation
+        assert again.state.id == ledger.state.id
+
+
+# --- the chain, checked without fedspend ---
+
+
+def test_an_outsider_can_follow_the_chain(ledger, place):
+    admit(ledger, "one", make_plan(5.0, clients=200))
+    ledger.reserve("one", 0)
+    previous = bytes(32)
+    for number, (stored_number, stored, stored_hash) in enumerate(rows_of(place), 1):
+        assert stored_number == number
+        text = bytes(stored) if bytes(stored[:1]) == b"{" else zlib.decompress(stored)
+        previous = hashlib.sha256(previous + number.to_bytes(8, "big") + text).digest()
+        assert bytes(stored_hash) == previous
+        json.loads(text)
+    assert f"{number}:{previous.hex()}" == str(ledger.state.head)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE fedspend_entries SET body = (SELECT body FROM fedspend_entries WHERE number = 4) WHERE number = 5",
+        "UPDATE fedspend_entries SET hash = (SELECT hash FROM fedspend_entries WHERE number = 4) WHERE number = 5",
+        "UPDATE fedspend_entries SET number = 50 WHERE number = 3",
+        "DELETE FROM fedspend_entries WHERE number = 3",
+        "DELETE FROM fedspend_entries WHERE number = 1",
+        "DELETE FROM fedspend_entries",
+        "INSERT INTO fedspend_entries SELECT number + 6, body, hash FROM fedspend_entries WHERE number = 6",
+        "UPDATE fedspend_schema SET version = 7",
+        "UPDATE fedspend_schema SET version = 0",
+        "DELETE FROM fedspend_schema",
+        "DROP TABLE fedspend_entries",
+    ],
+)
+def test_whatever_is_changed_is_noticed(ledger, place, statement):
+    admit(ledger, "one", make_plan(5.0))
+    for round in range(2):
+        ledger.reserve("one", round)
+        ledger.commit("one", round, "abc")
+    ledger.close()
+    assert audit(place).ok
+    tamper(place, statement)
+    assert not audit(place).ok
+    with pytest.raises(Damaged):
+        Ledger.open(place)
+    with pytest.raises(Damaged):
+        Ledger.open_or_create(place, simulation=True)
+
+
+def test_reordered_rows_are_noticed(ledger, place):
+    admit(ledger, "one", make_plan(5.0))
+    ledger.reserve("one", 0)
+    ledger.close()
+    for old, new in ((3, 90), (4, 3), (90, 4)):
+        tamper(place, f"UPDATE fedspend_entries SET number = {new} WHERE number = {old}")
+    assert not audit(place).ok
+
+
+def test_a_cut_off_tail_is_noticed_by_a_head(ledger, place, tmp_path):
+    admit(ledger, "one", make_plan(5.0), folder=str(tmp_path / "run"))
+    ledger.reserve("one", 0)
+    head = str(ledger.state.head)
+    ledger.close()
+    tamper(place, "DELETE FROM fedspend_entries WHERE number = 4")
+    (tmp_path / "ledger.db.head").unlink(missing_ok=True)
+    assert audit(place).ok, "by itself a shorter chain is a chain"
+    verdict = audit(place, heads=[head])
+    assert not verdict.ok
+    assert "cut off" in str(verdict.to_dict())
+
+
+def test_a_chain_made_anew_is_noticed_by_a_head(ledger, place):
+    """Who can rewrite everything can make a sound chain, but not the one that others have seen."""
+    ledger.register(["a"], 1.0, delta=DELTA)
+    seen = str(ledger.state.head)
+    ledger.close()
+    rows = rows_of(place)
+    text = bytes(rows[1][1]).replace(b"[1.0]", b"[9.0]")
+    forged = hashlib.sha256(bytes(rows[0][2]) + (2).to_bytes(8, "big") + text).digest()
+    tamper(place, "UPDATE fedspend_entries SET body = ?, hash = ? WHERE number = 2", text, forged)
+    if not place.startswith("postgres"):
+        with pytest.raises(Damaged, match="entry 2 differs"):
+            Ledger.open(place)
+        return
+    assert audit(place).ok
+    assert not audit(place, heads=[seen]).ok
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "reserve", "run": "nobody", "round": 0},
+        {"kind": "reserve", "run": "one", "round": 3},
+        {"kind": "commit", "run": "one", "round": 0, "release": "x"},
+        {"kind": "change", "unit": "client", "names": ["0"], "budgets": [-1.0], "reason": "x"},
+        {"kind": "register", "unit": "client", "names": ["0"], "budgets": [1.0], "delta": 0.1},
+        {"kind": "register", "unit": "client", "names": ["x"], "budgets": [1.0, 2.0], "delta": 0.1},
+        {"kind": "replan", "run": "one", "plan": "x", "classes": [0, 0, 0, 0], "rate": [[0.5]], "noise": [[0.0]]},
+        {"kind": "ledger", "format": 1, "ledger": "x", "simulation": True},
+        {"kind": "gift"},
+        {},
+    ],
+)
+def test_an_entry_that_does_not_fit_is_damage_even_if_the_chain_is_sound(ledger, place, body):
+    admit(ledger, "one", make_plan(5.0))
+    with ledger._storage.writing():
+        ledger._add([body])
+    with pytest.raises(Damaged, match="does not fit"):
+        Ledger.open(place)
+
+
+# --- versions ---
+
+
+def test_an_older_version_is_brought_up_to_date_and_a_newer_one_refused(ledger, place, monkeypatch):
+    ledger.register(["a"], 1.0, delta=DELTA)
+    head = ledger.state.head
+    ledger.close()
+    more = [*storage.MIGRATIONS, ("CREATE TABLE fedspend_notes (words {blob})",)]
+    with monkeypatch.context() as newer:
+        for module in ("storage", "book"):
+            newer.setattr(f"fedspend.ledger.{module}.MIGRATIONS", more)
+        with Ledger.open(place) as reading:
+            assert reading._storage.version() == 1, "reading changes nothing"
+        with Ledger.open(place, write=True) as migrated:
+            assert migrated._storage.version() == 2
+            assert migrated.state.head == head
+    with pytest.raises(Damaged, match=r"version 2.*newer fedspend"):
+        Ledger.open(place)
+
+
+# --- several at once ---
+
+
+def take(place, run, budget, barrier, results):
+    """One process that wants its share; everybody starts at once."""
+    plan = make_plan(budget)
+    with Ledger.open(place, write=True) as ledger:
+        barrier.wait()
+        try:
+            admit(ledger, run, plan)
+            results.put((run, "granted"))
+        except Refused:
+            results.put((run, "refused"))
+
+
+@pytest.mark.parametrize("racers", [2, 8])
+def test_racing_for_the_last_of_a_budget(ledger, place, racers, tmp_path):
+    """Two ask for all of it, eight for two fifths each: what fits when they come one by one is granted, and no more."""
+    share = 5.0 if racers == 2 else 2.0
+    names = make_plan(share).clients
+    with Ledger.create(tmp_path / "rehearsal.db", simulation=True) as rehearsal:
+        rehearsal.register(names, 5.0, delta=DELTA)
+        fits = 0
+        while not rehearsal.over(Proposal.of_plan(make_plan(share))).size:
+            admit(rehearsal, f"run{fits}", make_plan(share))
+            fits += 1
+    assert 1 <= fits < racers
+    ledger.register(names, 5.0, delta=DELTA)
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(racers), context.Queue()
+    processes = [context.Process(target=take, args=(place, f"run{n}", share, barrier, results)) for n in range(racers)]
+    for process in processes:
+        process.start()
+    outcomes = [results.get(timeout=60)[1] for _ in processes]
+    for process in processes:
+        process.join()
+    assert outcomes.count("granted") == fits
+    ledger.read()
+    assert np.all(ledger.balances().total <= 5.0)
+    ledger.close()
+    assert audit(place).ok
+
+
+# --- records ---
+
+
+def test_record_accounts_with_two_stages_of_sampling(ledger, place):
+    from fedspend.accounting import epsilon, rdp
+
+    names = tuple(f"clinic/{n}" for n in range(1000))
+    classes = np.arange(1000) % 3
+    rate, noise = np.tile([0.02, 0.05, 0.1], (20, 1)), np.full((20, 3), 1.0)
+    proposal = Proposal(
+        names, np.full(1000, 6.0), 1e-3, classes, rate, noise, plan="sha256:x", unit="record", client_rate=0.5, steps=5
+    )
+    ledger.admit("one", proposal, simulation=True)
+    for round in range(20):
+        ledger.reserve("one", round)
+    spent = ledger.balances("record").spent
+    orders = np.arange(2, 65)  # all of them can only read lower
+    for own, q in enumerate((0.02, 0.05, 0.1)):
+        inner = 5 * rdp(q, 1.0, orders)
+        curve = 20 * np.logaddexp(np.log(0.5), np.log(0.5) + (orders - 1) * inner) / (orders - 1)
+        assert spent[own] <= epsilon(curve, orders, 1e-3)
+        np.testing.assert_allclose(spent[own], epsilon(curve, orders, 1e-3), rtol=0.05)
+    assert epsilon(curve, orders, 1e-3) == pytest.approx(4.20990690, abs=1e-8)
+    assert len(ledger.accounts("client")) == 0
+    ledger.close()
+    verdict = audit(place)
+    assert verdict.ok, verdict.to_dict()
