@@ -3,6 +3,7 @@
 import copy
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,15 @@ def quick_verify(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory):
-    """A PostgreSQL server that is stopped at the end; skips, saying why, where none can be had."""
-    server = places.Server(tmp_path_factory.mktemp("postgres"))
-    yield server
-    server.close()
+def postgres():
+    """A PostgreSQL server that is stopped at the end; skips, saying why, where none can be had.
+
+    Not in pytest's own folder: under root the server runs as another user, and pytest shuts others out of there.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedspend-postgres-", ignore_cleanup_errors=True) as folder:
+        server = places.Server(folder)
+        yield server
+        server.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
