@@ -472,8 +472,8 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tiny, tmp_path, monkeypatch
     start_and_stop(tiny, tmp_path / "run", 1, ledger=place)
     opened = sqlite.SQLite._open
 
-    def open_full(self, mode):
-        opened(self, mode)
+    def open_full(self, write):
+        opened(self, write)
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
         self._connection.execute(f"PRAGMA max_page_count = {pages}")
 

@@ -27,19 +27,22 @@ class SQLite:
                 raise InvalidInput(f"there is no ledger {path!r}; make one with: fedspend ledger init --ledger {path}")
             make_private(self.path)
         with self._plain_errors():
-            self._open("rw" if write else "ro")
+            self._open(write)
 
-    def _open(self, mode: str) -> None:
-        # A file that nobody has open and that cannot be written to is read as it is.
-        waiting = Path(f"{self.path}-wal").exists()
-        fixed = "&immutable=1" if mode == "ro" and not waiting and not os.access(self.path.parent, os.W_OK) else ""
-        uri = f"file:{quote(str(self.path.absolute()))}?mode={mode}{fixed}"
+    def _open(self, write: bool) -> None:
+        # A reader opens for writing too where it can, and promises not to: only then does it clean up behind itself. A file that
+        # cannot be written to, and that nobody has open, is read as it is.
+        writable = os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
+        fixed = "" if writable or Path(f"{self.path}-wal").exists() else "&immutable=1"
+        uri = f"file:{quote(str(self.path.absolute()))}?mode={'rw' if write or writable else 'ro'}{'' if write else fixed}"
         self._connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
         # Text that is no text must not stop the reader before it can say where.
         self._connection.text_factory = bytes
-        if mode == "rw":
+        if write:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
+        else:
+            self._connection.execute("PRAGMA query_only = ON")
 
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:
