@@ -70,10 +70,20 @@ def postgres():
 
     Not in pytest's own folder: under root the server runs as another user, and pytest shuts others out of there.
     """
+    yield from new_server()
+
+
+def new_server():
     with tempfile.TemporaryDirectory(prefix="fedspend-postgres-", ignore_cleanup_errors=True) as folder:
         server = places.Server(folder)
         yield server
         server.close()
+
+
+@pytest.fixture
+def failing_postgres():
+    """A server for one test, to be cut off: nobody else loses a connection, and it is back soon."""
+    yield from new_server()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,6 +1,7 @@
 """Real databases for ledgers: a file, and a PostgreSQL server that pip installs. Used through the fixtures in `conftest.py`."""
 
 import contextlib
+import time
 import uuid
 import warnings
 
@@ -26,6 +27,13 @@ class Server:
         if self._server is None:
             self._server = self._pgserver.get_server(self._folder)
         self._server.ensure_postgres_running()
+        for _ in range(600):  # after a crash it puts its files in order first
+            try:
+                self._psycopg.connect(self._server.get_uri()).close()
+                return
+            except self._psycopg.OperationalError:
+                time.sleep(0.1)
+        raise TimeoutError("the PostgreSQL server does not answer")
 
     def vanish(self):
         """The way a server goes away: connections are cut, nobody is asked."""

@@ -422,34 +422,34 @@ def test_a_run_keeps_to_its_ledger(tiny, tmp_path):
 # --- a database in trouble ---
 
 
-def test_a_server_that_goes_away_between_rounds(tiny, tmp_path, postgres):
+def test_a_server_that_goes_away_between_rounds(tiny, tmp_path, failing_postgres):
     tiny["privacy"]["randomness"] = "os"
-    place = postgres.new_database()
+    place = failing_postgres.new_database()
 
     def cut(record, _):
         if record["round"] == 2:
-            postgres.vanish()
+            failing_postgres.vanish()
 
     try:
         with pytest.raises(Unavailable, match="cannot use the ledger"):
             train(tiny, output=tmp_path / "run", ledger=place, on_round=cut)
     finally:
-        postgres.start()
+        failing_postgres.start()
     result = train(tiny, output=tmp_path / "run", resume=True)
     assert not any(line.get("skipped") for line in result.metrics)
     assert audit(place, runs=[str(tmp_path / "run")]).ok
 
 
-def test_a_server_that_goes_away_in_the_middle_of_a_round(tiny, tmp_path, postgres, monkeypatch):
+def test_a_server_that_goes_away_in_the_middle_of_a_round(tiny, tmp_path, failing_postgres, monkeypatch):
     """The release is stored, its entry is not: it is used again and entered later."""
     tiny["privacy"]["randomness"] = "os"
-    place = postgres.new_database()
+    place = failing_postgres.new_database()
     real = fedspend.rounds.play
 
     def play_and_cut(progress, *rest):
         made = real(progress, *rest)
         if progress.done == 1:
-            postgres.vanish()
+            failing_postgres.vanish()
         return made
 
     try:
@@ -458,7 +458,7 @@ def test_a_server_that_goes_away_in_the_middle_of_a_round(tiny, tmp_path, postgr
             with pytest.raises(Unavailable):
                 train(tiny, output=tmp_path / "run", ledger=place)
     finally:
-        postgres.start()
+        failing_postgres.start()
     result = train(tiny, output=tmp_path / "run", resume=True)
     assert not any(line.get("skipped") for line in result.metrics)
     np.testing.assert_allclose(balances(place).spent, balances(place).budget, rtol=1e-6)
