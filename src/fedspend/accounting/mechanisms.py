@@ -138,7 +138,10 @@ class Mechanisms:
         return out
 
     def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Epsilon of each history at its `delta`, and the order it was read at; 0 for a history without rounds."""
+        """Epsilon of each history at its `delta`, and the order it was read at; 0 for a history without rounds.
+
+        Steering gives an order to begin with; from there the exact kernel goes down to the lowest reading.
+        """
         alpha = np.asarray(ORDERS)
         epsilon, order = np.zeros(self.histories), np.full(self.histories, alpha[0])
         busy = np.unique(self.history)
@@ -147,14 +150,17 @@ class Mechanisms:
         mine = self.take(busy)
         cost = conversion_costs(delta[busy])
         step = 1 if mine.history.size <= _MANY_ROWS else 4
-        steered = step * (mine.curves(ORDERS[::step]) + cost[:, ::step]).argmin(axis=1)
-        found = np.full(busy.size, np.inf)
-        for offset in (0, -1, 1) if step == 1 else (0, -2, 2):
-            column = np.clip(steered + offset, 0, alpha.size - 1)
-            value = mine.rdp_at(alpha[column]) + cost[np.arange(busy.size), column]
-            better = value < found
-            found[better], order[busy[better]] = value[better], alpha[column[better]]
-        epsilon[busy] = np.maximum(found, 0.0)
+        at = step * (mine.curves(ORDERS[::step]) + cost[:, ::step]).argmin(axis=1)
+        found = mine.rdp_at(alpha[at]) + cost[np.arange(busy.size), at]
+        for direction in (1, -1):
+            moving = np.arange(busy.size)
+            while moving.size:
+                to = np.clip(at[moving] + direction, 0, alpha.size - 1)
+                value = mine.take(moving).rdp_at(alpha[to]) + cost[moving, to]
+                lower = value < found[moving]
+                moving, to, value = moving[lower], to[lower], value[lower]
+                at[moving], found[moving] = to, value
+        epsilon[busy], order[busy] = np.maximum(found, 0.0), alpha[at]
         return epsilon, order
 
     def _total(self, per_row: FloatArray) -> FloatArray:
