@@ -124,7 +124,7 @@ def _plan(config: Config, method: str, ledger: Ledger | None, stored: Plan | Non
     inputs = resolve(config, registered=registered(ledger) if ledger is not None and remaining else None)
     arguments = inputs.arguments() | {"method": method}
     if stored is not None:
-        if not remaining:
+        if "ledger" not in stored.parameters:  # there, budgets are for a lifetime
             check_budgets(stored, inputs.population)
         return stored, inputs.population
     if ledger is None:
@@ -140,7 +140,8 @@ def check_budgets(stored: Plan, population: Population) -> None:
         if now.get(client) != then:
             was = "no budget" if client not in now else f"{now[client]:g}"
             raise InvalidInput(
-                f"the run was planned with a budget of {then:g} for client {client!r}, which now has {was}; choose another folder"
+                f"the plan has a budget of {then:g} for client {client!r}, and the config has {was}; make them agree, or start "
+                "another run"
             )
 
 

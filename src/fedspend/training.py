@@ -19,7 +19,7 @@ import torch
 
 import fedspend
 from fedspend import data
-from fedspend.config import config_of, load_config
+from fedspend.config import Config, config_of, load_config
 from fedspend.engines.base import LocalTraining
 from fedspend.engines.evaluation import evaluate
 from fedspend.engines.local import make_engine
@@ -75,7 +75,7 @@ def train(
 ) -> Result:
     """Train from a config (a TOML file or a dict of sections), or from your own arrays, module and plan.
 
-    `train("quickstart.toml", output="runs/first")`, or
+    `train("quickstart.toml", output="runs/first")`, also with a `plan` that was made before, or
     `train(clients=[(x, y), ...], model=module, plan=plan, test=(x, y), lr=0.1, batch_size=32, local_steps=10)`.
 
     `ledger` (a path or postgresql://...) is charged, or one in the run directory. With `resume` and `replan`, rounds that were
@@ -92,17 +92,35 @@ def train(
         if setup.plan is not None and where is not None and not resume and holds_ledger(where):
             with Ledger.open(where) as book:
                 plan_fits(book, setup.plan)
-    elif options or model is not None or plan is not None or test is not None:
-        raise InvalidInput("model, plan, test and training options go with clients=...; a config says these things itself")
+    elif options or model is not None or test is not None:
+        raise InvalidInput("model, test and training options go with clients=...; a config says these things itself")
     else:
         assert config is not None
         settings = config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
         where = str(ledger) if ledger is not None else settings.get("ledger.location")
         with prepared(folder, where, resume=resume) as (book, stored):
+            if plan is not None:
+                stored = approved(plan, stored, settings, book)
             if replan and folder is not None and book is not None and stored is not None:
                 stored = plan_anew(folder, book, stored, int(settings.get("train.rounds")), on_note)
             setup = from_config(settings, book, stored)
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
+
+
+def approved(plan: Plan, stored: Plan | None, config: Config, ledger: Ledger | None) -> Plan:
+    """A plan that was made and checked before, if it is for this config, this run and this ledger."""
+    method, rounds = config.get("method.name") or "dp-fedavg", config.get("train.rounds")
+    if stored is not None:
+        if stored.hash != plan.hash:
+            raise InvalidInput("the run was begun under another plan; drop --plan, or choose another folder")
+        return plan
+    if plan.parameters.get("method", method) != method:
+        raise InvalidInput(f"the plan is for method {plan.parameters['method']!r}, and the config says {method!r}; make them agree")
+    if plan.rounds != rounds:
+        raise InvalidInput(f"the plan has {plan.rounds} rounds, and the config says {rounds}; make them agree")
+    if ledger is not None:
+        plan_fits(ledger, plan)
+    return plan
 
 
 @contextmanager

@@ -352,3 +352,35 @@ def test_replan_needs_resume_and_resume_speaks(run, config, tmp_path):
     assert "3 rounds are committed; no round was under way" in again.err
     none = run("train", config, "-o", tmp_path / "two", "--remaining")
     assert (none.code, "needs a ledger" in none.err) == (2, True)
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_train_under_a_plan_that_was_approved(run, config, tmp_path):
+    place = tmp_path / "accounts.db"
+    assert run("plan", config, "-o", tmp_path / "plan.json", "--quiet").code == 0
+    under = ("train", config, "--plan", tmp_path / "plan.json", "--ledger", place, "--quiet")
+    assert run(*under, "-o", tmp_path / "one").code == 0
+    assert (tmp_path / "one" / "plan.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
+    over = run(*under, "-o", tmp_path / "two")
+    assert (over.code, (tmp_path / "two").exists()) == (1, False)
+    for client in range(5):
+        run("ledger", "change", client, "--epsilon", 9, "--reason", "consent", "--ledger", place)
+    assert run("plan", config, "--ledger", place, "-o", tmp_path / "rest.json", "--quiet").code == 0
+    rest = ("train", config, "--plan", tmp_path / "rest.json", "--ledger", place, "--quiet", "-o", tmp_path / "three")
+    assert run(*rest).code == 0
+    assert all(8.99 < line["spent"] <= 9 for line in balance(run, place))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("train.rounds=4", "the plan has 3 rounds, and the config says 4"),
+        ("method.name=dp-fedavg", "the plan is for method 'idp-fedavg'"),
+        ("privacy.epsilon=7", "the plan has a budget of 6 for client '0', and the config has 7"),
+    ],
+)
+def test_a_plan_for_something_else(run, config, tmp_path, changes, message):
+    assert run("plan", config, "-o", tmp_path / "plan.json", "--quiet").code == 0
+    outcome = run("train", config, "--plan", tmp_path / "plan.json", "-o", tmp_path / "one", "--set", changes)
+    assert (outcome.code, (tmp_path / "one").exists()) == (2, False)
+    assert message in outcome.err

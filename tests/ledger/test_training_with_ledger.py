@@ -380,7 +380,7 @@ def test_a_run_is_resumed_under_the_budgets_it_began_with(tiny, tmp_path):
     tiny["privacy"]["budgets"] = str(tmp_path / "budgets.csv")
     start_and_stop(tiny, tmp_path / "run", 2)
     (tmp_path / "budgets.csv").write_text("client,epsilon\n" + "".join(f"c{n},{5 + n}\n" for n in range(6)))
-    with pytest.raises(InvalidInput, match="budget of 5 for client 'c1', which now has 6"):
+    with pytest.raises(InvalidInput, match="budget of 5 for client 'c1', and the config has 6"):
         train(tiny, output=tmp_path / "run", resume=True)
 
 

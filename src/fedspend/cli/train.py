@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("config", metavar="CONFIG.toml", help="what to train, on what, under which budgets")
     add("-o", "--output", metavar="DIR", help="run directory (default: runs/ and the name of the config)")
     add("--resume", action="store_true", help="go on with the run in DIR; starts it if there is none")
+    add("--plan", metavar="PLAN.json", help="train under this plan, made and checked before, instead of making one")
     add(
         "--ledger", metavar="PATH|URL", help="ledger to charge: a file (made if it is not there) or postgresql://user@host/database"
     )
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from fedspend.planning import Plan
     from fedspend.report.html import write_report
     from fedspend.training import train
 
@@ -77,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
             args.config,
             overrides=overrides,
             output=folder,
+            plan=None if args.plan is None else Plan.load(args.plan),
             resume=args.resume,
             replan=args.replan,
             ledger=args.ledger,
