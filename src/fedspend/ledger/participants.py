@@ -49,7 +49,7 @@ def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhaus
         # Leaving out the strictest can lower the noise of the others (dp-fedavg), so look again.
         fits = np.ones(len(made.clients), dtype=bool)
         fits[over] = False
-        arguments = _without(made.clients, arguments, fits, exhausted, "the plan would exceed its lifetime budget")
+        arguments = _without(made.clients, arguments, fits, exhausted, "the plan would exceed its lifetime budget", "--remaining")
 
 
 def plan_fits(ledger: Ledger, made: Plan) -> None:
@@ -77,16 +77,19 @@ def has_left(ledger: Ledger, names: Any) -> BoolArray:
     return usable
 
 
-def _without(clients: Any, arguments: dict[str, Any], keep: BoolArray, exhausted: str, why: str) -> dict[str, Any]:
+def _without(
+    clients: Any, arguments: dict[str, Any], keep: BoolArray, exhausted: str, why: str, way_out: str | None = None
+) -> dict[str, Any]:
     """The arguments for those to keep, or a refusal."""
     if keep.all():
         return arguments
     first, count = clients[int(np.flatnonzero(~keep)[0])], int((~keep).sum())
     others = f" and {count - 1} more" if count > 1 else ""
     if exhausted == "refuse":
+        instead = "" if way_out is None else f"plan with what is left ({way_out}), or "
         raise Refused(
-            f"client {first!r}{others} cannot take part: {why}. Nothing was changed; see fedspend ledger balance, "
-            "plan with what is left (--remaining), or set ledger.exhausted=leave-out"
+            f"client {first!r}{others} cannot take part: {why}; nothing was changed. See fedspend ledger balance; {instead}leave "
+            "out who has too little (ledger.exhausted=leave-out)"
         )
     if not keep.any():
         raise Refused(f"nobody can take part: for each of the {len(clients)} clients, {why}")

@@ -17,6 +17,8 @@ import numpy as np
 
 from fedspend.errors import InvalidInput
 from fedspend.files import read_lines
+from fedspend.ledger.account import HEAD
+from fedspend.ledger.chain import Head
 from fedspend.planning import Plan
 from fedspend.report.groups import group_clients
 
@@ -37,6 +39,7 @@ class RunData:
     majority: float | None
     simulation: bool
     statistics: bool
+    account: dict[str, str]  # the run's id in its ledger, and the last entry that it has seen
 
     @property
     def method(self) -> str:
@@ -124,7 +127,17 @@ def load_run(folder: Path, name: str) -> RunData:
         majority=number(about.get("majority")),
         simulation=any(stamp is True for stamp in stamps),
         statistics=all(stamp is True for stamp in stamps),
+        account=_load_account(folder, about.get("ledger")),
     )
+
+
+def _load_account(folder: Path, named: Any) -> dict[str, str]:
+    """Not where the ledger is: a report may be handed on."""
+    if not isinstance(named, dict):
+        return {}
+    path = folder / HEAD
+    head = {"ledger": (seen := Head.load(path)).ledger, "head": str(seen)} if path.exists() else {}
+    return {"run": str(named.get("run"))} | head
 
 
 def _load_plan(folder: Path, named: Any) -> Plan | None:

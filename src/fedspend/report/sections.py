@@ -105,6 +105,7 @@ def settings(run: RunData) -> Markup:
     for key, value in run.settings.items():
         section, _, name = key.rpartition(".")
         sections.setdefault(section or "run", []).append((name, plain(value)))
+    sections["account"] = [(key, value) for key, value in run.account.items()]
     sections["environment"] = [(key, plain(value)) for key, value in run.environment.items()]
     if run.plan is not None:
         sections["guarantee"] = [
@@ -118,7 +119,9 @@ def settings(run: RunData) -> Markup:
         element(
             "div", element("h3", name), element("dl", [[element("dt", key), element("dd", value)] for key, value in sections[name]])
         )
-        for name in sorted(sections, key=lambda name: (name in ("run", "guarantee", "environment"), name == "environment"))
+        for name in sorted(
+            sections, key=lambda name: (name in ("run", "guarantee", "account", "environment"), name == "environment")
+        )
         if sections[name]
     ]
     return element("div", blocks, class_="settings")
