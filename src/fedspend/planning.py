@@ -314,7 +314,9 @@ def plan(
     rounding = 0.0
     first, of_client = distinct_rows(target, saving, switch, history)
     if first.size > MAX_EXACT_SCHEDULES:
-        target, rounding = _rounded_down(budget), BUDGET_ROUNDING
+        # What is left is rounded, not the budget: little may be left of much.
+        gone = np.zeros_like(budget) if past is None else past.best(np.full(budget.size, terms.delta))[0]
+        target, rounding = np.minimum(gone + _rounded_down(budget - gone), budget), BUDGET_ROUNDING
         first, of_client = distinct_rows(target, saving, switch, history)
     check_size(terms.rounds, first.size)
     before = None if past is None else past.take(first)

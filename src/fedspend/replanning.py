@@ -36,7 +36,7 @@ def plan_anew(folder: Path, ledger: Ledger, plan: Plan, rounds: int, on_note: Ca
     if not account.admitted or ledger.simulation:  # a simulation repeats what was lost
         on_note("no round was lost: the plan stays as it is")
         return plan
-    done = (found.done if (found := directory.progress()) else 0) if account.admitted else 0
+    done = found.done if (found := directory.progress()) else 0
     if account.was_reserved(done) and directory.kept(done) is None:
         account.lose(done)
     run = account.run
@@ -44,6 +44,9 @@ def plan_anew(folder: Path, ledger: Ledger, plan: Plan, rounds: int, on_note: Ca
     missing = rounds + lost - plan.rounds
     if missing <= 0:
         on_note("no round was lost: the plan stays as it is")
+        return plan
+    if run.next_round >= plan.rounds:
+        on_note("every planned round was begun, so no budget is left to make up for lost ones")
         return plan
     others = histories(ledger.state, run.unit, held=True, without=run.id).for_accounts(run.accounts)
     longer = extended(plan, run.next_round, missing, others, ledger.accounts().budget[run.accounts])

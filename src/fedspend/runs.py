@@ -6,7 +6,7 @@ a round that was reserved and whose release is lost stays charged.
 
 | file | content | may be published |
 |---|---|---|
-| `run.json` | settings, seed, randomness, environment | yes, without the seed if it drew noise |
+| `run.json` | settings, seed, randomness, environment, ledger | shows budgets and places: ask first |
 | `plan.json`, `certificate.json` | the plan and its verification | shows budgets: ask the clients |
 | `model.safetensors` | the final model | yes: it is made of releases |
 | `checkpoint.safetensors` | the state after the last round | yes: made of releases |
@@ -30,10 +30,11 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from fedspend.errors import InvalidInput
-from fedspend.files import append_line, read_lines, write_whole
+from fedspend.errors import InvalidInput, Refused
+from fedspend.files import append_line, one_at_a_time, read_lines, write_whole
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import RunAccount, check_same, locate, refuse_gone
+from fedspend.ledger.participants import check_planned_on
 from fedspend.ledger.rules import Proposal
 from fedspend.methods.base import Release
 from fedspend.planning import Plan
@@ -92,14 +93,17 @@ class RunDirectory:
     @contextmanager
     def charging(self, plan: Plan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
-        location = self.ledger_location(ledger)
-        if plan is None or location is None:
+        if plan is None:
             yield
             return
+        location = self.ledger_location(ledger)
+        if location is None:
+            raise Refused(f"{self.folder}/run.json names no ledger, so its rounds cannot be charged; start a new run")
         refuse_gone(location, self.folder)
-        with Ledger.open_or_create(location, simulation=simulation) as book:
+        with one_at_a_time(self.folder), Ledger.open_or_create(location, simulation=simulation) as book:
             account = RunAccount(book, read_run(self.folder)["ledger"]["run"], self.folder)
             account.check_head()
+            check_planned_on(book, plan)
             account.admit(Proposal.of_plan(plan), simulation=simulation)
             self.account = account
             try:

@@ -20,13 +20,16 @@ import torch
 import fedspend
 from fedspend import data
 from fedspend.config import Config, config_of, load_config
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import Engine, LocalTraining
 from fedspend.engines.evaluation import evaluate
 from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.ledger.account import OWN, holds_ledger, new_run_id, stored_location
-from fedspend.ledger.participants import plan_fits
+from fedspend.ledger.account import OWN, new_run_id, stored_location
+from fedspend.ledger.participants import check_planned_on, plan_fits
+from fedspend.ledger.rules import check_kind, refuse_lost
+from fedspend.ledger.sqlite import check_place
+from fedspend.ledger.storage import holds_ledger, is_url, path_of
 from fedspend.methods.planned import Planned
 from fedspend.models import check_module
 from fedspend.planning import Plan
@@ -84,14 +87,9 @@ def train(
     if (config is None) == (clients is None):
         raise InvalidInput("train needs either a config, or clients with a model and a plan")
     folder = None if output is None else Path(output)
-    if folder is None and ledger is not None:
-        raise InvalidInput("a run that charges a ledger needs a run directory to recover from: give output=, or drop ledger=")
     if clients is not None:
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
-        if setup.plan is not None and where is not None and not resume and holds_ledger(where):
-            with Ledger.open(where) as book:
-                plan_fits(book, setup.plan)
     elif options or model is not None or test is not None:
         raise InvalidInput("model, test and training options go with clients=...; a config says these things itself")
     else:
@@ -100,15 +98,17 @@ def train(
         where = str(ledger) if ledger is not None else settings.get("ledger.location")
         with prepared(folder, where, resume=resume) as (book, stored):
             if plan is not None:
-                stored = approved(plan, stored, settings, book)
+                stored = approved(plan, stored, settings)
             if replan and folder is not None and book is not None and stored is not None:
                 stored = plan_anew(folder, book, stored, int(settings.get("train.rounds")), on_note)
             setup = from_config(settings, book, stored)
+    if folder is None and where is not None:
+        raise InvalidInput("a run that charges a ledger needs a run directory to recover from: give output=, or name no ledger")
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
 
 
-def approved(plan: Plan, stored: Plan | None, config: Config, ledger: Ledger | None) -> Plan:
-    """A plan that was made and checked before, if it is for this config, this run and this ledger."""
+def approved(plan: Plan, stored: Plan | None, config: Config) -> Plan:
+    """A plan that was made and checked before, if it is for this config and this run."""
     method, rounds = config.get("method.name") or "dp-fedavg", config.get("train.rounds")
     if stored is not None:
         if stored.hash != plan.hash:
@@ -118,8 +118,6 @@ def approved(plan: Plan, stored: Plan | None, config: Config, ledger: Ledger | N
         raise InvalidInput(f"the plan is for method {plan.parameters['method']!r}, and the config says {method!r}; make them agree")
     if plan.rounds != rounds:
         raise InvalidInput(f"the plan has {plan.rounds} rounds, and the config says {rounds}; make them agree")
-    if ledger is not None:
-        plan_fits(ledger, plan)
     return plan
 
 
@@ -201,26 +199,6 @@ def run(
 
     `ledger` names the ledger to charge; without it there is one in the run directory.
     """
-    store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
-    certify(setup, store)
-    with store.charging(setup.plan, ledger, simulation=setup.randomness.simulation):
-        progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
-        store.keep_metrics(progress.done)
-        if resume:
-            on_note(store.recovery(progress.done, setup.randomness.simulation))
-        progress = _play(setup, store, progress, folder, on_round)
-        store.finish()
-    load_parameters(setup.module, progress)
-    plan_hash = "" if setup.plan is None else setup.plan.hash
-    store.write_model(named_arrays(setup.module), {"randomness": setup.randomness.source, "plan": plan_hash})
-    return Result(store.metrics(), setup.module, setup.plan, folder)
-
-
-def _play(
-    setup: Setup, store: RunDirectory | Memory, progress: Progress, folder: Path | None, on_round: OnRound | None
-) -> Progress:
-    observer = Observer.of(setup)
-    log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
     engine = make_engine(
         setup.engine,
         setup.module,
@@ -232,15 +210,58 @@ def _play(
         setup.workers,
     )
     try:
-        rounds = run_rounds(progress, setup.method, engine, setup.training, setup.randomness, store, observer.record)
-        for after, record in rounds:
-            progress = after
-            if log is not None:
-                log(record)
-            if on_round is not None:
-                on_round(record, setup.training.server.rounds)
+        if folder is not None and not (resume and (folder / "run.json").exists()):
+            check_ledger(setup, ledger, folder)
+        store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
+        certify(setup, store)
+        with store.charging(setup.plan, ledger, simulation=setup.randomness.simulation):
+            progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
+            store.keep_metrics(progress.done)
+            if resume:
+                on_note(store.recovery(progress.done, setup.randomness.simulation))
+            progress = _play(setup, engine, store, progress, folder, on_round)
+            store.finish()
     finally:
         engine.close()
+    load_parameters(setup.module, progress)
+    plan_hash = "" if setup.plan is None else setup.plan.hash
+    store.write_model(named_arrays(setup.module), {"randomness": setup.randomness.source, "plan": plan_hash})
+    return Result(store.metrics(), setup.module, setup.plan, folder)
+
+
+def check_ledger(setup: Setup, ledger: str | None, folder: Path) -> None:
+    """Refuse what the ledger would refuse, before anything is written."""
+    if setup.plan is None:
+        return
+    location = ledger or str(folder / OWN)
+    if holds_ledger(location):
+        with Ledger.open(location) as book:
+            check_kind(book.state, setup.randomness.simulation, book.location)
+            plan_fits(book, setup.plan)
+        return
+    check_planned_on(None, setup.plan)
+    if ledger is not None and not is_url(ledger):
+        refuse_lost(Path(path_of(ledger)))
+        check_place(Path(path_of(ledger)))
+
+
+def _play(
+    setup: Setup,
+    engine: Engine,
+    store: RunDirectory | Memory,
+    progress: Progress,
+    folder: Path | None,
+    on_round: OnRound | None,
+) -> Progress:
+    observer = Observer.of(setup)
+    log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
+    rounds = run_rounds(progress, setup.method, engine, setup.training, setup.randomness, store, observer.record)
+    for after, record in rounds:
+        progress = after
+        if log is not None:
+            log(record)
+        if on_round is not None:
+            on_round(record, setup.training.server.rounds)
     return progress
 
 

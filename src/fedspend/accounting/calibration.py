@@ -121,7 +121,7 @@ def seal(
     """
     order = orders[binding]
     cost = conversion_cost(orders, delta)[binding] + (0.0 if past is None else past.rdp_at(order))
-    runs = Runs.of(noise, rate, repeats)
+    runs = Runs.of(noise, rate, repeats, adjustable)
     scaled = adjustable[runs.round, runs.schedule]
     fixed = runs.total(runs.rdp(order, ~scaled))
     target = budget * (1 - _SAFETY) - cost - fixed
@@ -166,8 +166,12 @@ class Runs:
     schedules: int
 
     @classmethod
-    def of(cls, noise: FloatArray, rate: FloatArray, repeats: int = 1) -> Runs:
-        schedule, first = np.nonzero(stretches(noise, rate).T)
+    def of(cls, noise: FloatArray, rate: FloatArray, repeats: int = 1, apart: BoolArray | None = None) -> Runs:
+        """Equal rounds on either side of a change in `apart` are kept apart."""
+        begins = stretches(noise, rate)
+        if apart is not None:
+            begins[1:] |= apart[1:] != apart[:-1]
+        schedule, first = np.nonzero(begins.T)
         ends = np.append(first[1:], 0)
         ends[np.append(schedule[1:] != schedule[:-1], True)] = noise.shape[0]
         return cls(first, schedule, repeats * (ends - first), rate[first, schedule], noise[first, schedule], noise.shape[1])

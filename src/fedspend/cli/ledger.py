@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,8 @@ def change(args: argparse.Namespace) -> int:
     with writable(args) as ledger:
         ledger.change([args.name], args.epsilon, reason=args.reason, unit=args.unit)
         print(f"{args.unit} {args.name!r} now has a lifetime budget of {args.epsilon:g}")
+        if ledger.balances(args.unit).total[ledger.accounts(args.unit).number[args.name]] > args.epsilon:
+            print("warning: open runs hold more than that; they can begin no further round, so close them", file=sys.stderr)
     return 0
 
 
@@ -136,10 +139,11 @@ def withdraw(args: argparse.Namespace) -> int:
 
 def close_run(args: argparse.Namespace) -> int:
     with writable(args) as ledger:
-        before = ledger.run(args.run)
-        begun, held = before.next_round, 0 if before.closed is not None else before.planned - before.next_round
         ledger.close_run(args.run, reason=args.reason)
-        print(f"run {args.run} is closed: {begun} rounds stay spent, {held} that never began are free again")
+        run = ledger.run(args.run)
+        print(
+            f"run {args.run} is closed: {run.next_round} rounds stay spent, {run.planned - run.next_round} never began and are free"
+        )
     return 0
 
 

@@ -25,7 +25,7 @@ LONG = ("names", "budgets", "classes", "rate", "noise", "accounts")  # of an ent
 
 NOTES = (
     "Epsilons at each account's delta, by composition of all mechanisms. They do not add up, so remaining, the largest epsilon",
-    "that a new plan like the last could claim, is more than budget minus spent.",
+    "that a new plan like the last could claim, is usually more than budget minus spent.",
 )
 SIMULATED = "Simulated accounts: they protect nobody."
 
@@ -218,9 +218,9 @@ def show_history(entries: list[dict[str, Any]]) -> None:
 
 def show_audit(result: Audit) -> None:
     out = console()
-    for name, good, words in result.checks:
-        verdict = ("pass  ", "green") if good else ("FAIL  ", "bold red")
-        out.print(Text.assemble(verdict, (f"{name:<18}", "bold"), words))
+    for finding in result.checks:
+        verdict = {True: ("pass  ", "green"), False: ("FAIL  ", "bold red"), None: ("none  ", "yellow")}[finding.good]
+        out.print(Text.assemble(verdict, (f"{finding.check:<18}", "bold"), finding.words))
     if result.ok:
         out.print()
         out.print(Text(f"intact; head {result.head}"))

@@ -13,7 +13,7 @@ from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import Proposal
 from fedspend.ledger.state import Run
-from fedspend.ledger.storage import connect, is_url, path_of
+from fedspend.ledger.storage import holds_ledger, is_url, path_of
 
 if TYPE_CHECKING:
     from fedspend.methods.base import Release
@@ -56,6 +56,7 @@ class RunAccount:
         self.ledger.reserve(self.id, round)
 
     def was_reserved(self, round: int) -> bool:
+        self.ledger.read()
         return self.admitted and round in self.run.rounds
 
     def commit(self, round: int, release: Release) -> None:
@@ -67,8 +68,9 @@ class RunAccount:
         self._keep_head()
 
     def close(self, reason: str) -> None:
-        self.ledger.close_run(self.id, reason=reason)
-        self._keep_head()
+        if self.run.closed is None:
+            self.ledger.close_run(self.id, reason=reason)
+            self._keep_head()
 
     def _keep_head(self) -> None:
         self.ledger.state.head.save(self.folder / HEAD)
@@ -82,18 +84,6 @@ def digest(release: Release) -> str:
 
 def new_run_id() -> str:
     return secrets.token_hex(6)
-
-
-def holds_ledger(location: str) -> bool:
-    """Whether there is a ledger at `location`, sound or not."""
-    if not is_url(location):
-        path = Path(path_of(location))
-        return path.exists() and path.stat().st_size > 0
-    storage = connect(location, write=False)
-    try:
-        return storage.version() != 0
-    finally:
-        storage.close()
 
 
 def stored_location(location: str, folder: Path) -> str:
@@ -119,4 +109,6 @@ def refuse_gone(location: str, folder: Path) -> None:
 
 def check_same(asked: str, stored: str, folder: Path) -> None:
     if stored_location(asked, folder) != stored:
-        raise InvalidInput(f"the run in {folder} keeps its account in {stored}, not in {asked}; drop --ledger")
+        raise InvalidInput(
+            f"the run in {folder} keeps its account in {stored}, not in {stored_location(asked, folder)}; name that ledger or none"
+        )

@@ -6,6 +6,7 @@ every balance was recomputed with the second accountant, which shares no code wi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,32 +20,38 @@ from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.account import HEAD
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
-from fedspend.ledger.state import UNITS, State
+from fedspend.ledger.state import UNITS, Run, State
 from fedspend.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
 TOLERANCE = 1e-6
 PLD_TOLERANCE = 1e-3
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One check: `good` is None where there was nothing to check against."""
+
+    check: str
+    good: bool | None
+    words: str
+
+
 @dataclass
 class Audit:
     """What was checked, each with a sentence."""
 
-    checks: list[tuple[str, bool, str]] = field(default_factory=list)
+    checks: list[Finding] = field(default_factory=list)
     head: str | None = None
 
     @property
     def ok(self) -> bool:
-        return all(good for _, good, _ in self.checks)
-
-    def add(self, name: str, good: bool, words: str) -> None:
-        self.checks.append((name, good, words))
+        return not any(finding.good is False for finding in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "ok": self.ok,
             "head": self.head,
-            "checks": [{"check": name, "ok": good, "detail": words} for name, good, words in self.checks],
+            "checks": [{"check": finding.check, "ok": finding.good, "detail": finding.words} for finding in self.checks],
         }
 
 
@@ -59,24 +66,25 @@ def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ())
     except FedspendError as error:
         if error.exit_code != 1:
             raise
-        result.add("chain", False, str(error))
+        result.checks.append(Finding("chain", False, str(error)))
         return result
     with ledger:
         result.head = str(ledger.state.head)
-        result.add("chain", True, f"{ledger.state.entries} entries, each continuing the one before")
-        _guarded(result, "database", ledger.check_storage)
-        _guarded(result, "heads", lambda: _check_heads(ledger, wanted))
-        for unit in UNITS:
-            if len(ledger.accounts(unit)):
-                _guarded(result, f"{unit} balances", partial(_check_balances, ledger, unit))
+        entries = f"{ledger.state.entries} entries, each continuing the one before"
+        result.checks = [
+            Finding("chain", True, entries),
+            _guarded("database", lambda: (True, ledger.check_storage())),
+            _guarded("heads", lambda: _check_heads(ledger, wanted)),
+            *(_guarded(f"{unit} balances", partial(_check_balances, ledger, unit)) for unit in UNITS if len(ledger.accounts(unit))),
+        ]
     return result
 
 
-def _guarded(result: Audit, name: str, check: Callable[[], str]) -> None:
+def _guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
     try:
-        result.add(name, True, check())
+        return Finding(name, *check())
     except FedspendError as error:
-        result.add(name, False, str(error))
+        return Finding(name, False, str(error))
 
 
 def _head(text: str) -> tuple[Head, str]:
@@ -91,29 +99,43 @@ def _run_head(folder: str) -> tuple[Head, str]:
     return Head.load(path), str(path)
 
 
-def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> str:
+def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> tuple[bool | None, str]:
     """Against what was asked for, the head beside the file, and the heads in run directories that are still there."""
     for head, where in wanted:
         ledger.check_head(head, where)
     seen = len(wanted) + int(ledger.head_file is not None and ledger.head_file.exists())  # that one was checked on opening
-    for run in ledger.state.runs.values():
-        path = Path(run.about["folder"] or "") / HEAD
-        if run.about["folder"] and path.exists():
-            head = Head.load(path)
-            if head.ledger == ledger.state.id:
-                ledger.check_head(head, str(path))
-                seen += 1
+    missing = 0
+    for run in list(ledger.state.runs.values()):
+        kept = _head_of_run(run)
+        if kept is None:
+            missing += 1
+        else:
+            ledger.check_head(kept, f"the run directory {run.about['folder']}")
+            seen += 1
+    note = f"; {missing} run directories are not here" if missing else ""
     if not seen:
-        return "no head was found elsewhere, so a cut-off tail would not be noticed; give --head or --runs"
-    return f"all {seen} heads that were found elsewhere are in the chain"
+        return None, f"no head was found elsewhere, so a cut-off tail would not be noticed: give --head or --runs{note}"
+    return True, f"all {seen} heads that were found elsewhere are in the chain{note}"
 
 
-def _check_balances(ledger: Ledger, unit: str) -> str:
+def _head_of_run(run: Run) -> Head | None:
+    """The head in the directory that a run was opened from, if the directory can be read and is still that run's."""
+    if not run.about["folder"]:
+        return None
+    folder = Path(run.about["folder"])
+    try:
+        owner = json.loads((folder / "run.json").read_text(encoding="utf-8"))["ledger"]["run"]
+        return Head.load(folder / HEAD) if owner == run.id and (folder / HEAD).exists() else None
+    except (ValueError, KeyError, TypeError, OSError, RecursionError):
+        return None
+
+
+def _check_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:
     """Every account once for what it spent and once for what it will have spent, equal ones together."""
     state, balances = ledger.state, ledger.balances(unit)
     checked: dict[tuple[Any, ...], float] = {}
-    runs = state.runs_of(unit)
-    position = [dict(zip(run.accounts.tolist(), run.of_class.tolist(), strict=True)) for run in runs]
+    position = [dict(zip(run.accounts.tolist(), run.of_class.tolist(), strict=True)) for run in state.runs_of(unit)]
+    held_over = 0
     for held, claims, orders in ((False, balances.spent, balances.order), (True, balances.total, balances.total_order)):
         for n, name in enumerate(balances.names):
             classes = tuple(classes.get(n, -1) for classes in position)
@@ -124,11 +146,13 @@ def _check_balances(ledger: Ledger, unit: str) -> str:
             tolerance = TOLERANCE if orders[n] > 0 else PLD_TOLERANCE
             if not abs(epsilon - claim) <= tolerance * max(claim, 1e-3):
                 raise FedspendError(f"{unit} {name!r} is said to have spent {claim:.9g}; the second accountant reads {epsilon:.9g}")
-            if not epsilon <= balances.budget[n] * (1 + tolerance):
-                raise FedspendError(f"{unit} {name!r} has a budget of {balances.budget[n]:g} and {epsilon:.9g} is spent or held")
-    return (
-        f"{len(balances.names)} accounts, {len(checked)} distinct balances recomputed by the second accountant, all within budget"
-    )
+            within = epsilon <= balances.budget[n] * (1 + tolerance)
+            if not (within or held):
+                raise FedspendError(f"{unit} {name!r} has a budget of {balances.budget[n]:g} and has spent {epsilon:.9g}")
+            held_over += not within
+    words = f"{len(balances.names)} accounts, {len(checked)} distinct sums recomputed by the second accountant, none overspent"
+    # A budget may be lowered under an open run; that run can begin no further round.
+    return True, words + (f"; open runs hold more than the budget of {held_over}, and cannot go on" if held_over else "")
 
 
 def _recomputed(state: State, unit: str, classes: tuple[int, ...], *, held: bool, order: float, delta: float) -> float:

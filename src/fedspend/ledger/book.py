@@ -63,7 +63,8 @@ class Ledger:
             with ledger._storage.writing():
                 if ledger._storage.version() == 0:
                     migrate(ledger._storage)
-                    ledger._add([{"kind": "ledger", "format": FORMAT, "ledger": secrets.token_hex(16), "simulation": simulation}])
+                    first = {"kind": "ledger", "format": FORMAT, "ledger": secrets.token_hex(16), "simulation": simulation}
+                    ledger._storage.append([(number, pack(text), hash) for number, text, hash in ledger._link([first])])
                 elif not exist_ok:
                     raise InvalidInput(f"{ledger.location} already holds a ledger; choose another place")
             ledger._migrate()
@@ -151,6 +152,8 @@ class Ledger:
         if head.ledger not in ("", self.state.id):
             raise Damaged(f"{where} belongs to ledger {head.ledger[:12]}, but {self.location} is ledger {self.state.id[:12]}")
         if head.entries > self.state.entries:
+            self.read()  # it may have been written since
+        if head.entries > self.state.entries:
             raise Damaged(
                 f"the ledger {self.location} was cut off, or an old copy was restored: it has {self.state.entries} entries, "
                 f"and {where} has seen {head.entries}"
@@ -221,11 +224,16 @@ class Ledger:
         self._write(entry)
 
     def reserve(self, run: str, round: int) -> None:
-        """Charge a round to every account of the run, before it is sampled. A round that was begun is not charged twice."""
+        """Charge a round to every account of the run, before it is sampled.
+
+        A simulation that repeats a round is not charged twice. A real round that was begun is refused: whoever began it may have
+        released it, and fresh noise would be a second release.
+        """
 
         def entry(state: State) -> list[Body]:
             mine = rules.find_run(state, run)
             if round in mine.rounds:
+                rules.refuse_second_hand(state, run, round)
                 return []
             mine = rules.open_run(state, run)
             if mine.disturbed:
@@ -257,7 +265,7 @@ class Ledger:
         """Note that a reserved round has no release: it stays spent."""
 
         def entry(state: State) -> list[Body]:
-            reserved = rules.find_run(state, run).rounds.get(round) == "reserved"
+            reserved = rules.open_run(state, run).rounds.get(round) == "reserved"
             return [{"kind": "lost", "run": run, "round": round}] if reserved else []
 
         self._write(entry)
@@ -282,31 +290,51 @@ class Ledger:
         reason = rules.check_reason(reason)
 
         def entry(state: State) -> list[Body]:
-            return [{"kind": "close", "run": run, "reason": reason}] if rules.find_run(state, run).closed is None else []
+            rules.open_run(state, run)
+            return [{"kind": "close", "run": run, "reason": reason}]
 
         self._write(entry)
 
     # --- the one way in ---
 
     def _write(self, entry: Callable[[State], list[Body]]) -> None:
-        """Read what is new, make the entries from it and add them, with no other writer in between."""
-        with self._storage.writing():
-            bodies = entry(self.read())
-            self._add(bodies)
-        if bodies:
-            self.read()
-            if self.head_file is not None:
-                self.state.head.save(self.head_file)
+        """Read what is new, make the entries from it and add them, with no other writer in between.
 
-    def _add(self, bodies: list[Body]) -> None:
+        An entry is stored only if it fits: what could not be read again would make the whole ledger unreadable.
+        """
+        rows: list[Row] = []
+        try:
+            with self._storage.writing():
+                rows = self._link(entry(self.read()))
+                for number, text, hash in rows:
+                    self.state.apply(number, parse(number, text), hash)
+                self._storage.append([(number, pack(text), hash) for number, text, hash in rows])
+        except BaseException:
+            if rows:
+                self.state = State()  # it may be ahead of what is stored: read it anew
+            raise
+        if rows:
+            stored = self._storage.rows_after(rows[-1][0] - 1)
+            if not stored or stored[0][2] != rows[-1][2]:
+                raise Damaged(f"the database {self.location} did not keep an entry that it was given")
+            self._keep_head()
+
+    def _link(self, bodies: list[Body]) -> list[Row]:
+        """Number, text and hash of the entries to come."""
         rows: list[Row] = []
         number, previous = self.state.entries, self.state.hash
         for body in bodies:
             number, text = number + 1, to_text(body | {"time": now()})
             previous = link(previous, number, text)
-            rows.append((number, pack(text), previous))
-        if rows:
-            self._storage.append(rows)
+            rows.append((number, text, previous))
+        return rows
+
+    def _keep_head(self) -> None:
+        """Beside the file, unless a faster process has put a later one there."""
+        if self.head_file is None:
+            return
+        if not (self.head_file.exists() and Head.load(self.head_file).entries >= self.state.entries):
+            self.state.head.save(self.head_file)
 
 
 def now() -> str:

@@ -52,7 +52,7 @@ class Head:
             return cls(str(content["ledger"]), int(content["entries"]), str(content["hash"]))
         except FileNotFoundError:
             raise InvalidInput(f"there is no head {str(path)!r}") from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise Damaged(f"{str(path)!r} is no head of a ledger; it is damaged") from None
 
     @classmethod

@@ -14,6 +14,7 @@ from fedspend.arrays import BoolArray
 from fedspend.budgets import Population
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.book import Ledger
+from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import Proposal, account_numbers, members, refuse_overdrawn
 from fedspend.planning import Plan, plan
 
@@ -52,8 +53,17 @@ def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhaus
         arguments = _without(made.clients, arguments, fits, exhausted, "the plan would exceed its lifetime budget", "--remaining")
 
 
+def check_planned_on(ledger: Ledger | None, made: Plan) -> None:
+    """A plan that spends what a ledger has left is for that ledger only."""
+    if "ledger" in made.parameters:
+        if ledger is None:
+            raise Refused("the plan spends what is left in a ledger; name that ledger with --ledger")
+        ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
+
+
 def plan_fits(ledger: Ledger, made: Plan) -> None:
     """Refuse a plan that the ledger would not admit, before anything is written."""
+    check_planned_on(ledger, made)
     if len(ledger.accounts()):
         proposal = Proposal.of_plan(made)
         refuse_overdrawn(ledger.state, proposal.as_run("", members(ledger.state, proposal)), joining=True, hint=proposal.order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode, urlunsplit
 
 from fedspend.errors import InvalidInput
 from fedspend.ledger.chain import Damaged, Row
@@ -20,9 +20,11 @@ class PostgreSQL:
         except ImportError:
             raise InvalidInput("a ledger on PostgreSQL needs the driver: pip install 'fedspend[postgres]'") from None
         self.location = without_password(url)
-        self._errors, self._misfits = psycopg.Error, psycopg.ProgrammingError
+        self._errors = psycopg.Error
+        self._misfits = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
         with self._plain_errors():
             self._connection = psycopg.connect(url, autocommit=True, connect_timeout=BUSY_SECONDS)
+            self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # a writer must see what was written before it
             # A server may be set to answer before the disk has it: not for an account.
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
@@ -73,9 +75,29 @@ class PostgreSQL:
         self._connection.close()
 
 
+_SHOWN = ("options", "service", "sslmode", "sslrootcert")  # besides user, host, port and database
+
+
 def without_password(url: str) -> str:
-    """The URL as it may be shown and stored; the driver finds the password in PGPASSWORD or ~/.pgpass."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "password"], safe="/")
-    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host, query=query))
+    """The URL as it may be shown and stored; the driver finds the password in PGPASSWORD or ~/.pgpass.
+
+    Read by the driver itself: what it takes for a password is left out, whatever the URL looks like.
+    """
+    from psycopg import Error
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except Error:
+        parts = {"port": "unreadable"}
+    if not parts.get("port", "0").replace(",", "").isdigit() or "@" in parts.get("dbname", "") + parts.get("host", ""):
+        raise InvalidInput(
+            "the URL of the ledger cannot be read; write postgresql://user@host:port/database, special characters as %XX, and put "
+            "the password into PGPASSWORD"
+        )
+    user = quote(parts["user"], safe="") + "@" if "user" in parts else ""
+    host = parts.get("host", "")
+    place = "" if host.startswith("/") else host + (f":{parts['port']}" if "port" in parts else "")
+    kept = {"host": host} | ({"port": parts["port"]} if "port" in parts else {}) if host.startswith("/") else {}
+    query = urlencode(kept | {name: parts[name] for name in _SHOWN if name in parts}, safe="/")
+    return urlunsplit(("postgresql", user + place, quote("/" + parts.get("dbname", "")), query, ""))

@@ -15,6 +15,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
 from fedspend.ledger.state import UNITS, Run, State, to_ranges, to_table
+from fedspend.ledger.storage import holds_ledger
 
 if TYPE_CHECKING:
     from fedspend.planning import Plan
@@ -135,10 +136,15 @@ def refuse_overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray 
     if over.size:
         accounts, first = state.accounts[run.unit], int(run.accounts[over[0]])
         others = f" and {over.size - 1} more" if over.size > 1 else ""
+        who, budget = f"{run.unit} {accounts.names[first]!r}{others}", f"lifetime budget of {accounts.budget[first]:g}"
+        if not joining:
+            raise Refused(
+                f"{who} would exceed the {budget} if run {run.id} went on; close it (fedspend ledger close-run {run.id}) and "
+                "plan with what is left"
+            )
         raise Refused(
-            f"{run.unit} {accounts.names[first]!r}{others} would exceed the lifetime budget of {accounts.budget[first]:g}; "
-            "nothing was changed. See fedspend ledger balance; plan with what is left (--remaining), or leave out who has too "
-            "little (ledger.exhausted=leave-out)"
+            f"{who} would exceed the {budget} with what is spent and what open runs hold; nothing was changed. See fedspend ledger "
+            "balance; plan with what is left (--remaining), or leave out who has too little (ledger.exhausted=leave-out)"
         )
 
 
@@ -169,12 +175,24 @@ def open_run(state: State, run: str) -> Run:
     return found
 
 
+def refuse_second_hand(state: State, run: str, round: int) -> None:
+    if not state.simulation:
+        raise Refused(
+            f"round {round + 1} of run {run} was begun by another process; let that one finish, or stop it and use --resume"
+        )
+
+
 def same_beginning(new: Run, old: Run) -> bool:
-    """Whether two plans of a run agree on who takes part and on every round that was begun."""
+    """Whether two plans of a run agree on who takes part, on the kind of mechanism and on every round that was begun."""
     begun = slice(0, old.next_round)
-    return np.array_equal(new.accounts, old.accounts) and all(
-        np.array_equal(after[begun][:, new.of_class], before[begun][:, old.of_class])
-        for after, before in ((new.rate, old.rate), (new.noise, old.noise))
+    alike = all(getattr(new, name) == getattr(old, name) for name in ("unit", "accountant", "client_rate", "steps"))
+    return (
+        alike
+        and np.array_equal(new.accounts, old.accounts)
+        and all(
+            np.array_equal(after[begun][:, new.of_class], before[begun][:, old.of_class])
+            for after, before in ((new.rate, old.rate), (new.noise, old.noise))
+        )
     )
 
 
@@ -199,13 +217,23 @@ def check_names(names: Sequence[str]) -> list[str]:
     if not names:
         raise InvalidInput("there is nobody to enter: give at least one name")
     check_client_ids(names)
+    for name in names:
+        check_text("a name", name)
     return list(names)
 
 
 def check_reason(reason: Any) -> str:
     if not (isinstance(reason, str) and reason.strip()):
         raise InvalidInput("a reason is missing: say why in a few words, for example --reason 'asked by letter'")
-    return " ".join(reason.split())
+    return check_text("the reason", " ".join(reason.split()))
+
+
+def check_text(what: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} holds bytes that are no text: {text!r}; write it in UTF-8") from None
+    return text
 
 
 def check_run_id(run: str) -> str:
@@ -217,7 +245,7 @@ def check_run_id(run: str) -> str:
 def refuse_lost(path: Path) -> None:
     """A ledger that vanished is not replaced by an empty one: that would give every budget out again."""
     beside = Path(f"{path}.head")
-    if beside.exists() and not (path.exists() and path.stat().st_size):
+    if beside.exists() and not holds_ledger(str(path)):
         head = Head.load(beside)
         raise Refused(
             f"the ledger {path} is gone, but {beside} has seen {head.entries} entries of it; restore it, or remove {beside} "

@@ -99,15 +99,27 @@ class SQLite:
             found = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
         if found != [(b"ok",)]:
             raise Damaged(f"the ledger {self.location} is damaged: {bytes(found[0][0]).decode(errors='replace')}")
+        with self._plain_errors():
+            strange = "SELECT name FROM sqlite_master WHERE tbl_name NOT LIKE 'fedspend%' OR type NOT IN ('table', 'index')"
+            if self._connection.execute(strange).fetchone() is not None:
+                raise Damaged(f"the ledger {self.location} holds tables or triggers that do not belong to it")
         return "SQLite finds every page of the file sound"
 
     def close(self) -> None:
         self._connection.close()
 
 
-def make_private(path: Path) -> None:
-    """An empty file that only its owner can read, there after a power cut too."""
+def check_place(path: Path) -> None:
+    """A new ledger needs a folder that is there and can be written to."""
     if not path.parent.is_dir():
         raise InvalidInput(f"ledger {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    if not os.access(path.parent, os.W_OK):
+        raise InvalidInput(f"ledger {str(path)!r}: directory {str(path.parent)!r} cannot be written to")
+
+
+def make_private(path: Path) -> None:
+    """An empty file that only its owner can read, there after a power cut too."""
+    check_place(path)
+    with suppress(FileExistsError):  # another process was faster
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     sync_folder(path.parent)

@@ -6,7 +6,9 @@ are only ever added.
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 from fedspend.errors import FedspendError, InvalidInput
@@ -95,6 +97,17 @@ def connect(location: str, *, write: bool, create: bool = False) -> Storage:
     return SQLite(path_of(location), write=write, create=create)
 
 
+def holds_ledger(location: str) -> bool:
+    """Whether there is a ledger at `location`, sound or not. A file in which nothing was stored yet holds none."""
+    if not is_url(location) and not (Path(path_of(location)).is_file() and Path(path_of(location)).stat().st_size):
+        return False
+    storage = connect(location, write=False)
+    try:
+        return storage.version() != 0
+    finally:
+        storage.close()
+
+
 def is_url(location: str) -> bool:
     return location.startswith(("postgresql://", "postgres://"))
 
@@ -106,6 +119,8 @@ def path_of(location: str) -> str:
         location = rest[2:] if rest.startswith("///") else rest.removeprefix("//")
     elif "://" in location:
         raise InvalidInput(f"ledger {location!r}: {scheme}:// is not known; give a path, or postgresql://user@host/database")
+    if re.search(r"(^|\s)(host|hostaddr|port|user|password|dbname|service)\s*=", location):
+        raise InvalidInput("a ledger on PostgreSQL is named by a URL, postgresql://user@host/database, not by key=value words")
     if not location.strip() or "\0" in location:
         raise InvalidInput(f"ledger {location!r} is no path; give a path, or postgresql://user@host/database")
     return location
