@@ -63,6 +63,15 @@ def rows_of(location):
         return connection.execute("SELECT number, body, hash FROM fedspend_entries ORDER BY number").fetchall()
 
 
+def forge(ledger, *bodies):
+    """Append entries that continue the chain and were checked by nobody."""
+    from fedspend.ledger.chain import pack
+
+    with ledger._storage.writing():
+        ledger.read()
+        ledger._storage.append([(number, pack(text), hash) for number, text, hash in ledger._link(list(bodies))])
+
+
 def tamper(location, statement, *values):
     """Change the database behind the ledger's back."""
     if str(location).startswith("postgres"):

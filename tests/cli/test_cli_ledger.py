@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from places import forge
 
 from fedspend.ledger import Ledger
 from fedspend.ledger.rules import Proposal
@@ -154,9 +155,8 @@ def test_verify_and_heads(run, half_spent):
 
 def test_verify_finds_an_overdrawn_account(run, half_spent):
     """A sound chain that says too much: written by a program that does not check."""
-    with Ledger.open(half_spent, write=True) as ledger, ledger._storage.writing():
-        body = {"kind": "change", "unit": "client", "names": ["north"], "budgets": [1.0], "reason": "forged"}
-        ledger._add([body])
+    with Ledger.open(half_spent, write=True) as ledger:
+        forge(ledger, {"kind": "change", "unit": "client", "names": ["north"], "budgets": [1.0], "reason": "forged"})
     outcome = run("ledger", "verify", "--ledger", half_spent)
     assert outcome.code == 1
     assert "FAIL" in outcome.out
@@ -249,6 +249,68 @@ def test_passwords_are_never_shown(run):
     assert "ann@127.0.0.1" in outcome.err
     assert "secret" not in outcome.err + outcome.out
     assert "hidden" not in outcome.err + outcome.out
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://bob:p#secret@127.0.0.1:1/db",
+        "postgresql://bob:p?secret@127.0.0.1:1/db",
+        "postgresql://bob:%zzsecret@127.0.0.1:1/db",
+        "postgresql://bob:se/secret@127.0.0.1:1/db",
+        "postgresql://bob@127.0.0.1:1/db?sslpassword=secret",
+        "postgresql://[secret/db",
+        "host=127.0.0.1 port=1 password=secret",
+    ],
+)
+def test_strange_urls_leak_nothing(run, url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in (("balance",), ("init",)):
+        outcome = run("ledger", *command, "--ledger", url)
+        assert outcome.code == 2
+        assert outcome.err.count("\n") == 1
+        assert "secret" not in outcome.err + outcome.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_bytes_that_are_no_text(run, book):
+    outcome = run("ledger", "change", "north", "--epsilon", 12, "--reason", "\udcff", "--ledger", book)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "UTF-8" in outcome.err
+
+
+@pytest.mark.parametrize("content", ['{"ledger":"x","entries":Infinity,"hash":"y"}', "[" * 100_000, "", "{}", "\udcff"])
+def test_a_head_that_is_none(run, book, tmp_path, content):
+    (tmp_path / "head").write_bytes(content.encode(errors="surrogateescape"))
+    outcome = run("ledger", "verify", "--ledger", book, "--head", tmp_path / "head")
+    assert outcome.code in (1, 2)
+    assert outcome.err.count("\n") == 1
+
+
+def test_lowering_a_budget_under_an_open_run(run, book):
+    import fedspend
+
+    plan = fedspend.plan([9.0, 9.0, 18.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"])
+    with Ledger.open(book, write=True) as ledger:
+        ledger.admit("first", Proposal.of_plan(plan), simulation=False)
+        ledger.reserve("first", 0)
+    lowered = run("ledger", "change", "north", "--epsilon", 8, "--reason", "stricter", "--ledger", book)
+    assert lowered.code == 0
+    assert "open runs hold more than that" in lowered.err
+    checked = run("ledger", "verify", "--ledger", book)
+    assert checked.code == 0, "nobody has overspent"
+    assert "hold more than the budget of 1" in checked.out
+    assert run("ledger", "close-run", "first", "--reason", "north is stricter now", "--ledger", book).code == 0
+    again = run("ledger", "close-run", "first", "--reason", "again", "--ledger", book)
+    assert (again.code, "was closed (north is stricter now)" in again.err) == (1, True)
+
+
+def test_verify_says_when_there_is_no_head_to_hold_it_against(run, book):
+    (book.parent / f"{book.name}.head").unlink()
+    outcome = run("ledger", "verify", "--ledger", book)
+    assert outcome.code == 0
+    assert "none  heads" in outcome.out
+    assert "give --head or --runs" in outcome.out
 
 
 def test_help_of_every_action(run):

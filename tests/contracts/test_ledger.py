@@ -4,10 +4,11 @@ import hashlib
 import json
 import multiprocessing
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from places import rows_of, tamper
+from places import forge, rows_of, tamper
 
 import fedspend
 from fedspend.errors import InvalidInput, Refused
@@ -336,10 +337,77 @@ def test_a_chain_made_anew_is_noticed_by_a_head(ledger, place):
 )
 def test_an_entry_that_does_not_fit_is_damage_even_if_the_chain_is_sound(ledger, place, body):
     admit(ledger, "one", make_plan(5.0))
-    with ledger._storage.writing():
-        ledger._add([body])
+    forge(ledger, body)
     with pytest.raises(Damaged, match="does not fit"):
         Ledger.open(place)
+
+
+def test_what_could_not_be_read_again_is_not_stored(ledger, place):
+    """A proposal that makes no sense must not brick the ledger."""
+    plan = Proposal.of_plan(make_plan(5.0))
+    before = rows_of(place)
+    for nonsense in (
+        {"of_class": np.array([0, 0, 0, -1])},
+        {"steps": 0},
+        {"client_rate": 0.0},
+        {"names": ("0", "1", "2", "2")},
+    ):
+        with pytest.raises((Damaged, InvalidInput)):
+            ledger.admit("one", replace(plan, **nonsense), simulation=True)
+        assert rows_of(place) == before
+    admit(ledger, "one", make_plan(5.0))
+
+
+def test_a_closed_run_loses_and_commits_nothing(ledger, place):
+    admit(ledger, "one", make_plan(5.0))
+    ledger.reserve("one", 0)
+    ledger.close_run("one", reason="abandoned")
+    for late in (lambda: ledger.lose("one", 0), lambda: ledger.commit("one", 0, "x"), lambda: ledger.close_run("one", reason="x")):
+        with pytest.raises(Refused, match="abandoned"):
+            late()
+    ledger.close()
+    assert audit(place).ok
+
+
+def test_a_real_round_is_begun_by_one_process_only(place):
+    """Whoever began it may have released it: fresh noise would be a second release."""
+    with Ledger.create(place, simulation=False) as first:
+        first.admit("one", Proposal.of_plan(make_plan(5.0)), simulation=False)
+        with Ledger.open(place, write=True) as second:
+            first.reserve("one", 0)
+            with pytest.raises(Refused, match="begun by another process"):
+                second.reserve("one", 0)
+
+
+def test_a_new_plan_keeps_the_kind_of_mechanism(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    longer = Proposal.of_plan(make_plan(4.0))
+    for other in ({"accountant": "pld"}, {"client_rate": 0.5}, {"steps": 3}):
+        with pytest.raises(Refused, match="differs"):
+            ledger.replan("one", replace(longer, **other))
+    ledger.replan("one", longer)
+    np.testing.assert_allclose(ledger.balances().total, 4.0, rtol=1e-6)
+
+
+def test_reading_while_others_write_raises_no_alarm(ledger, place):
+    """The head beside the file may be newer than the rows that were just read."""
+    admit(ledger, "one", make_plan(5.0, rounds=60))
+    context = multiprocessing.get_context("fork")
+    writer = context.Process(target=reserve_all, args=(place, 60))
+    writer.start()
+    looks = 0
+    while writer.is_alive() or looks < 5:
+        with Ledger.open(place) as reader:
+            assert reader.state.entries >= 3
+        looks += 1
+    writer.join()
+    assert writer.exitcode == 0
+
+
+def reserve_all(place, rounds):
+    with Ledger.open(place, write=True) as ledger:
+        for round in range(rounds):
+            ledger.reserve("one", round)
 
 
 # --- versions ---

@@ -3,7 +3,6 @@
 import json
 import sqlite3
 import stat
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -321,31 +320,71 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
         train(tiny, output=tmp_path / "run", resume=True)
 
 
-def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, place):
+@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
+@pytest.mark.parametrize("lost", [0, 3, 6])
+def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, lost):
     tiny["privacy"]["randomness"] = "os"
+    tiny["method"] = {"name": method}
     tiny["train"]["rounds"] = 8
-    start_and_stop(tiny, tmp_path / "run", 3, ledger=place)
+    real = fedspend.rounds.play
+
+    def die_in_round(progress, *rest):
+        if progress.done == lost:
+            raise Killed
+        return real(progress, *rest)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(fedspend.rounds, "play", die_in_round)
+        with pytest.raises(Killed):
+            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
+    notes = []
+    result = train(tiny, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
+    assert f"1 lost rounds are made up for: rounds {lost + 2} to 9 were planned anew" in notes
+    assert [n for n, line in enumerate(result.metrics) if line.get("skipped")] == [lost]
+    assert result.plan.rounds == 9
+    begun = slice(0, lost + 1)
+    np.testing.assert_array_equal(result.plan.noise_multiplier[begun], old.noise_multiplier[begun])
+    assert np.all(result.plan.noise_multiplier[lost + 1 : 8] > old.noise_multiplier[lost + 1 :])
+    found = balances(tmp_path / "accounts.db")
+    assert np.all(found.spent <= old.epsilon)
+    np.testing.assert_allclose(found.spent, old.epsilon, rtol=1e-6)
+    assert audit(str(tmp_path / "accounts.db"), runs=[str(tmp_path / "run")]).ok
+    if method == "time-adaptive":
+        from fedspend.verification import verify
+
+        assert verify(result.plan).ok
+
+
+def test_replanning_on_top_of_an_earlier_run(tiny, tmp_path, monkeypatch, place):
+    """What other runs have spent counts too: the lifetime budget is kept, and used."""
+    tiny["privacy"]["randomness"] = "os"
+    start_and_stop(tiny, tmp_path / "one", 2, ledger=place)
+    with Ledger.open(place, write=True) as ledger:
+        ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
+    rest = tiny | {"ledger": {"spend": "remaining"}}
+    with monkeypatch.context() as dying:
+        dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            train(rest, output=tmp_path / "two", ledger=place)
+    train(rest, output=tmp_path / "two", resume=True, replan=True)
+    found = balances(place)
+    assert np.all(found.spent <= found.budget)
+    np.testing.assert_allclose(found.spent, found.budget, rtol=1e-3)
+    assert audit(place).ok
+
+
+def test_when_the_last_round_is_lost_nothing_is_left_to_spread(tiny, tmp_path, monkeypatch):
+    tiny["privacy"]["randomness"] = "os"
+    start_and_stop(tiny, tmp_path / "run", 3)
     with monkeypatch.context() as dying:
         dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True)
-    old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
     notes = []
     result = train(tiny, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
-    assert "1 lost rounds are made up for: rounds 5 to 9 were planned anew" in notes
-    assert [bool(line.get("skipped")) for line in result.metrics] == [False] * 3 + [True] + [False] * 5
-    assert result.plan.rounds == 9
-    np.testing.assert_array_equal(result.plan.noise_multiplier[:4], old.noise_multiplier[:4])
-    assert np.all(result.plan.noise_multiplier[4:8] > old.noise_multiplier[4:])
-    found = balances(place)
-    assert np.all(found.spent <= found.budget)
-    np.testing.assert_allclose(found.spent, found.budget, rtol=1e-6)
-    assert audit(place, runs=[str(tmp_path / "run")]).ok
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from fedspend.verification import verify
-
-        assert verify(result.plan).ok
+    assert "no budget is left" in notes[0]
+    assert result.metrics[-1]["skipped"]
 
 
 def test_replanning_is_safe_against_a_kill(tiny, tmp_path, monkeypatch):
@@ -382,6 +421,158 @@ def test_a_run_is_resumed_under_the_budgets_it_began_with(tiny, tmp_path):
     (tmp_path / "budgets.csv").write_text("client,epsilon\n" + "".join(f"c{n},{5 + n}\n" for n in range(6)))
     with pytest.raises(InvalidInput, match="budget of 5 for client 'c1', and the config has 6"):
         train(tiny, output=tmp_path / "run", resume=True)
+
+
+def test_two_processes_do_not_train_in_one_directory(tiny, tmp_path):
+    from fedspend.files import one_at_a_time
+
+    start_and_stop(tiny, tmp_path / "run", 1)
+    with one_at_a_time(tmp_path / "run"), pytest.raises(Refused, match="another process is at work"):
+        train(tiny, output=tmp_path / "run", resume=True)
+    train(tiny, output=tmp_path / "run", resume=True)
+
+
+def test_a_copied_run_directory_cannot_release_a_round_again(tiny, tmp_path):
+    import shutil
+
+    tiny["privacy"]["randomness"] = "os"
+    place = tmp_path / "accounts.db"
+    start_and_stop(tiny, tmp_path / "run", 1, ledger=place)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    train(tiny, output=tmp_path / "run", resume=True)
+    with pytest.raises(Refused, match="closed"):
+        train(tiny, output=tmp_path / "copy", resume=True)
+    assert audit(str(place)).ok
+
+
+def test_a_closed_run_that_lost_a_round_leaves_the_ledger_sound(tiny, tmp_path, monkeypatch):
+    tiny["privacy"]["randomness"] = "os"
+    with monkeypatch.context() as dying:
+        dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    with Ledger.open(tmp_path / "accounts.db", write=True) as ledger:
+        ledger.close_run(run_of(tmp_path / "run"), reason="abandoned")
+    for options in ({}, {"replan": True}):
+        with pytest.raises(Refused, match="abandoned"):
+            train(tiny, output=tmp_path / "run", resume=True, **options)
+    assert audit(str(tmp_path / "accounts.db")).ok
+
+
+def test_a_ledger_in_the_config_needs_a_run_directory_too(tiny, tmp_path):
+    with pytest.raises(InvalidInput, match="run directory"):
+        train(tiny | {"ledger": {"location": str(tmp_path / "accounts.db")}})
+
+
+def test_a_run_that_names_no_ledger_is_not_resumed_uncharged(tiny, tmp_path):
+    start_and_stop(tiny, tmp_path / "run", 1)
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    del about["ledger"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    with pytest.raises(Refused, match="names no ledger"):
+        train(tiny, output=tmp_path / "run", resume=True)
+
+
+def test_a_plan_that_spends_the_rest_of_a_ledger_charges_that_ledger(tiny, tmp_path):
+    place = tmp_path / "accounts.db"
+    start_and_stop(tiny, tmp_path / "one", 2, ledger=place)
+    with Ledger.open(place, write=True) as ledger:
+        ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
+        from fedspend.config import config_of
+        from fedspend.setup import from_config
+
+        plan = from_config(config_of(tiny | {"ledger": {"spend": "remaining"}}), ledger).plan
+    with pytest.raises(Refused, match="name that ledger"):
+        train(tiny, output=tmp_path / "two", plan=plan)
+    Ledger.create(tmp_path / "others.db", simulation=True).close()
+    with pytest.raises(Damaged, match="the plan has seen"):
+        train(tiny, output=tmp_path / "two", plan=plan, ledger=tmp_path / "others.db")
+    assert not (tmp_path / "two").exists()
+    train(tiny, output=tmp_path / "two", plan=plan, ledger=place)
+    with pytest.raises(Refused, match="lifetime budget"):
+        train(tiny, output=tmp_path / "three", plan=plan, ledger=place)
+
+
+def test_killed_while_the_ledger_is_made(tiny, tmp_path, monkeypatch):
+    """A file in which nothing was stored yet is no ledger; the run begins anew."""
+    from fedspend.ledger import sqlite
+
+    def die(*_):
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(sqlite.SQLite, "append", die)
+        with pytest.raises(Killed):
+            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    assert (tmp_path / "accounts.db").exists()
+    train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db", resume=True)
+    assert audit(str(tmp_path / "accounts.db")).ok
+
+
+@pytest.mark.parametrize("trouble", ["engine", "place", "kind"])
+def test_what_is_refused_leaves_nothing_behind(tiny, tmp_path, trouble):
+    place = tmp_path / "accounts.db"
+    if trouble == "engine":
+        tiny["engine"] = {"name": "flower"}
+    elif trouble == "place":
+        place = tmp_path / "nowhere" / "accounts.db"
+    else:
+        Ledger.create(place, simulation=False).close()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((InvalidInput, Refused)):
+        train(tiny, output=tmp_path / "run", ledger=place)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_insert_that_did_not_happen_is_noticed(tmp_path):
+    place = tmp_path / "accounts.db"
+    Ledger.create(place, simulation=True).close()
+    connection = sqlite3.connect(place)
+    connection.execute("CREATE TRIGGER lazy BEFORE INSERT ON fedspend_entries BEGIN SELECT RAISE(IGNORE); END")
+    connection.close()
+    with Ledger.open(place, write=True) as ledger, pytest.raises(Damaged, match="did not keep"):
+        ledger.register(["a"], 1.0, delta=1e-3)
+    assert not audit(str(place)).ok
+
+
+def test_another_ledger_under_the_same_name_is_noticed(tiny, tmp_path):
+    """Rewritten from scratch with another id: the run directory remembers the one it charged."""
+    place = tmp_path / "accounts.db"
+    result = train(tiny, output=tmp_path / "run", ledger=place)
+    for path in (place, Path(f"{place}.head")):
+        path.unlink()
+    with Ledger.create(place, simulation=True) as forged:
+        from fedspend.ledger.rules import Proposal
+
+        forged.register(result.plan.clients, 100.0, delta=1e-3)
+        forged.admit(run_of(tmp_path / "run"), Proposal.of_plan(result.plan), simulation=True, folder=str(tmp_path / "run"))
+    verdict = audit(str(place))
+    assert not verdict.ok
+    assert "belongs to ledger" in str(verdict.to_dict())
+
+
+def test_many_accounts_with_little_left(tmp_path):
+    """What is rounded is the rest, not the budget; who has nothing left is left out."""
+    from fedspend.ledger.participants import plan_within
+    from fedspend.ledger.rules import Proposal
+
+    budget = np.linspace(2.0, 9.0, 5000)
+    names = tuple(f"c{n}" for n in range(5000))
+    with Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
+        ledger.register(names, budget, delta=1e-5)
+        first = fedspend.plan(np.where(np.arange(5000) % 2, budget, 0.97 * budget), delta=1e-5, rounds=5, rate=0.2, clients=names)
+        ledger.admit("one", Proposal.of_plan(first), simulation=True)
+        for round in range(5):
+            ledger.reserve("one", round)
+        ledger.close_run("one", reason="finished")
+        left = budget - ledger.balances().spent
+        arguments = {"epsilons": budget, "clients": names, "delta": 1e-5, "rounds": 5, "rate": 0.2}
+        second = plan_within(ledger, arguments, spend="remaining", exhausted="leave-out")
+        ledger.admit("two", Proposal.of_plan(second), simulation=True)
+        total = ledger.balances().total
+    assert np.all(total <= budget)
+    even = np.arange(5000) % 2 == 0
+    assert np.all(budget[even] - total[even] <= 1.1e-3 * left[even] + 1e-6), "within 0.1% of what was left"
 
 
 # --- a ledger that is not what it was ---

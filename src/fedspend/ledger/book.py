@@ -207,6 +207,7 @@ class Ledger:
         A run that was admitted before it was interrupted is not admitted twice.
         """
         rules.check_run_id(run)
+        rules.check_names(proposal.names)
 
         def entry(state: State) -> list[Body]:
             rules.check_kind(state, simulation, self.location)
