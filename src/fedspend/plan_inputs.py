@@ -133,7 +133,9 @@ def population_of_noise(config: Config, flags: Flags) -> Population | None:
         return None
     given = [key for key in BUDGET_SOURCES if config.given(f"privacy.{key}")]
     if given:
-        raise InvalidInput(f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; drop one of the two")
+        raise InvalidInput(
+            f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; drop one of the two"
+        )
     clients = needed(flags.clients, config, "data.clients", "--clients")
     budget = dp_fedsgd.budget_of(
         config.get(name),

@@ -16,10 +16,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from fedspend.cli import compare, data, plan, report, train, verify
+from fedspend.cli import compare, data, design, plan, report, train, verify
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
-COMMANDS = {"plan": plan, "verify": verify, "train": train, "report": report, "compare": compare, "data": data}
+COMMANDS = {"plan": plan, "verify": verify, "train": train, "report": report, "compare": compare, "design": design, "data": data}
 
 
 class Parser(argparse.ArgumentParser):

@@ -23,8 +23,8 @@ from fedspend.plan_inputs import needed, resolve
 from fedspend.planning import Plan, plan
 
 TUNING = (
-    "Tuning data must be public: this search trained on its data many times without a budget. Settings tuned on private data would cost "
-    "privacy themselves, which nothing here accounts for."
+    "Tuning data must be public: this search trained on its data many times without a budget. Settings tuned on private data "
+    "would cost privacy themselves, which nothing here accounts for."
 )
 _REPLACED = ("policy", "saving_rate", "transition", "weights", "permute_rates", *BUDGET_SOURCES)  # of [privacy], by the candidate
 
@@ -135,12 +135,16 @@ def read_search(config: Config) -> Search:
     name = config.get("data.name")
     if name in OWN:
         raise Refused(
-            f"a search trains on its data once per setting and seed, and no budget covers that: data {name!r} counts as private; search on "
-            "a public data set that resembles it, then train on yours once"
+            f"a search trains on its data once per setting and seed, and no budget covers that: data {name!r} counts as private; "
+            "search on a public data set that resembles it, then train on yours once"
         )
     if config.get("privacy.randomness") == "os":
         raise Refused("a search is a seeded simulation: drop randomness = 'os'; it is for the one run that the search prepares")
-    for key, flag in (("train.rounds", "--set train.rounds=T"), ("data.clients", "--set data.clients=K"), ("privacy.delta", "--set ...")):
+    for key, flag in (
+        ("train.rounds", "--set train.rounds=T"),
+        ("data.clients", "--set data.clients=K"),
+        ("privacy.delta", "--set ..."),
+    ):
         needed(None, config, key, flag)
     levels, policies = config.get("design.noise_levels"), config.get("design.policies")
     if (levels is None) == (policies is None):
@@ -160,8 +164,8 @@ def _grid(config: Config, rates: list[float], levels: list[float]) -> list[Candi
     for name, plain in (("train.lr_schedule", "constant"), ("train.tail_average", 1)):
         if config.get(name) != plain:
             raise InvalidInput(
-                f"{config.where(name)}: a search over noise_levels reads every T off one training, so {name.partition('.')[2]} must be "
-                f"{plain!r}, got {config.get(name)!r}"
+                f"{config.where(name)}: a search over noise_levels reads every T off one training, so "
+                f"{name.partition('.')[2]} must be {plain!r}, got {config.get(name)!r}"
             )
     return [Candidate(rate, noise_level=level) for rate in rates for level in sorted(levels)]
 

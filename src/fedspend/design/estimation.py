@@ -1,7 +1,8 @@
 """The constant k of `k sigma^2 T = q K`, estimated from non-dominated points of a training search.
 
-Every point says `k = q K / (sigma^2 T)`. On a grid one noise level is optimal for a whole range of T, so the points of one level are
-not independent: a level counts once, with the geometric mean of its points, and the interval is Student's t over levels, in log k.
+Every point says `k = q K / (sigma^2 T)`. On a grid one noise level is optimal for a whole range of T, so the points of one level
+are not independent: a level counts once, with the median of its points, and the interval is Student's t over levels, in log k. It
+covers how much levels disagree, not what another data set would give.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ class KEstimate(NamedTuple):
     low: float
     high: float
     levels: int  # (rate, noise level) pairs that it rests on
+    exponent: float  # b of `T ~ (sigma^2 / q)^-b` over these levels, 1 in theory; NaN with a single level
 
     def __float__(self) -> float:
         return self.k
 
 
-def estimate_k(
-    points: Any, *, rate: Any, clients: int, max_rounds: int | None = None, max_noise: float | None = None, level: float = 0.95
-) -> KEstimate:
+def estimate_k(points: Any, *, rate: Any, clients: int, max_rounds: int | None = None, max_noise: float | None = None) -> KEstimate:
     """k from non-dominated points: rows of (rounds, noise level), all at one `rate` or with one rate per point.
 
-    Points at the limits of a search say nothing about the curve: at T_max every low noise is optimal, and at the highest noise every
-    small T. With `max_rounds` and `max_noise`, levels that reach a limit are left out.
+    Points at the limits of a search say nothing about the curve: at T_max every low noise is optimal, and at the highest noise
+    every small T. With `max_rounds` and `max_noise`, levels that come within a twentieth of the last round and
+    those at the highest noise are left out.
 
     >>> estimate = estimate_k([[50, 0.0953462589], [100, 0.0674199862]], rate=1, clients=10)
     >>> round(estimate.k, 6), estimate.levels
@@ -44,12 +45,12 @@ def estimate_k(
     rounds, noise = table.T
     pairs, of_point = np.unique(np.column_stack([rates, noise]), axis=0, return_inverse=True)
     of_point = of_point.reshape(-1)
-    counts = np.bincount(of_point)
-    log_k = np.log(rates * many / (noise**2 * rounds))
-    means = np.bincount(of_point, weights=log_k) / counts
+    by_pair = np.split(np.log(rounds)[np.argsort(of_point, kind="stable")], np.cumsum(np.bincount(of_point))[:-1])
+    log_rounds = np.array([np.median(mine) for mine in by_pair])
+    log_level = np.log(pairs[:, 1] ** 2 / pairs[:, 0])  # log(sigma^2 / q)
     at_limit = np.zeros(len(pairs), dtype=bool)
     if max_rounds is not None:
-        at_limit[of_point[rounds >= max_rounds]] = True
+        at_limit[of_point[rounds > 0.95 * max_rounds]] = True
     if max_noise is not None:
         at_limit |= pairs[:, 1] >= max_noise
     if at_limit.all():
@@ -57,24 +58,30 @@ def estimate_k(
             "every noise level with non-dominated points reaches a limit of the search, so k cannot be told; allow more rounds or "
             "search more noise levels"
         )
-    return _interval(means[~at_limit], level)
+    return _interval(math.log(many), log_rounds[~at_limit], log_level[~at_limit])
 
 
-def _interval(log_k: FloatArray, level: float) -> KEstimate:
+def _interval(log_clients: float, log_rounds: FloatArray, log_level: FloatArray) -> KEstimate:
     from scipy.stats import t
 
+    log_k = log_clients - log_level - log_rounds
     centre, count = float(log_k.mean()), log_k.size
     if count < 2:
-        return KEstimate(math.exp(centre), 0.0, math.inf, count)
-    half = float(t.ppf((1 + level) / 2, count - 1) * log_k.std(ddof=1) / math.sqrt(count))
-    return KEstimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), count)
+        return KEstimate(math.exp(centre), 0.0, math.inf, count, math.nan)
+    half = float(t.ppf(0.975, count - 1) * log_k.std(ddof=1) / math.sqrt(count))
+    around = log_level - log_level.mean()
+    spread = float(around @ around)
+    slope = -float(around @ log_rounds) / spread if spread > 0 else math.nan
+    return KEstimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), count, slope)
 
 
 def _checked(points: Any, rate: Any) -> tuple[FloatArray, FloatArray]:
     try:
         table, rates = np.asarray(points, dtype=np.float64), np.asarray(rate, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput("points must be rows of two numbers, rounds and noise level, and rate one number or one per point") from None
+        raise InvalidInput(
+            "points must be rows of two numbers, rounds and noise level, and rate one number or one per point"
+        ) from None
     if table.ndim != 2 or table.shape[1] != 2 or not len(table):
         raise InvalidInput(f"points must be at least one row of (rounds, noise level), got shape {table.shape}")
     if rates.shape not in ((), (len(table),)):

@@ -1,4 +1,4 @@
-"""Pareto solutions of utility against privacy under a limit on rounds, in closed form (Gu et al. 2023, Theorems 2 and 3, corrected).
+"""Pareto solutions of utility against privacy under a limit on rounds, in closed form (Gu et al. 2023, Theorems 2, 3, corrected).
 
 With T rounds, noise level sigma (deviation of the noise that one client adds, in the units of the model), sampling rate q and K
 clients, both of these are to be small, for 1 <= T <= T_max and, where there is a limit, sigma <= sigma_max:
@@ -11,7 +11,7 @@ clients, both of these are to be small, for 1 <= T <= T_max and, where there is 
 `s = sigma^2 / T` the best T minimises `1/T + k s T / (q K)`, which is convex in T, so T has to beat its neighbours only:
 
     against T-1:  sigma <= sqrt(q K / (k (T-1)))
-    against T+1:  sigma >= sqrt(q K / (k (T+1))),  unless T+1 is out of reach: T = T_max, or its noise sigma sqrt((T+1)/T) > sigma_max
+    against T+1:  sigma >= sqrt(q K / (k (T+1))),  unless T+1 is out of reach: T = T_max, or sigma sqrt((T+1)/T) > sigma_max
 
 These are statements about f1 and f2. How near a real training is to them is a question for `fedspend design CONFIG`.
 """
@@ -107,7 +107,7 @@ def pareto_rate(rounds: int, noise: float, *, k: float, clients: int, max_rounds
     least, most = (level / high) ** 2, math.inf if low == 0 else (level / low) ** 2
     if not least <= 1:
         raise InvalidInput(
-            f"noise {level:g} is too much for {rounds} rounds of {clients} clients at k = {k:g}: even rate 1 allows {high:.4g} only; "
+            f"noise {level:g} is too much for {rounds} rounds of {clients} clients at k = {k:g}: even rate 1 allows {high:.4g}; "
             "use less noise, fewer rounds or more clients"
         )
     return least, min(1.0, most)

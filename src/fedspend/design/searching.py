@@ -1,4 +1,4 @@
-"""Run or go on with a search: every candidate with every seed, in parallel over cores; then sort, estimate and write `pareto.json`."""
+"""Run or go on with a search: every candidate with every seed, in parallel over cores; then sort, estimate, write `pareto.json`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedspend.config import config_of, load_config
+from fedspend.config import Config, config_of, load_config
 from fedspend.design.analysis import Findings, analyse
 from fedspend.design.candidates import Candidate, Search, read_search
 from fedspend.design.trainings import Line, Trainings, train_one
@@ -52,8 +52,8 @@ def run_search(
     done = len(jobs) - len(missing)
     if progress is not None:
         progress(done, len(jobs))
-    for line in _trained(search, missing, workers):
-        trainings.add(line)
+    for finished in _trained(search, missing, workers):
+        trainings.add(finished)
         done += 1
         if progress is not None:
             progress(done, len(jobs))
@@ -72,15 +72,16 @@ def _trained(search: Search, jobs: list[tuple[Candidate, int]], workers: int | N
     count = min(workers or cores(), len(jobs))
     if count <= 1:
         for candidate, seed in jobs:
-            yield _line(search, candidate, seed)
+            yield _line(search.config(candidate, seed), candidate, seed)
         return
     try:
         with _pool(count) as pool:
-            for future in as_completed([pool.submit(_line, search, candidate, seed) for candidate, seed in jobs]):
+            waiting = [pool.submit(_line, search.config(candidate, seed), candidate, seed) for candidate, seed in jobs]
+            for future in as_completed(waiting):
                 yield future.result()
     except BrokenExecutor:
         raise FedspendError(
-            "a training process ended unexpectedly, perhaps for lack of memory; run the same command again to go on, with fewer --workers"
+            "a training process ended unexpectedly, perhaps for lack of memory; the same command goes on, best with fewer --workers"
         ) from None
 
 
@@ -103,6 +104,6 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _line(search: Search, candidate: Candidate, seed: int) -> Line:
-    loss, accuracy, seconds = train_one(search.config(candidate, seed))
+def _line(config: Config, candidate: Candidate, seed: int) -> Line:
+    loss, accuracy, seconds = train_one(config)
     return Line(candidate=candidate.fields, seed=seed, loss=loss, accuracy=accuracy, seconds=seconds)

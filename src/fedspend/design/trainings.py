@@ -30,7 +30,7 @@ class Line(TypedDict):
 
 
 def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
-    """Loss and accuracy after every round, and seconds a round. Nothing is written and no plan is certified: this protects nobody."""
+    """Loss and accuracy after every round, and seconds a round. Nothing is stored, no plan is certified: this protects nobody."""
     import torch
 
     from fedspend.engines.clientwise import single_threaded

@@ -1,20 +1,20 @@
-"""DP-FedSGD (Gu et al. 2023, Algorithm 1): every client takes a few steps, clips and adds noise of deviation sigma; the server averages.
+"""DP-FedSGD (Gu et al. 2023, Algorithm 1): a client takes a few steps, clips, adds noise of deviation sigma; the server averages.
 
-The paper's noise level sigma is absolute: what *one* client adds to each coordinate of its update. With q K clients in a round their
-sum carries noise of deviation `sigma sqrt(q K)`, and one client moves that sum by at most the clip c. So
+The paper's noise level sigma is absolute: what *one* client adds to each coordinate of its update. With q K clients in a round
+their sum carries noise of deviation `sigma sqrt(q K)`, and one client moves that sum by at most the clip c. So
 
     noise multiplier = sigma sqrt(q K) / c        noise of the averaged update = sigma / sqrt(q K)
 
 and rounds run as any plan's: `Planned` with one constant schedule for everyone. Its E local "epochs" are E steps on one batch each
 (`train.local_steps`). What differs from the letter of Algorithm 1, and why the letter would be no guarantee:
 
-- The paper's noise is as large as the number of clients that turned up, and its divisor too. Cohorts here are Poisson samples, so noise
-  and divisor are the planned `sigma sqrt(q K)` and `q K`, whoever turns up.
-- The paper divides an update by `max(1, |u|^2 / c)`. That bounds it by `sqrt(c)`, not by c: for c = 0.01 one client could move the sum ten
-  times as far as was accounted. Here an update is scaled to a norm of at most c.
+- The paper's noise and divisor follow the number of clients that turned up. Cohorts here are Poisson samples, so noise and divisor
+  are the planned `sigma sqrt(q K)` and `q K`, whoever turns up.
+- The paper divides an update by `max(1, |u|^2 / c)`. That bounds it by `sqrt(c)`, not by c: for c = 0.01 one client could move the
+  sum ten times as far as was accounted. Here an update is scaled to a norm of at most c.
 - Its epsilon, Eq. (2), holds up to an unknown constant and for small epsilon only; it is the proxy f2. Plans use the accountant.
-- Whoever sees single noised updates, as the paper's server does, sees multiplier `sigma / c` and no sampling. The plan's guarantee is
-  against other clients and the public.
+- Whoever sees single noised updates, as the paper's server does, sees multiplier `sigma / c` and no sampling. The plan's
+  guarantee is against other clients and the public.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def budget_of(noise_level: float, *, rate: float, clients: int, clip: float, rou
     low, high = NOISE_RANGE
     if not low <= multiplier <= high:
         raise InvalidInput(
-            f"noise_level {noise_level:g} is a noise multiplier of {multiplier:.3g} at rate {rate:g}, {clients} clients and clip {clip:g}; "
-            f"the accountant knows {low:g} to {high:g}: change noise_level or clip"
+            f"noise_level {noise_level:g} is a noise multiplier of {multiplier:.3g} at rate {rate:g}, {clients} clients and clip "
+            f"{clip:g}; the accountant knows {low:g} to {high:g}: change noise_level or clip"
         )
     cost = float(epsilon(rounds * rdp(rate, multiplier, ORDERS), ORDERS, check_delta(delta)))
     if not cost > 0:
