@@ -28,7 +28,7 @@ def recommend(
         raise Refused(_nothing_fits(findings, duration, max_epsilon, max_seconds))
     best = np.where(fits, findings.loss, np.inf).argmin()
     candidate, column = (int(n) for n in np.unravel_index(best, fits.shape))
-    return findings.point(candidate, column + 1) | {"seconds": float(duration[candidate, column])}
+    return findings.point(candidate, column + 1) | {"seconds": float(duration[candidate, column]), "candidate": candidate}
 
 
 def _nothing_fits(findings: Findings, duration: Any, max_epsilon: float | None, max_seconds: float | None) -> str:
@@ -45,9 +45,9 @@ def _nothing_fits(findings: Findings, duration: Any, max_epsilon: float | None, 
 
 
 def config_of_point(findings: Findings, point: dict[str, Any]) -> str:
-    """The part of a config that a point stands for, to paste."""
+    """The part of a config that a recommended point stands for, to paste."""
     search = findings.search
-    candidate = next(one for one in search.candidates if one.fields.items() <= point.items())
+    candidate = search.candidates[point["candidate"]]
     tables: dict[str, dict[str, Any]] = {"data": {"clients": search.clients}}
     for name, value in candidate.values().items():
         section, key = name.split(".")
