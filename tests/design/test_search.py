@@ -240,10 +240,13 @@ def test_bad_searches(base, changes, word, tmp_path):
 
 
 def test_a_training_that_diverges_is_infinitely_bad(tmp_path):
-    config = changed(GRID, train__lr=1e6, train__momentum=0.9, model__name="mlp", privacy__clip=1e30, design__noise_levels=[1e29])
-    found = run_search(changed(config, design__seeds=1), tmp_path / "x", workers=1).findings
-    assert not np.isfinite(found.loss[:, -1]).all()
-    json.loads((tmp_path / "x" / "pareto.json").read_text(), parse_constant=pytest.fail)
+    config = changed(GRID, train__lr=1e6, train__momentum=0.9, model__name="mlp", privacy__clip=1e30, design__seeds=1)
+    with pytest.raises(Refused, match="every training of the search diverged"):
+        run_search(changed(config, design__noise_levels=[1e40], privacy__clip=1e40), tmp_path / "all", workers=1)
+    found = run_search(changed(config, design__noise_levels=[1e29, 1e30]), tmp_path / "some", workers=1).findings
+    assert not np.isfinite(found.loss).all()
+    json.loads((tmp_path / "some" / "pareto.json").read_text(), parse_constant=pytest.fail)
+    assert not found.front[~np.isfinite(found.loss)].any()
 
 
 # --- recommendations ---

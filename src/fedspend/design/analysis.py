@@ -20,7 +20,7 @@ from fedspend.design.candidates import TUNING, Candidate, Search, proxy_by_round
 from fedspend.design.estimation import KEstimate, estimate_k
 from fedspend.design.sorting import non_dominated
 from fedspend.design.trainings import Line
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,12 @@ class Findings:
 
 
 def analyse(search: Search, lines: Sequence[Sequence[Line]]) -> Findings:
-    """`lines` holds, for every candidate, one training per seed."""
+    """`lines` holds, for every candidate, one training per seed. Refused where not one training has a finite loss."""
     loss = np.array([[line["loss"] for line in each] for each in lines], dtype=np.float64)  # None becomes NaN
     accuracy = np.array([[line["accuracy"] for line in each] for each in lines], dtype=np.float64)
     epsilon = np.array([made.spent_by_schedule()[:, 0] for made in search.plans])
     proxy = np.array([proxy_by_round(made) for made in search.plans])
-    return Findings(search, np.where(np.isnan(loss), np.inf, loss), accuracy, proxy, epsilon)
+    findings = Findings(search, np.where(np.isnan(loss), np.inf, loss), accuracy, proxy, epsilon)
+    if not findings.counted.any():
+        raise Refused("every training of the search diverged, so there is nothing to compare; use a smaller lr or less noise")
+    return findings

@@ -35,8 +35,6 @@ def _nothing_fits(findings: Findings, duration: Any, max_epsilon: float | None, 
     limits = [f"epsilon at most {max_epsilon:g}"] if max_epsilon is not None else []
     limits += [f"at most {max_seconds:g} s"] if max_seconds is not None else []
     counted = findings.counted
-    if not counted.any():
-        return "every training of the search diverged, so there is nothing to recommend; use a smaller lr or less noise"
     return (
         f"no setting of this search keeps {' and '.join(limits)}: its smallest epsilon is "
         f"{findings.epsilon[counted].min():.4g} and its shortest training takes {duration[counted].min():.2g} s; search more "

@@ -30,22 +30,17 @@ def front_plot(findings: Findings, path: str | Path, chosen: dict[str, Any] | No
     with rc_context(LOOK):
         policies = findings.search.over_policies
         figure = Figure(figsize=(6.2, 4.4) if policies else (11.5, 4.4), layout="constrained")
-        panels = [("real", findings.epsilon, findings.real_front, f"ε after training  (δ = {findings.search.delta:g})", "epsilon")]
+        words = f"ε after training  (δ = {findings.search.delta:g})"
+        panels = [("Loss against real privacy", "epsilon", findings.epsilon, findings.real_front, words)]
         if not policies:
-            panels.insert(0, ("proxy", findings.proxy, findings.front, "proxy f₂ = √(qT) / σ", "proxy"))
-        for axes, (title, privacy, front, words, name) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
+            words = "f₂ = √(qT) / σ"
+            panels.insert(0, ("Loss against the paper's proxy of privacy", "proxy", findings.proxy, findings.front, words))
+        for axes, (title, name, privacy, front, words) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
             (_by_policy if policies else _cloud)(axes, findings, privacy, front)
             if chosen is not None:
-                axes.plot(
-                    chosen[name], chosen["loss"], "*", color=COLOURS[1], markersize=17, markeredgecolor="white", label="recommended"
-                )
-            axes.set_title(
-                f"Loss against {'privacy' if policies else title + (' privacy' if name == 'epsilon' else ' of privacy')}",
-                loc="left",
-                fontsize=13,
-                fontweight="bold",
-                color="#222222",
-            )
+                star = {"color": COLOURS[1], "markersize": 17, "markeredgecolor": "white", "label": "recommended"}
+                axes.plot(chosen[name], chosen["loss"], "*", **star)
+            axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color="#222222")
             axes.set_xscale("log")
             _plain_log(axes)
             axes.set_xlabel(words)
@@ -60,8 +55,8 @@ def _cloud(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolArray
     order = np.argsort(privacy[front], kind="stable")
     axes.plot(privacy[front][order], findings.loss[front][order], "-", color=COLOURS[0], linewidth=1, alpha=0.6)
     axes.scatter(privacy[front], findings.loss[front], s=9, color=COLOURS[0], linewidths=0, label="not dominated", zorder=3)
-    # Losses of diverging trainings would flatten everything else.
-    axes.set_ylim(0.95 * findings.loss[front].min(), 1.1 * float(np.quantile(findings.loss[seen], 0.97)))
+    # Losses of trainings that go wrong would flatten everything else.
+    axes.set_ylim(0.95 * findings.loss[front].min(), 1.05 * findings.loss[front].max())
 
 
 def _by_policy(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolArray) -> None:
