@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from fedspend.config import config_of, load_config
-from fedspend.design.analysis import Findings
+from fedspend.design.analysis import Findings, analyse
 from fedspend.design.candidates import proxy_by_round, read_search
 from fedspend.design.recommendation import config_of_point, recommend
 from fedspend.design.searching import run_search
+from fedspend.design.trainings import Line
 from fedspend.errors import InvalidInput, Refused
 from fedspend.methods.dp_fedsgd import budget_of
 from fedspend.plan_inputs import resolve
@@ -239,14 +240,29 @@ def test_bad_searches(base, changes, word, tmp_path):
     assert not (tmp_path / "x").exists(), "nothing is written"
 
 
-def test_a_training_that_diverges_is_infinitely_bad(tmp_path):
-    config = changed(GRID, train__lr=1e6, train__momentum=0.9, model__name="mlp", privacy__clip=1e30, design__seeds=1)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_search_whose_trainings_all_diverge_is_refused(tmp_path):
+    config = changed(GRID, privacy__clip=1e40, design__noise_levels=[1e40], design__seeds=1)
     with pytest.raises(Refused, match="every training of the search diverged"):
-        run_search(changed(config, design__noise_levels=[1e40], privacy__clip=1e40), tmp_path / "all", workers=1)
-    found = run_search(changed(config, design__noise_levels=[1e29, 1e30]), tmp_path / "some", workers=1).findings
-    assert not np.isfinite(found.loss).all()
-    json.loads((tmp_path / "some" / "pareto.json").read_text(), parse_constant=pytest.fail)
-    assert not found.front[~np.isfinite(found.loss)].any()
+        run_search(config, tmp_path / "x", workers=1)
+
+
+def test_a_training_that_diverges_is_infinitely_bad():
+    search = read_search(config_of(changed(GRID, design__rates=[0.5], design__seeds=1)))
+    curves = [[2.0, 1.5, 1.0, 0.9, 0.8, 0.7], [2.0, 1.0, None, None, None, None], [None] * 6]
+    found = analyse(
+        search,
+        [
+            [Line(candidate=one.fields, seed=4, loss=loss, accuracy=[0.5] * 6, seconds=0.1)]
+            for one, loss in zip(search.candidates, curves, strict=True)
+        ],
+    )
+    assert np.isinf(found.loss[1, 2:]).all()
+    assert found.counted.sum() == 8
+    assert not (found.front | found.real_front)[~found.counted].any()
+    assert found.front[1, 1]
+    document = json.loads(json.dumps(found.document(), allow_nan=False))
+    assert document["candidates"][1]["loss"] == [2.0, 1.0, None, None, None, None]
 
 
 # --- recommendations ---
