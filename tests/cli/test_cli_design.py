@@ -73,7 +73,9 @@ def test_theory_recommends_under_a_real_epsilon(run):
     best = json.loads(outcome.out)["recommended"]
     assert best["epsilon"] == 5
     assert best["noise_multiplier"] * 0.3 / math.sqrt(200) == pytest.approx(best["noise_level"])
-    assert "recommended" in run("design", "theory", "--k", 25, *flags).out
+    out = run("design", "theory", "--k", 25, *flags).out
+    assert "recommended" in out
+    assert 'name = "dp-fedsgd"' in out
 
 
 def test_theory_loads_no_torch():
@@ -187,3 +189,15 @@ def test_a_search_over_policies(run, config, tmp_path):
         assert words in outcome.out
     assert not (tmp_path / "out" / "solutions.png").exists()
     assert (tmp_path / "out" / "front.png").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(run, config, tmp_path, monkeypatch):
+    import fedspend.design.searching
+
+    def interrupted(*_args, **_named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fedspend.design.searching, "train_one", interrupted)
+    outcome = run("design", config, "-o", tmp_path / "out", "--workers", 1)
+    assert outcome.code == 130
+    assert "the same command goes on" in outcome.err

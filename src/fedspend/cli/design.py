@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedspend.cli.train import Stopped
 from fedspend.errors import InvalidInput
 
 HELP = "choose noise, rounds and sampling rate before anything is spent"
@@ -125,8 +126,11 @@ def run_search(args: argparse.Namespace) -> int:
     if not args.what.endswith(".toml") and not Path(args.what).exists():
         raise InvalidInput(f"{args.what!r} is neither a config file nor the word theory; see fedspend design --help")
     folder = Path(args.output) if args.output else Path("designs") / Path(args.what).stem
-    with watching(args.quiet or args.json) as progress:
-        outcome = search(args.what, folder, overrides=args.set or [], workers=args.workers, progress=progress)
+    try:
+        with watching(args.quiet or args.json) as progress:
+            outcome = search(args.what, folder, overrides=args.set or [], workers=args.workers, progress=progress)
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; what was trained is kept in {folder}, and the same command goes on") from None
     findings, chosen, paste = outcome.findings, None, None
     write_front(findings.points(findings.front | findings.real_front), folder)
     if args.max_epsilon is not None or args.max_seconds is not None:

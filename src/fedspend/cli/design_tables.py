@@ -72,6 +72,7 @@ def show_theory(answer: dict[str, Any]) -> None:
             f"real epsilon {best['epsilon']:g}, f1 = {best['f1']:.4g}"
         )
         facts(out, ("recommended", words))
+        show_paste(out, answer["config"])
     out.print(Text("f1, f2, multiplier and ε are for the highest noise of the paper's curve in each row.", style="dim"))
 
 
@@ -182,6 +183,10 @@ def show_recommendation(out: Console, chosen: dict[str, Any], paste: str) -> Non
             f"accuracy {chosen['accuracy']:.2%}, about {chosen['seconds']:.2g} s to train on one core here",
         ),
     )
+    show_paste(out, paste)
+
+
+def show_paste(out: Console, paste: str) -> None:
     out.print(Text("To paste into a config:", style="dim"))
     for line in paste.splitlines():
         out.print(Text(f"  {line}"))

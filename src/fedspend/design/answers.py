@@ -9,7 +9,9 @@ from typing import Any
 from fedspend.accounting import noise_multiplier
 from fedspend.accounting.rdp import NOISE_RANGE
 from fedspend.design.pareto import case_of, noise_for, objectives, pareto_noise, positive_number
+from fedspend.design.recommendation import config_text
 from fedspend.errors import InvalidInput, Refused, whole_number
+from fedspend.methods import dp_fedsgd
 from fedspend.methods.dp_fedsgd import budget_of, multiplier_of, noise_level_of
 
 CASES = {
@@ -40,7 +42,7 @@ def theory_answer(
     q = 1.0 if rate is None else rate
     limits: dict[str, Any] = {"k": k, "rate": q, "clients": clients, "max_rounds": max_rounds, "max_noise": max_noise}
     case = case_of(**limits)
-    wanted = landmarks(max_rounds, noise_for_crossing(limits)) if rounds is None else [rounds]
+    wanted = landmarks(max_rounds, last_at_limit(limits)) if rounds is None else [rounds]
     rows = [_row(t, limits, delta, clip, k_interval) for t in wanted]
     answer: dict[str, Any] = limits | {
         "rate": rate,
@@ -57,10 +59,18 @@ def theory_answer(
             max_epsilon, delta=delta, k=k, rate=rate, clients=clients, max_rounds=max_rounds, clip=clip, max_noise=max_noise
         )
         answer["recommended"] = asdict(found)
+        answer["config"] = config_text(
+            {
+                "data": {"clients": clients},
+                "method": {"name": dp_fedsgd.NAME},
+                "privacy": {"epsilon": max_epsilon, "rate": rate, "clip": clip, "delta": delta},
+                "train": {"rounds": found.rounds},
+            }
+        )
     return answer
 
 
-def noise_for_crossing(limits: dict[str, Any]) -> int | None:
+def last_at_limit(limits: dict[str, Any]) -> int | None:
     """The last round count at which the limit on noise binds, in case II."""
     if limits["max_noise"] is None:
         return None

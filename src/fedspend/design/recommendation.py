@@ -52,6 +52,11 @@ def config_of_point(findings: Findings, point: dict[str, Any]) -> str:
         tables.setdefault(section, {})[key] = value
     tables["privacy"] |= {"clip": search.clip, "delta": search.delta}
     tables["train"] = {"rounds": point["rounds"]}
+    return config_text(tables)
+
+
+def config_text(tables: dict[str, dict[str, Any]]) -> str:
+    """Sections and their values as a config file has them."""
     return "\n".join(
         f"[{section}]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in table.items()) for section, table in tables.items()
     )
