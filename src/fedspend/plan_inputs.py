@@ -136,6 +136,10 @@ def population_of_noise(config: Config, flags: Flags) -> Population | None:
         raise InvalidInput(
             f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; drop one of the two"
         )
+    if (flags.accountant or config.get("privacy.accountant")) != "rdp":
+        raise InvalidInput(
+            f"{config.where(name)}: noise_level is accounted by 'rdp'; with 'pld' give a budget, which then needs less noise"
+        )
     clients = needed(flags.clients, config, "data.clients", "--clients")
     budget = dp_fedsgd.budget_of(
         config.get(name),

@@ -189,6 +189,11 @@ def test_another_search_or_a_stranger_folder_is_not_touched(folder, tmp_path):
     (tmp_path / "broken" / "search.json").write_text("{")
     with pytest.raises(InvalidInput, match="damaged"):
         run_search(GRID, tmp_path / "broken", workers=1)
+    (tmp_path / "broken" / "search.json").write_bytes((folder / "search.json").read_bytes())
+    for line in ('{"seed": 3}', "[1]", "null"):
+        (tmp_path / "broken" / "trainings.jsonl").write_text(line + "\n")
+        with pytest.raises(InvalidInput, match="jsonl:1: not the record of a training"):
+            run_search(GRID, tmp_path / "broken", workers=1)
 
 
 # --- public data and seeded randomness only ---

@@ -83,6 +83,7 @@ def test_flags_win_over_the_noise_level():
         ({"method": {"noise_level": 1e9}}, "the accountant knows"),
         ({"method": {"noise_level": 5e4}}, "costs no epsilon"),
         ({"privacy": {"policy": "uniform"}}, "contradicts"),
+        ({"privacy": {"accountant": "pld"}}, "noise_level is accounted by 'rdp'"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(change, word):

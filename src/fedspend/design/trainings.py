@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from fedspend.config import Config
 from fedspend.design.candidates import Search
-from fedspend.errors import InvalidInput
+from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.files import append_line, read_lines, write_whole
 
 
@@ -40,7 +41,9 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     from fedspend.setup import flat_parameters, from_config
     from fedspend.training import Memory
 
-    setup = from_config(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedspendWarning)  # about the plan, which the search has made and warned of already
+        setup = from_config(config)
     dataset = setup.federation.dataset
     features, labels = torch.from_numpy(dataset.features), torch.from_numpy(dataset.labels)
     test_features, test_labels = torch.from_numpy(dataset.test_features), torch.from_numpy(dataset.test_labels)
@@ -83,7 +86,11 @@ class Trainings:
             write_whole(folder / "search.json", (json.dumps({"settings": settings}, indent=1) + "\n").encode(), private=False)
         lines = read_lines(self._file)
         self._done: dict[tuple[str, int], Line] = {}
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
+            if not (isinstance(line, dict) and line.keys() == Line.__annotations__.keys()):
+                raise InvalidInput(
+                    f"{self._file}:{number}: not the record of a training; remove this line or choose another folder"
+                )
             self._remember(line)  # type: ignore[arg-type]
         body = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         write_whole(self._file, body.encode(), private=False)  # without what a kill may have cut off
