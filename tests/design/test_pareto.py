@@ -46,6 +46,14 @@ def test_the_paper_front_is_reached_on_the_curve():
         assert float(f2) == pytest.approx(2 * math.sqrt(22 / 10) / float(f1), rel=1e-12)
 
 
+@given(st.floats(0.1, 500), st.floats(0.05, 1), st.integers(1, 200), st.none() | st.floats(0.01, 1))
+def test_no_point_of_the_front_dominates_another(k, rate, clients, max_noise):
+    front = design.pareto_front(k=k, rate=rate, clients=clients, max_rounds=40, max_noise=max_noise)
+    assert front[:, 0].tolist() == list(range(1, 41))
+    assert (np.diff(front[:, 2]) < 0).all(), "more rounds, less loss"
+    assert (np.diff(front[:, 3]) > 0).all(), "and less privacy"
+
+
 def brute_force(steps, scale, max_rounds, tested):
     """Which (T, step) no other one dominates, in whole numbers and over all pairs.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedspend.design.estimation import KEstimate, estimate_k
-from fedspend.design.pareto import case_of, noise_for, objectives, pareto_noise, pareto_rate
+from fedspend.design.pareto import case_of, noise_for, objectives, pareto_front, pareto_noise, pareto_rate
 from fedspend.design.sorting import non_dominated
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "noise_for",
     "non_dominated",
     "objectives",
+    "pareto_front",
     "pareto_noise",
     "pareto_rate",
     "run_search",

@@ -95,17 +95,21 @@ class Findings:
         except InvalidInput:
             return None
 
+    def on_curve(self) -> list[tuple[int, int]]:
+        """(candidate, rounds) of the settings that theory picks: on `k sigma^2 T = q K` with the estimated k, within the search."""
+        if self.k is None:
+            return []
+        shares = [one.rate * self.search.clients / (one.noise_level or math.inf) ** 2 for one in self.search.candidates]
+        picked = [(n, round(share / self.k.k)) for n, share in enumerate(shares)]
+        return [(n, t) for n, t in picked if 1 <= t < self.search.rounds and self.counted[n, t - 1]]
+
     @cached_property
     def gap(self) -> Gap | None:
-        """How good the settings on `k sigma^2 T = q K` are, with the estimated k: one for every candidate that has such a T."""
-        if self.k is None:
-            return None
+        """How good the settings are that theory picks; None where it picks none."""
         gaps = []
-        for n, one in enumerate(self.search.candidates):
-            rounds = round(one.rate * self.search.clients / (self.k.k * (one.noise_level or math.inf) ** 2))
-            if 1 <= rounds < self.search.rounds and self.counted[n, rounds - 1]:
-                as_private = self.counted & (self.proxy <= self.proxy[n, rounds - 1] * (1 + 1e-12))
-                gaps.append(float(self.loss[n, rounds - 1] - self.loss[as_private].min()))
+        for n, rounds in self.on_curve():
+            as_private = self.counted & (self.proxy <= self.proxy[n, rounds - 1] * (1 + 1e-12))
+            gaps.append(float(self.loss[n, rounds - 1] - self.loss[as_private].min()))
         return Gap(len(gaps), float(np.mean(gaps)), max(gaps)) if gaps else None
 
     def cost(self) -> dict[str, float]:

@@ -132,3 +132,19 @@ def objectives(rounds: Any, noise: Any, rate: Any, *, k: float, clients: int) ->
     with np.errstate(divide="ignore"):
         leakage: FloatArray = np.sqrt(q * t) / sigma
     return loss, leakage
+
+
+def pareto_front(*, k: float, rate: float, clients: int, max_rounds: int, max_noise: float | None = None) -> FloatArray:
+    """The front along the paper's curve: rows of (rounds, noise, f1, f2), one for every T.
+
+    Its last row is the highest noise at T_max; with less noise the front goes on to f1 = 1/T_max and infinite f2. For a free rate
+    take rate 1 and read noise as `sigma / sqrt(q)`.
+
+    >>> pareto_front(k=22, rate=1, clients=10, max_rounds=200)[49].round(6).tolist()
+    [50.0, 0.095346, 0.04, 74.161985]
+    """
+    last = whole_number("max_rounds", max_rounds, 1)
+    limits: dict[str, Any] = {"k": k, "rate": rate, "clients": clients, "max_rounds": last, "max_noise": max_noise}
+    rounds = np.arange(1, last + 1)
+    noise = np.array([pareto_noise(int(t), **limits)[1] for t in rounds])
+    return np.column_stack([rounds, noise, *objectives(rounds, noise, rate, k=k, clients=clients)])

@@ -55,6 +55,10 @@ def _cloud(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolArray
     order = np.argsort(privacy[front], kind="stable")
     axes.plot(privacy[front][order], findings.loss[front][order], "-", color=COLOURS[0], linewidth=1, alpha=0.6)
     axes.scatter(privacy[front], findings.loss[front], s=9, color=COLOURS[0], linewidths=0, label="not dominated", zorder=3)
+    if (picked := findings.on_curve()) and findings.k is not None:
+        x, y = zip(*((privacy[n, t - 1], findings.loss[n, t - 1]) for n, t in picked), strict=True)
+        words = f"on k σ² T = q K,  k = {findings.k.k:.3g}"
+        axes.scatter(x, y, s=42, facecolors="none", edgecolors=COLOURS[1], linewidths=1.3, label=words, zorder=4)
     # Losses of trainings that go wrong would flatten everything else.
     axes.set_ylim(0.95 * findings.loss[front].min(), 1.05 * findings.loss[front].max())
 
