@@ -46,7 +46,7 @@ def budget_of(noise_level: float, *, rate: float, clients: int, clip: float, rou
     """What rounds at this noise level cost every client: the budget whose plan has exactly this noise (and not less).
 
     >>> round(budget_of(0.05, rate=0.5, clients=40, clip=0.25, rounds=20, delta=1e-3), 2)
-    22.44
+    15.12
     """
     multiplier = multiplier_of(noise_level, rate=rate, clients=clients, clip=clip)
     low, high = NOISE_RANGE

@@ -22,6 +22,8 @@ from fedspend.design.candidates import Candidate
 from fedspend.files import write_whole
 from fedspend.report.plots import COLOURS, GREY, LOOK
 
+THEORY = COLOURS[1]
+RATES = tuple(colour for colour in COLOURS if colour != THEORY)
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -38,7 +40,7 @@ def front_plot(findings: Findings, path: str | Path, chosen: dict[str, Any] | No
         for axes, (title, name, privacy, front, words) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
             (_by_policy if policies else _cloud)(axes, findings, privacy, front)
             if chosen is not None:
-                star = {"color": COLOURS[1], "markersize": 17, "markeredgecolor": "white", "label": "recommended"}
+                star = {"color": THEORY, "markersize": 17, "markeredgecolor": "white", "label": "recommended"}
                 axes.plot(chosen[name], chosen["loss"], "*", **star)
             axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color="#222222")
             axes.set_xscale("log")
@@ -58,7 +60,7 @@ def _cloud(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolArray
     if (picked := findings.on_curve()) and findings.k is not None:
         x, y = zip(*((privacy[n, t - 1], findings.loss[n, t - 1]) for n, t in picked), strict=True)
         words = f"on k σ² T = q K,  k = {findings.k.k:.3g}"
-        axes.scatter(x, y, s=42, facecolors="none", edgecolors=COLOURS[1], linewidths=1.3, label=words, zorder=4)
+        axes.scatter(x, y, s=42, facecolors="none", edgecolors=THEORY, linewidths=1.3, label=words, zorder=4)
     # Losses of trainings that go wrong would flatten everything else.
     axes.set_ylim(0.95 * findings.loss[front].min(), 1.05 * findings.loss[front].max())
 
@@ -95,7 +97,7 @@ def solutions_plot(findings: Findings, path: str | Path) -> None:
         figure = Figure(figsize=(6.6, 4.6), layout="constrained")
         axes = figure.subplots()
         scale = np.sqrt(rate) if free else np.ones_like(rate)
-        for colour, mark, q in zip(COLOURS * len(rates), MARKS * len(rates), rates, strict=False):
+        for colour, mark, q in zip(RATES * len(rates), MARKS * len(rates), rates, strict=False):
             mine = rate == q
             words = f"q = {q:g}" if free else "not dominated in experiment"
             axes.scatter(
@@ -115,11 +117,9 @@ def solutions_plot(findings: Findings, path: str | Path) -> None:
                 for name, value in zip(("k", "low", "high"), findings.k[:3], strict=True)
                 if value > 0
             }
-            axes.plot(t, for_k["k"], color=COLOURS[1], linewidth=2, label=f"k σ² T = q K,  k = {findings.k.k:.3g}")
+            axes.plot(t, for_k["k"], color=THEORY, linewidth=2, label=f"k σ² T = q K,  k = {findings.k.k:.3g}")
             if "low" in for_k and np.isfinite(findings.k.high):
-                axes.fill_between(
-                    t, for_k["high"], for_k["low"], color=COLOURS[1], alpha=0.13, linewidth=0, label="95% interval of k"
-                )
+                axes.fill_between(t, for_k["high"], for_k["low"], color=THEORY, alpha=0.13, linewidth=0, label="95% interval of k")
         top = max((one.noise_level or 0) / (np.sqrt(one.rate) if free else 1) for one in search.candidates)
         axes.set_ylim(0, 1.08 * top)
         axes.set_xlim(0, search.rounds * 1.02)
