@@ -2,8 +2,8 @@
 
     python examples/design/two_step.py designs/sample designs/rates
 
-For every setting of the second search with a T on the curve `k sigma^2 T = q K`, k being the first one's: its loss, and the least loss
-that the second search found at the same rate with the same proxy or less.
+For every setting of the second search with a T on the curve `k sigma^2 T = q K`, k being the first one's: its loss, and the least
+loss that the second search found at the same rate with the same proxy or less.
 """
 
 from __future__ import annotations
