@@ -194,6 +194,8 @@ def analyse(search: Search, lines: Sequence[Sequence[Line]]) -> Findings:
     loss = np.array([[line["loss"] for line in each] for each in lines], dtype=np.float64)  # None becomes NaN
     accuracy = np.array([[line["accuracy"] for line in each] for each in lines], dtype=np.float64)
     epsilon = np.array([made.spent_by_schedule()[:, 0] for made in search.plans])
+    if search.over_policies:  # all reach their budget to within 1e-7 of it, and no digit beyond that may decide between them
+        epsilon[:, -1] = [one.epsilon for one in search.candidates]
     proxy = np.array([proxy_by_round(made) for made in search.plans])
     findings = Findings(search, np.where(np.isnan(loss), np.inf, loss), accuracy, proxy, epsilon)
     if not findings.counted.any():
