@@ -104,6 +104,12 @@ def test_theory_loads_no_torch():
         (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rounds", "10"], "at most max_rounds"),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--max-noise", "1"], "--rate"),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "1", "--max-epsilon", "1"], "--delta"),
+        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "1", "--delta", "1"], "delta must lie strictly"),
+        (
+            ["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "1", "--delta", "1e-5", "--clip", "0"],
+            "clip must",
+        ),
+        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "1", "--clip", "nan"], "clip must"),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k-from", "nowhere"], "nowhere"),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--output", "x"], "--output goes with a search"),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--max-seconds", "5"], "--max-seconds goes with a search"),

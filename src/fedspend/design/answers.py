@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedspend.accounting import noise_multiplier
+from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.rdp import NOISE_RANGE
 from fedspend.design.pareto import case_of, noise_for, objectives, pareto_noise, positive_number
 from fedspend.design.recommendation import config_text
@@ -39,6 +40,7 @@ def theory_answer(
         raise InvalidInput("max-noise, max-epsilon and delta need a rate: give --rate")
     if max_epsilon is not None and delta is None:
         raise InvalidInput("max-epsilon needs a delta: give --delta")
+    clip, delta = positive_number("clip", clip), None if delta is None else check_delta(delta)
     q = 1.0 if rate is None else rate
     limits: dict[str, Any] = {"k": k, "rate": q, "clients": clients, "max_rounds": max_rounds, "max_noise": max_noise}
     case = case_of(**limits)
