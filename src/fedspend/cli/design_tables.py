@@ -13,6 +13,7 @@ from fedspend.cli.terminal import console
 from fedspend.design.analysis import Findings
 from fedspend.design.answers import CASES
 from fedspend.design.candidates import TUNING
+from fedspend.report.groups import counted
 
 MOST_ROWS = 14
 
@@ -82,7 +83,8 @@ def show_theory(answer: dict[str, Any]) -> None:
 def show_search(findings: Findings, folder: Path, chosen: dict[str, Any] | None, paste: str | None) -> None:
     out = console()
     search, cost = findings.search, findings.cost()
-    size = f"{cost['trainings']} trainings of {search.rounds} rounds ({len(search.candidates)} settings, {len(search.seeds)} seeds)"
+    settings, seeds = counted(len(search.candidates), "setting"), counted(len(search.seeds), "seed")
+    size = f"{counted(int(cost['trainings']), 'training')} of {counted(search.rounds, 'round')} ({settings}, {seeds})"
     pairs = [
         ("search", f"{size}, {search.clients} clients, {search.base.get('model.name')} on {search.base.get('data.name')}"),
         ("randomness", "seeded simulation, which protects nobody"),

@@ -20,6 +20,7 @@ from fedspend.arrays import BoolArray, FloatArray
 from fedspend.design.analysis import Findings
 from fedspend.design.candidates import Candidate
 from fedspend.files import write_whole
+from fedspend.report.groups import counted
 from fedspend.report.plots import COLOURS, GREY, LOOK
 
 THEORY = COLOURS[1]
@@ -126,7 +127,7 @@ def solutions_plot(findings: Findings, path: str | Path) -> None:
         axes.set_xlabel("rounds T")
         axes.set_ylabel("σ / √q" if free else "noise level σ")
         axes.set_title("Pareto solutions", loc="left", fontsize=13, fontweight="bold", color="#222222")
-        facts = f"K = {search.clients}, {'free q' if free else f'q = {rates[0]:g}'}, {len(search.seeds)} seeds"
+        facts = f"K = {search.clients}, {'free q' if free else f'q = {rates[0]:g}'}, {counted(len(search.seeds), 'seed')}"
         axes.set_title(facts, loc="right", fontsize=9.5, color=GREY)
         axes.legend(frameon=False, labelcolor="#333333", fontsize=9)
         _save(figure, path)
