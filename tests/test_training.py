@@ -443,6 +443,6 @@ def test_the_quickstart_config_serves_every_method(method):
     from fedspend.config import load_config
 
     setup = from_config(load_config(ROOT / "examples" / "quickstart.toml", [f"method.name={method}"]))
-    expected = {"dp-fedavg": "strictest", "idp-fedavg": "uniform"}.get(method, "spend-as-you-go")
+    expected = {"dp-fedavg": "strictest", "dp-fedsgd": "strictest", "idp-fedavg": "uniform"}.get(method, "spend-as-you-go")
     assert setup.method.name == method
     assert (setup.plan is None) if method == "fedavg" else (setup.plan.policy == expected)

@@ -126,6 +126,18 @@ def positive(help: str, default: float | None = None) -> Key:
     return number("a positive number", lambda x: x > 0, help, default)
 
 
+def several(one: Key, help: str) -> Key:
+    """A list of different values, each of which `one` would take."""
+
+    def read(value: Any) -> list[Any]:
+        require(isinstance(value, list) and len(value) > 0)
+        values = [one.read(item) for item in value]
+        require(len(set(values)) == len(values))
+        return values
+
+    return Key(read, f"a list of different values, each {one.wanted}", help)
+
+
 def probability(help: str) -> Key:
     return number("a number above 0 and at most 1", lambda x: 0 < x <= 1, help)
 
@@ -137,6 +149,13 @@ GROUP: Mapping[str, Key] = {
     "share": number("a number of at least 0", lambda x: x >= 0, "this group's part of all clients, relative to the other shares"),
     "saving_rate": probability("sampling rate before the transition round"),
     "transition": whole(1, "first round at the full rate"),
+}
+
+POLICY: Mapping[str, Key] = {
+    "policy": choice("uniform", "spend-as-you-go", "geometric", help="how a budget is spread over the rounds"),
+    "saving_rate": probability("spend-as-you-go: sampling rate before the transition round"),
+    "transition": whole(1, "spend-as-you-go: first round at the full rate"),
+    "ratio": positive("geometric: weight of a round relative to the one before"),
 }
 
 SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
@@ -152,6 +171,15 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
                 lambda x: 0 <= x < 1,
                 "share of the training rows to evaluate on, not the test set",
                 0.0,
+            ),
+            "share": number(
+                "a number above 0 and at most 1",
+                lambda x: 0 < x <= 1,
+                "share of the training rows to use: the same stratified sample for every seed",
+                1.0,
+            ),
+            "test_share": number(
+                "a number above 0 and at most 1", lambda x: 0 < x <= 1, "the same for the rows to evaluate on", 1.0
             ),
             "path": text("file with your own data, .csv or .npz"),
             "test_path": text("file with the evaluation rows of your own data"),
@@ -177,6 +205,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "bit_noise": positive(
                 "adaptive-clip: deviation of the noise on the sum of bits; default 0.05 times the expected cohort"
             ),
+            "noise_level": positive("dp-fedsgd: deviation of the noise that one client adds, in place of a budget"),
         },
         "privacy": {
             "epsilon": positive("one budget for every client"),
@@ -235,6 +264,13 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
                 help="what to do if a client has too little budget left: refuse to train, or plan without it",
                 default="refuse",
             ),
+        },
+        "design": {
+            "rates": several(probability(""), "sampling rates to search; default: privacy.rate alone"),
+            "noise_levels": several(positive(""), "noise levels of dp-fedsgd to search, for every T up to train.rounds"),
+            "epsilons": several(positive(""), "budgets to search policies under"),
+            "policies": tables(POLICY, "spending policies to search, with epsilons"),
+            "seeds": whole(1, "trainings to average over, with seeds from train.seed on; default: 3"),
         },
         "engine": {
             "name": choice("local", "reference", "flower", help="where clients run", default="local"),

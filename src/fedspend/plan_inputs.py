@@ -10,8 +10,9 @@ import numpy as np
 from fedspend.arrays import FloatArray
 from fedspend.budgets import Group, Population, by_epsilon, from_groups, number, parse_by_epsilon, parse_groups
 from fedspend.budgets_csv import read_budgets_csv
-from fedspend.config import Config
+from fedspend.config import BUDGET_SOURCES, Config
 from fedspend.errors import InvalidInput
+from fedspend.methods import dp_fedsgd
 from fedspend.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
 
 MOST_ROUNDS = 1_000_000  # a slip of the finger should not fill the memory
@@ -80,7 +81,10 @@ class Inputs:
 
 def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Population | None = None) -> Inputs:
     """What `config` and `flags` ask for. With `registered`, the accounts of a ledger, budgets come from there."""
-    population = find_population(config, flags) if registered is None else from_accounts(config, flags, registered)
+    if registered is not None:
+        population = from_accounts(config, flags, registered)
+    else:
+        population = population_of_noise(config, flags) or find_population(config, flags)
     common = {
         "epsilons": population.epsilons,
         "clients": population.clients,
@@ -124,6 +128,33 @@ def needed(flag_value: Any, config: Config, name: str, flag: str) -> Any:
     return value
 
 
+def population_of_noise(config: Config, flags: Flags) -> Population | None:
+    """The budgets that a noise level of dp-fedsgd amounts to, or None where budgets are given."""
+    name = "method.noise_level"
+    method = flags.method or config.get("method.name")
+    if not config.given(name) or method != dp_fedsgd.NAME or flags.epsilon is not None or flags.budgets is not None:
+        return None
+    given = [key for key in BUDGET_SOURCES if config.given(f"privacy.{key}")]
+    if given:
+        raise InvalidInput(
+            f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; drop one of the two"
+        )
+    if (flags.accountant or config.get("privacy.accountant")) != "rdp":
+        raise InvalidInput(
+            f"{config.where(name)}: noise_level is accounted by 'rdp'; with 'pld' give a budget, which then needs less noise"
+        )
+    clients = needed(flags.clients, config, "data.clients", "--clients")
+    budget = dp_fedsgd.budget_of(
+        config.get(name),
+        rate=needed(flags.rate, config, "privacy.rate", "--rate"),
+        clients=clients,
+        clip=config.get("privacy.clip") if flags.clip is None else flags.clip,
+        rounds=needed(flags.rounds, config, "train.rounds", "--rounds"),
+        delta=needed(flags.delta, config, "privacy.delta", "--delta"),
+    )
+    return from_groups([Group(budget)], clients)
+
+
 def find_population(config: Config, flags: Flags) -> Population:
     if flags.epsilon is not None:
         counted = ":" in flags.epsilon or "," in flags.epsilon
@@ -154,7 +185,9 @@ def from_accounts(config: Config, flags: Flags, registered: Population) -> Popul
     for flag, value in (("--epsilon", flags.epsilon), ("--budgets", flags.budgets)):
         if value is not None:
             raise InvalidInput(f"{flag} sets budgets, and the ledger has them already; drop one of the two")
-    if not any(config.given(f"privacy.{name}") for name in ("budgets", "groups", "epsilon")):
+    if config.given("method.noise_level"):
+        raise InvalidInput(f"{config.where('method.noise_level')}: noise_level fixes the noise, and the ledger does too; drop one")
+    if not any(config.given(f"privacy.{name}") for name in BUDGET_SOURCES):
         return same_count(registered, flags.clients, "--clients")
     asked = find_population(config, flags)
     budget_of = dict(zip(registered.clients, registered.epsilons.tolist(), strict=True))

@@ -46,6 +46,7 @@ _POLICIES_OF_METHOD: dict[str, tuple[str, ...]] = {
     "idp-fedavg": ("uniform",),
     "time-adaptive": (*SAVING, *WEIGHTED),
     "adaptive-clip": POLICIES,
+    "dp-fedsgd": ("strictest",),
 }
 _MANY_RATES = 256
 
@@ -86,9 +87,7 @@ def policy_for(method: str | None, policy: str | None, *, saves: bool, weighted:
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(f"policy must be one of {', '.join(POLICIES)}; got {policy!r}")
     if method == "fedavg":
-        raise InvalidInput(
-            "method 'fedavg' has no privacy and so no plan; use dp-fedavg, idp-fedavg, time-adaptive or adaptive-clip"
-        )
+        raise InvalidInput(f"method 'fedavg' has no privacy and so no plan; use one of {', '.join(_POLICIES_OF_METHOD)}")
     if method is not None and method not in _POLICIES_OF_METHOD:
         raise InvalidInput(f"method must be one of {', '.join(_POLICIES_OF_METHOD)}; got {method!r}")
     natural = "spend-as-you-go" if saves else "weights" if weighted else "uniform"

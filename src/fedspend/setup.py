@@ -38,7 +38,7 @@ _DATA_OPTIONS = {
     "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes"),
     "npz": ("path", "label", "client", "bounds", "classes"),
 }
-METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip")
+METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +149,7 @@ def _federation(config: Config, made: Plan | None, population: Population | None
     name = _needed(config, "data.name")
     options = {key: config.get(f"data.{key}") for key in _DATA_OPTIONS.get(name, ()) if config.get(f"data.{key}") is not None}
     dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
+    dataset = data.sample(dataset, share=config.get("data.share"), test_share=config.get("data.test_share"))
     if config.get("model.features") != "none":
         dataset = cached_features(config.get("model.features"), dataset)
     federation = data.partition(
@@ -218,7 +219,8 @@ def layer_sizes(module: torch.nn.Module) -> tuple[int, ...]:
 def _settings(config: Config, made: Plan | None, randomness: Randomness) -> dict[str, Any]:
     """Every setting that has an effect on the result, given or default; workers have none."""
     values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
-    for unimportant in ("engine.workers", "train.tensorboard", "ledger.location"):
+    without_effect = (f"design.{key}" for key in SECTIONS["design"])
+    for unimportant in ("engine.workers", "train.tensorboard", "ledger.location", *without_effect):
         values.pop(unimportant, None)
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
     return values | {"plan": None if made is None else made.hash, "privacy.randomness": randomness.source}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspend.data import Dataset, from_arrays
+from fedspend.data import Dataset, from_arrays, load, sample
 from fedspend.data.dataset import stratified
 from fedspend.errors import InvalidInput
 
@@ -109,3 +109,16 @@ def test_a_hold_out_is_in_proportion(labels, share, seed):
     assert held.sum() == round(share * len(labels))
     for label in range(5):
         assert abs(held[array == label].sum() - held.sum() / len(labels) * (array == label).sum()) < 1 + 1e-6
+
+
+def test_a_sample_is_stratified_and_does_not_follow_the_seed():
+    whole = load("synthetic", seed=3, examples=400, classes=4)
+    part = sample(whole, share=0.1, test_share=0.5)
+    assert len(part.labels) == 40
+    assert abs(np.bincount(part.labels) / 40 - np.bincount(whole.labels) / 400).max() < 0.02
+    assert len(part.test_labels) == round(0.5 * len(whole.test_labels))
+    np.testing.assert_array_equal(part.features, sample(whole, share=0.1).features)
+    assert part.public
+    np.testing.assert_array_equal(sample(whole).features, whole.features)
+    with pytest.raises(InvalidInput, match="holds out 0 of 400"):
+        sample(whole, share=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedspend.data.dataset import Dataset, from_arrays
+from fedspend.data.dataset import Dataset, from_arrays, sample
 from fedspend.data.download import DownloadFailed, get
 from fedspend.data.loading import NAMES, load, options_of
 from fedspend.data.partition import KINDS, Federation, Statistics, from_clients, partition, statistics
@@ -26,6 +26,7 @@ __all__ = [
     "load",
     "options_of",
     "partition",
+    "sample",
     "statistics",
     "status",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ Bounds = Sequence[float] | Mapping[str, Sequence[float]]
 
 _ROWS_AT_A_TIME = 4096
 _VALIDATION_STREAM = 1  # keeps the hold-out independent of the partition, which draws from stream 0 of the same seed
+_SAMPLE_STREAMS = (2, 3)  # of training rows and of test rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,12 +132,29 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) 
     )
 
 
+def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0) -> Dataset:
+    """A stratified part of the rows. It does not depend on the seed of a run: a sample that was made public stays the same."""
+    streams = zip(_SAMPLE_STREAMS, (share, test_share), (dataset.labels, dataset.test_labels), strict=True)
+    kept, tested = (
+        slice(None) if part == 1 else np.flatnonzero(stratified(labels, part, Randomness(0).generator("data", stream)))
+        for stream, part, labels in streams
+    )
+    return replace(
+        dataset,
+        features=dataset.features[kept],
+        labels=dataset.labels[kept],
+        test_features=dataset.test_features[tested],
+        test_labels=dataset.test_labels[tested],
+        client_of=None if dataset.client_of is None else dataset.client_of[kept],
+    )
+
+
 def stratified(labels: IntArray, share: float, generator: np.random.Generator) -> BoolArray:
     """Marks `share` of the rows, every class in proportion, with at least one row on either side."""
     total = len(labels)
     wanted = round(share * total)
     if not 1 <= wanted < total:
-        raise InvalidInput(f"validation = {share:g} holds out {wanted} of {total} rows; both sides need at least one")
+        raise InvalidInput(f"a share of {share:g} holds out {wanted} of {total} rows; both sides need at least one")
     chosen = np.zeros(total, dtype=bool)
     present = np.unique(labels)
     counts = apportion([float(np.count_nonzero(labels == label)) for label in present], wanted)

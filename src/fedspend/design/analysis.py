@@ -1,0 +1,203 @@
+"""From trainings to answers: points, the two fronts, k with its interval, how far theory is from experiment, what the search cost.
+
+A point is (candidate, T): its test loss is the mean over seeds, its privacy the proxy f2 and, beside it, the real epsilon that the
+accountant reads off the candidate's plan after T rounds. A search over noise levels has a point for every T; a policy's schedule
+depends on its last round, so a search over policies has one point per candidate. A training that diverged is infinitely bad.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.design.candidates import TUNING, Candidate, Search, proxy_by_round
+from fedspend.design.estimation import KEstimate, estimate_k
+from fedspend.design.sorting import non_dominated
+from fedspend.design.trainings import Line
+from fedspend.errors import InvalidInput, Refused
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Loss of the settings that theory picks, minus the least loss found at the same proxy or less."""
+
+    settings: int
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """Tables are (candidates, rounds); for a search over policies only the last column counts."""
+
+    search: Search
+    loss_by_seed: FloatArray  # (candidates, seeds, rounds), infinite where a training diverged
+    accuracy_by_seed: FloatArray
+    proxy: FloatArray
+    epsilon: FloatArray
+
+    @cached_property
+    def loss(self) -> FloatArray:
+        mean: FloatArray = self.loss_by_seed.mean(axis=1)
+        return mean
+
+    @cached_property
+    def accuracy(self) -> FloatArray:
+        mean: FloatArray = self.accuracy_by_seed.mean(axis=1)
+        return mean
+
+    @cached_property
+    def counted(self) -> BoolArray:
+        """Which cells of the tables are points."""
+        mask = np.isfinite(self.loss)
+        if self.search.over_policies:
+            mask[:, :-1] = False
+        return mask
+
+    @cached_property
+    def front(self) -> BoolArray:
+        """Non-dominated in loss and proxy: the paper's front."""
+        return self._front(self.proxy)
+
+    @cached_property
+    def real_front(self) -> BoolArray:
+        """Non-dominated in loss and epsilon."""
+        return self._front(self.epsilon)
+
+    def _front(self, privacy: FloatArray) -> BoolArray:
+        mask = self.counted.copy()
+        mask[self.counted] = non_dominated(np.column_stack([self.loss[self.counted], privacy[self.counted]]))
+        return mask
+
+    def solutions(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Rounds, noise level and rate of the points on the paper's front."""
+        which, column = np.nonzero(self.front)
+        level = np.array([one.noise_level for one in self.search.candidates], dtype=np.float64)[which]
+        rounds: FloatArray = (column + 1).astype(np.float64)
+        return rounds, level, np.array([one.rate for one in self.search.candidates], dtype=np.float64)[which]
+
+    @cached_property
+    def k(self) -> KEstimate | None:
+        """None where there is nothing to estimate it from: a search over policies, or one whose front lies at its limits."""
+        if self.search.over_policies or not self.front.any():
+            return None
+        rounds, level, rate = self.solutions()
+        highest = max(one.noise_level or 0.0 for one in self.search.candidates)
+        points = np.column_stack([rounds, level])
+        try:
+            return estimate_k(points, rate=rate, clients=self.search.clients, max_rounds=self.search.rounds, max_noise=highest)
+        except InvalidInput:
+            return None
+
+    def on_curve(self) -> list[tuple[int, int]]:
+        """(candidate, rounds) of the settings that theory picks: on `k sigma^2 T = q K` with the estimated k, within the search."""
+        if self.k is None:
+            return []
+        shares = [one.rate * self.search.clients / (one.noise_level or math.inf) ** 2 for one in self.search.candidates]
+        picked = [(n, round(share / self.k.k)) for n, share in enumerate(shares)]
+        return [(n, t) for n, t in picked if 1 <= t < self.search.rounds and self.counted[n, t - 1]]
+
+    @cached_property
+    def gap(self) -> Gap | None:
+        """How good the settings are that theory picks; None where it picks none."""
+        gaps = []
+        for n, rounds in self.on_curve():
+            as_private = self.counted & (self.proxy <= self.proxy[n, rounds - 1] * (1 + 1e-12))
+            gaps.append(float(self.loss[n, rounds - 1] - self.loss[as_private].min()))
+        return Gap(len(gaps), float(np.mean(gaps)), max(gaps)) if gaps else None
+
+    def cost(self) -> dict[str, float]:
+        """What was trained: rounds, and client updates, of which a round at rate q has q K."""
+        rounds = self.search.rounds * len(self.search.seeds)
+        expected = sum(one.rate * self.search.clients for one in self.search.candidates)
+        return {
+            "trainings": len(self.search.candidates) * len(self.search.seeds),
+            "rounds": rounds * len(self.search.candidates),
+            "client_updates": rounds * expected,
+        }
+
+    def point(self, candidate: int, rounds: int) -> dict[str, Any]:
+        """One point as people and machines read it."""
+        at = (candidate, rounds - 1)
+        plan = self.search.plans[candidate]
+        return self.search.candidates[candidate].fields | {
+            "rounds": rounds,
+            "loss": float(self.loss[at]),
+            "accuracy": float(self.accuracy[at]),
+            "proxy": float(self.proxy[at]),
+            "epsilon": float(self.epsilon[at]),
+            "noise_multiplier": float(plan.schedules.noise_multiplier[rounds - 1, 0]),
+        }
+
+    def points(self, mask: BoolArray) -> list[dict[str, Any]]:
+        """The points of a front, the most private first."""
+        found: list[IntArray] = list(np.argwhere(mask))
+        return sorted((self.point(int(n), int(t) + 1) for n, t in found), key=lambda point: (point["epsilon"], point["loss"]))
+
+    def document(self) -> dict[str, Any]:
+        """`pareto.json`: no time and no machine in it, so that the same search gives the same file."""
+        search = self.search
+        return {
+            "format": "fedspend-pareto-1",
+            "tuning": TUNING,
+            "randomness": "seeded",
+            "settings": search.settings(),
+            "clients": search.clients,
+            "delta": search.delta,
+            "clip": search.clip,
+            "max_rounds": search.rounds,
+            "seeds": list(search.seeds),
+            "k": None
+            if self.k is None
+            else {name: value if math.isfinite(value) else None for name, value in self.k._asdict().items()},
+            "gap": None if self.gap is None else vars(self.gap),
+            "cost": self.cost(),
+            "front": self.points(self.front),
+            "real_front": self.points(self.real_front),
+            "policies": self.policies(),
+            "candidates": [self._curves(n, one) for n, one in enumerate(search.candidates)],
+        }
+
+    def _curves(self, n: int, one: Candidate) -> dict[str, Any]:
+        rows = {"loss": self.loss[n], "accuracy": self.accuracy[n], "proxy": self.proxy[n], "epsilon": self.epsilon[n]}
+        return one.fields | {
+            name: [float(f"{x:.8g}") if math.isfinite(x) else None for x in values] for name, values in rows.items()
+        }
+
+    def policies(self) -> list[dict[str, Any]] | None:
+        """Each policy against the first one of the same rate and budget: mean difference, paired by seed, with its 95% interval."""
+        if not self.search.over_policies:
+            return None
+        from fedspend.comparison import interval
+
+        out = []
+        for n, one in enumerate(self.search.candidates):
+            first = next(
+                m for m, other in enumerate(self.search.candidates) if (other.rate, other.epsilon) == (one.rate, one.epsilon)
+            )
+            row = self.point(n, self.search.rounds)
+            for name, table in (("loss", self.loss_by_seed), ("accuracy", self.accuracy_by_seed)):
+                mean, half = interval(table[n, :, -1] - table[first, :, -1]) if n != first else (0.0, 0.0)
+                row |= {f"{name}_difference": mean, f"{name}_interval": half}
+            out.append({name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()})
+        return out
+
+
+def analyse(search: Search, lines: Sequence[Sequence[Line]]) -> Findings:
+    """`lines` holds, for every candidate, one training per seed. Refused where not one training has a finite loss."""
+    loss = np.array([[line["loss"] for line in each] for each in lines], dtype=np.float64)  # None becomes NaN
+    accuracy = np.array([[line["accuracy"] for line in each] for each in lines], dtype=np.float64)
+    epsilon = np.array([made.spent_by_schedule()[:, 0] for made in search.plans])
+    if search.over_policies:  # all reach their budget to within 1e-7 of it, and no digit beyond that may decide between them
+        epsilon[:, -1] = [one.epsilon for one in search.candidates]
+    proxy = np.array([proxy_by_round(made) for made in search.plans])
+    findings = Findings(search, np.where(np.isnan(loss), np.inf, loss), accuracy, proxy, epsilon)
+    if not findings.counted.any():
+        raise Refused("every training of the search diverged, so there is nothing to compare; use a smaller lr or less noise")
+    return findings

@@ -1,0 +1,187 @@
+"""What a search trains: settings taken from a config's `[design]` section, each with the plan that accounts for it.
+
+Guarantee: a search is a seeded simulation on public data. Every candidate is one more use of its data, and the choice among them is
+another; no budget covers that, so private data and real randomness are refused before anything is read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedspend.arrays import FloatArray
+from fedspend.config import BUDGET_SOURCES, Config
+from fedspend.config_keys import SECTIONS
+from fedspend.data.loading import OWN
+from fedspend.errors import InvalidInput, Refused
+from fedspend.methods import dp_fedsgd
+from fedspend.plan_inputs import needed, resolve
+from fedspend.planning import Plan, plan
+
+TUNING = (
+    "Tuning data must be public: this search trained on its data many times without a budget. Settings tuned on private data "
+    "would cost privacy themselves, which nothing here accounts for."
+)
+_REPLACED = ("policy", "saving_rate", "transition", "weights", "permute_rates", *BUDGET_SOURCES)  # of [privacy], by the candidate
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting: a rate with a noise level, or with a policy and a budget. What does not apply is None."""
+
+    rate: float
+    noise_level: float | None = None
+    policy: str | None = None
+    epsilon: float | None = None
+    saving_rate: float | None = None
+    transition: int | None = None
+    ratio: float | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def key(self) -> str:
+        """The same text for the same setting, in every search that contains it."""
+        return json.dumps(self.fields, sort_keys=True)
+
+    def values(self) -> dict[str, Any]:
+        """The config values that it sets."""
+        if self.policy is None:
+            return {"method.name": dp_fedsgd.NAME, "method.noise_level": self.noise_level, "privacy.rate": self.rate}
+        method = "idp-fedavg" if self.policy == "uniform" else "time-adaptive"
+        chosen = {"policy": self.policy, "epsilon": self.epsilon, "rate": self.rate}
+        optional = {"saving_rate": self.saving_rate, "transition": self.transition, "weights": self.ratio}
+        given = {name: value for name, value in optional.items() if value is not None}
+        return {"method.name": method} | {f"privacy.{name}": value for name, value in (chosen | given).items()}
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which candidates, with which seeds, from which config."""
+
+    base: Config
+    candidates: tuple[Candidate, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def rounds(self) -> int:
+        return int(self.base.get("train.rounds"))
+
+    @property
+    def clients(self) -> int:
+        return int(self.base.get("data.clients"))
+
+    @property
+    def delta(self) -> float:
+        return float(self.base.get("privacy.delta"))
+
+    @property
+    def clip(self) -> float:
+        return float(self.base.get("privacy.clip"))
+
+    @property
+    def over_policies(self) -> bool:
+        return self.candidates[0].policy is not None
+
+    def config(self, candidate: Candidate, seed: int | None = None) -> Config:
+        """The config of one training."""
+        always = {"privacy.randomness": "seeded", "engine.workers": 1}
+        seeded = {} if seed is None else {"train.seed": seed}
+        return altered(self.base, candidate.values() | always | seeded)
+
+    def settings(self) -> dict[str, Any]:
+        """What all trainings of the search have in common: what must be the same for results to be put together."""
+        own = {"privacy.rate", "method.name", "method.noise_level", "train.seed", "engine.workers", "train.tensorboard"}
+        names = [f"{section}.{key}" for section, keys in SECTIONS.items() if section != "design" for key in keys]
+        common = [name for name in names if name not in own and name not in {f"privacy.{key}" for key in _REPLACED}]
+        values = {name: self.base.get(name) for name in common}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        return tuple(plan(**resolve(self.config(candidate)).arguments()) for candidate in self.candidates)
+
+
+def altered(config: Config, changes: dict[str, Any]) -> Config:
+    """The config with the candidate's values in place of its own budgets and policy."""
+    for key in _REPLACED:
+        config = config.without(f"privacy.{key}")
+    values = {section: dict(table) for section, table in config.values.items()}
+    for name, value in changes.items():
+        section, key = name.split(".")
+        values.setdefault(section, {})[key] = value
+    return replace(config, values=values, origins=dict(config.origins) | dict.fromkeys(changes, "[design]"))
+
+
+def proxy_by_round(made: Plan) -> FloatArray:
+    """f2 after each round, `sqrt(sum_t q_t / sigma_t^2)`: for a constant schedule `sqrt(q T) / sigma`.
+
+    A schedule's noise level is `sigma_t = z_t c / sqrt(q_t K)`, with z_t its noise multiplier.
+    """
+    rate, multiplier = made.schedules.sampling_rate[:, 0], made.schedules.noise_multiplier[:, 0]
+    level = multiplier * made.clip / np.sqrt(rate * len(made.clients))
+    proxy: FloatArray = np.sqrt(np.cumsum(rate / level**2))
+    return proxy
+
+
+def read_search(config: Config) -> Search:
+    """The search that a config asks for; refuses what a search must not touch."""
+    name = config.get("data.name")
+    if name in OWN:
+        raise Refused(
+            f"a search trains on its data once per setting and seed, and no budget covers that: data {name!r} counts as private; "
+            "search on a public data set that resembles it, then train on yours once"
+        )
+    if config.get("privacy.randomness") == "os":
+        raise Refused("a search is a seeded simulation: drop randomness = 'os'; it is for the one run that the search prepares")
+    for key, flag in (
+        ("train.rounds", "--set train.rounds=T"),
+        ("data.clients", "--set data.clients=K"),
+        ("privacy.delta", "--set ..."),
+    ):
+        needed(None, config, key, flag)
+    levels, policies = config.get("design.noise_levels"), config.get("design.policies")
+    if (levels is None) == (policies is None):
+        raise InvalidInput("a search needs noise_levels or policies under [design] in the config, and not both")
+    rates = config.get("design.rates") or [needed(None, config, "privacy.rate", "--set privacy.rate=Q")]
+    candidates = _grid(config, rates, levels) if policies is None else _policies(config, rates, policies)
+    if len(set(candidates)) < len(candidates):
+        raise InvalidInput("policies under [design] contains the same policy twice; keep one")
+    first, count = int(config.get("train.seed")), config.get("design.seeds") or 3
+    return Search(config, tuple(candidates), tuple(range(first, first + count)))
+
+
+def _grid(config: Config, rates: list[float], levels: list[float]) -> list[Candidate]:
+    """One training serves every T up to its last round, so nothing about it may depend on which round is the last."""
+    if config.get("design.epsilons") is not None:
+        raise InvalidInput("epsilons under [design] go with policies; a search over noise_levels reads epsilon off every point")
+    for name, plain in (("train.lr_schedule", "constant"), ("train.tail_average", 1)):
+        if config.get(name) != plain:
+            raise InvalidInput(
+                f"{config.where(name)}: a search over noise_levels reads every T off one training, so "
+                f"{name.partition('.')[2]} must be {plain!r}, got {config.get(name)!r}"
+            )
+    return [Candidate(rate, noise_level=level) for rate in rates for level in sorted(levels)]
+
+
+def _policies(config: Config, rates: list[float], policies: list[dict[str, Any]]) -> list[Candidate]:
+    epsilons = config.get("design.epsilons")
+    if epsilons is None:
+        raise InvalidInput("a search over policies needs epsilons under [design]: the budgets to compare them under")
+    takes = {"uniform": set[str](), "spend-as-you-go": {"saving_rate", "transition"}, "geometric": {"ratio"}}
+    for number, policy in enumerate(policies, start=1):
+        name = policy.get("policy")
+        if name is None:
+            raise InvalidInput(f"policy {number} of [design] has no policy; name one of {', '.join(takes)}")
+        stray = sorted(set(policy) - {"policy"} - takes[name])
+        if stray:
+            raise InvalidInput(f"policy {number} of [design]: {stray[0]} has no effect under {name!r}; drop it")
+        if name == "spend-as-you-go" and "saving_rate" not in policy:
+            raise InvalidInput(f"policy {number} of [design]: spend-as-you-go needs a saving_rate")
+    return [Candidate(rate, epsilon=epsilon, **policy) for rate in rates for epsilon in sorted(epsilons) for policy in policies]

@@ -1,0 +1,109 @@
+"""Run or go on with a search: every candidate with every seed, in parallel over cores; then sort, estimate, write `pareto.json`."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedspend.config import Config, config_of, load_config
+from fedspend.design.analysis import Findings, analyse
+from fedspend.design.candidates import Candidate, Search, read_search
+from fedspend.design.trainings import Line, Trainings, train_one
+from fedspend.errors import FedspendError, InvalidInput
+from fedspend.files import write_whole
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a search found, and the seconds that a round of each candidate took here (median over seeds, one core)."""
+
+    findings: Findings
+    seconds: tuple[float, ...]
+
+
+def run_search(
+    config: str | Path | Mapping[str, Any],
+    output: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Train what is missing in the folder `output`, then analyse everything that the config asks for.
+
+    Candidates and seeds may be added later: what was trained under the same settings is used again.
+    """
+    if workers is not None and not workers >= 1:
+        raise InvalidInput(f"workers must be at least 1, got {workers}")
+    search = read_search(config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides))
+    assert search.plans  # all settings have a plan, or nothing is written
+    trainings = Trainings(Path(output), search)
+    jobs = [(candidate, seed) for seed in search.seeds for candidate in search.candidates]
+    missing = [(candidate, seed) for candidate, seed in jobs if trainings.get(candidate.key, seed) is None]
+    done = len(jobs) - len(missing)
+    if progress is not None:
+        progress(done, len(jobs))
+    for finished in _trained(search, missing, workers):
+        trainings.add(finished)
+        done += 1
+        if progress is not None:
+            progress(done, len(jobs))
+    lines = [[line for seed in search.seeds if (line := trainings.get(one.key, seed))] for one in search.candidates]
+    findings = analyse(search, lines)
+    body = json.dumps(findings.document(), indent=1, allow_nan=False) + "\n"
+    write_whole(Path(output) / "pareto.json", body.encode(), private=False)
+    seconds = tuple(sorted(line["seconds"] for line in each)[len(each) // 2] for each in lines)
+    return Outcome(findings, seconds)
+
+
+def _trained(search: Search, jobs: list[tuple[Candidate, int]], workers: int | None) -> Iterator[Line]:
+    """Finished trainings, in the order in which they finish."""
+    from fedspend.engines.local import cores
+
+    count = min(workers or cores(), len(jobs))
+    if count <= 1:
+        for candidate, seed in jobs:
+            yield _line(search.config(candidate, seed), candidate, seed)
+        return
+    try:
+        with _pool(count) as pool:
+            waiting = [pool.submit(_line, search.config(candidate, seed), candidate, seed) for candidate, seed in jobs]
+            for future in as_completed(waiting):
+                yield future.result()
+    except BrokenExecutor:
+        raise FedspendError(
+            "a training process ended unexpectedly, perhaps for lack of memory; the same command goes on, best with fewer --workers"
+        ) from None
+
+
+@contextmanager
+def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that stop at once when the search is interrupted; what was finished is on disk."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        raise
+    pool.shutdown()
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _line(config: Config, candidate: Candidate, seed: int) -> Line:
+    loss, accuracy, seconds = train_one(config)
+    return Line(candidate=candidate.fields, seed=seed, loss=loss, accuracy=accuracy, seconds=seconds)

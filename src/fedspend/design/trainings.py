@@ -1,0 +1,118 @@
+"""The trainings of a search: one at a time, and the file that keeps those that are done.
+
+Guarantee: a training is a pure function of its config, so a search that was killed and goes on ends with the same numbers as one
+that was never interrupted; a line that a kill cut off is trained again. `seconds` is a measurement and is kept apart from results.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+
+from fedspend.config import Config
+from fedspend.design.candidates import Search
+from fedspend.errors import FedspendWarning, InvalidInput
+from fedspend.files import append_line, read_lines, write_whole
+
+
+class Line(TypedDict):
+    """One training: what was trained, and test loss and accuracy after every round; None where the loss is not finite."""
+
+    candidate: dict[str, Any]
+    seed: int
+    loss: list[float | None]
+    accuracy: list[float]
+    seconds: float  # per round, without evaluation
+
+
+def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
+    """Loss and accuracy after every round, and seconds a round. Nothing is stored, no plan is certified: this protects nobody."""
+    import torch
+
+    from fedspend.engines.clientwise import single_threaded
+    from fedspend.engines.evaluation import evaluate
+    from fedspend.engines.local import make_engine
+    from fedspend.rounds import Progress, Record, begin, run_rounds
+    from fedspend.setup import flat_parameters, from_config
+    from fedspend.training import Memory
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedspendWarning)  # about the plan, which the search has made and warned of already
+        setup = from_config(config)
+    dataset = setup.federation.dataset
+    features, labels = torch.from_numpy(dataset.features), torch.from_numpy(dataset.labels)
+    test_features, test_labels = torch.from_numpy(dataset.test_features), torch.from_numpy(dataset.test_labels)
+    engine = make_engine(setup.engine, setup.module, features, labels, setup.federation.shards, setup.local, setup.randomness, 1)
+    evaluating = 0.0
+    losses: list[float | None] = []
+    accuracies: list[float] = []
+
+    def observe(progress: Progress, _statistics: Record) -> Record:
+        nonlocal evaluating
+        start = time.perf_counter()
+        loss, accuracy = evaluate(setup.module, torch.from_numpy(progress.model), test_features, test_labels)
+        losses.append(loss if np.isfinite(loss) else None)
+        accuracies.append(accuracy)
+        evaluating += time.perf_counter() - start
+        return {}
+
+    start = time.perf_counter()
+    with single_threaded():  # the same numbers on every machine, and one core for every training
+        progress = begin(flat_parameters(setup.module), setup.method)
+        for _ in run_rounds(progress, setup.method, engine, setup.training, setup.randomness, Memory(), observe):
+            pass
+    engine.close()
+    return losses, accuracies, (time.perf_counter() - start - evaluating) / len(losses)
+
+
+class Trainings:
+    """The folder of a search: `search.json` says what its trainings have in common, `trainings.jsonl` has a line for each."""
+
+    def __init__(self, folder: Path, search: Search) -> None:
+        self.folder = folder
+        self._file = folder / "trainings.jsonl"
+        settings = search.settings()
+        if (folder / "search.json").exists():
+            _same_settings(folder, settings)
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InvalidInput(f"{folder} is not empty and holds no search; choose another folder")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / "search.json", (json.dumps({"settings": settings}, indent=1) + "\n").encode(), private=False)
+        lines = read_lines(self._file)
+        self._done: dict[tuple[str, int], Line] = {}
+        for number, line in enumerate(lines, start=1):
+            if not (isinstance(line, dict) and line.keys() == Line.__annotations__.keys()):
+                raise InvalidInput(
+                    f"{self._file}:{number}: not the record of a training; remove this line or choose another folder"
+                )
+            self._remember(line)  # type: ignore[arg-type]
+        body = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        write_whole(self._file, body.encode(), private=False)  # without what a kill may have cut off
+
+    def _remember(self, line: Line) -> None:
+        self._done[json.dumps(line["candidate"], sort_keys=True), line["seed"]] = line
+
+    def add(self, line: Line) -> None:
+        append_line(self._file, dict(line))
+        self._remember(line)
+
+    def get(self, key: str, seed: int) -> Line | None:
+        return self._done.get((key, seed))
+
+
+def _same_settings(folder: Path, settings: dict[str, Any]) -> None:
+    try:
+        stored = json.loads((folder / "search.json").read_text(encoding="utf-8"))["settings"]
+        stored.items()
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise InvalidInput(f"{folder}/search.json is damaged; choose another folder") from None
+    for key in sorted(set(stored) | set(settings)):
+        then, now = stored.get(key), settings.get(key)
+        if then != now:
+            raise InvalidInput(f"{folder} holds another search: {key} was {then!r} and is now {now!r}; choose another folder")
