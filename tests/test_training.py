@@ -114,8 +114,7 @@ def test_released_noise_has_the_planned_variance(tiny, noise, randomness):
     tiny["privacy"] |= {"noise": noise, "randomness": randomness}
     setup = from_config(config_of(tiny))
     none = [np.zeros(0, dtype=np.int64)] * 6
-    x, y = torch.from_numpy(setup.federation.dataset.features), torch.from_numpy(setup.federation.dataset.labels)
-    engine = make_engine("local", setup.module, x, y, none, setup.local, setup.randomness)
+    engine = make_engine("local", dataclasses.replace(setup.workload(), shards=none))
     start = begin(flat_parameters(setup.module), setup.method)
     for t in range(3):
         release, _ = play(dataclasses.replace(start, done=t), setup.method, engine, setup.training, setup.randomness)

@@ -18,7 +18,7 @@ from fedspend import data, models
 from fedspend.config import Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data import Federation
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import LocalTraining, Workload
 from fedspend.errors import InvalidInput
 from fedspend.methods.adaptive_clip import AdaptiveClip
 from fedspend.methods.base import Method
@@ -54,6 +54,12 @@ class Setup:
     workers: int | None
     settings: dict[str, Any]
     tensorboard: bool = False
+
+    def workload(self) -> Workload:
+        """What the engine works on."""
+        dataset = self.federation.dataset
+        features, labels = torch.from_numpy(dataset.features), torch.from_numpy(dataset.labels)
+        return Workload(self.module, features, labels, self.federation.shards, self.local, self.randomness)
 
 
 def from_config(config: Config) -> Setup:

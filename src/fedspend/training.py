@@ -140,16 +140,7 @@ def run(setup: Setup, folder: Path | None, *, resume: bool = False, on_round: On
     store.keep_metrics(progress.done)
     observer = Observer.of(setup)
     log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
-    engine = make_engine(
-        setup.engine,
-        setup.module,
-        torch.from_numpy(setup.federation.dataset.features),
-        torch.from_numpy(setup.federation.dataset.labels),
-        setup.federation.shards,
-        setup.local,
-        setup.randomness,
-        setup.workers,
-    )
+    engine = make_engine(setup.engine, setup.workload(), setup.workers)
     try:
         rounds = run_rounds(progress, setup.method, engine, setup.training, setup.randomness, store, observer.record)
         for after, record in rounds:

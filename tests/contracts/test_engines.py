@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedspend.engines import dense, workers
-from fedspend.engines.base import Engine, LocalTraining, Reduced
+from fedspend.engines.base import Engine, LocalTraining, Reduced, Workload
 from fedspend.engines.batches import step_batches
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.dense import DenseEngine
@@ -52,6 +52,9 @@ class Data:
         rows = np.random.default_rng(2).permutation(total)
         self.shards = np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1])
 
+    def work(self, module: nn.Module, training: LocalTraining) -> Workload:
+        return Workload(module, self.features, self.labels, self.shards, training, RANDOMNESS)
+
 
 class Branches(nn.Module):
     """Nothing that a chain of layers could express, and a parameter that the loss never sees."""
@@ -82,11 +85,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (12,)),
     "conv": (Branches, (2, 4, 4)),
 }
-ENGINES: dict[str, Callable[..., Engine]] = {
+ENGINES: dict[str, Callable[[Workload], Engine]] = {
     "reference": ReferenceEngine,
     "dense": DenseEngine,
     "clientwise": ClientwiseEngine,
-    "clientwise-2": lambda *args: ClientwiseEngine(*args, workers=2),
+    "clientwise-2": lambda work: ClientwiseEngine(work, workers=2),
 }
 PAIRS = [(engine, model) for engine in ENGINES for model in MODELS if (engine, model) != ("dense", "conv")]
 
@@ -106,7 +109,7 @@ class Bench:
         return module, nn.utils.parameters_to_vector(module.parameters()).detach()
 
     def engine(self, name: str, module: nn.Module, data: Data, training: LocalTraining) -> Engine:
-        engine = ENGINES[name](module, data.features, data.labels, data.shards, training, RANDOMNESS)
+        engine = ENGINES[name](data.work(module, training))
         self.opened.append(engine)
         return engine
 
@@ -314,7 +317,7 @@ def test_workers_change_no_bit(model: str, monkeypatch: pytest.MonkeyPatch) -> N
     data = Data(MODELS[model][1])
     results = []
     for count in (0, 1, 2, 3):
-        engine = ClientwiseEngine(module, data.features, data.labels, data.shards, MOMENTUM, RANDOMNESS, count)
+        engine = ClientwiseEngine(data.work(module, MOMENTUM), count)
         results.append([engine.run(start, COHORT, t, 0.1, free()) for t in (1, 2)])
         engine.close()
     for other in results[1:]:
@@ -391,14 +394,15 @@ def test_an_interrupt_leaves_no_worker(bench: Bench) -> None:
 ORPHANS = """
 import time, numpy as np, torch
 from torch import nn
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import LocalTraining, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
 import multiprocessing
 module = nn.Linear(4, 2)
-engine = ClientwiseEngine(module, torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), [np.arange(9)] * 4,
-                          LocalTraining(batch_size=4, steps=1), Randomness(0), 2)
+work = Workload(module, torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), [np.arange(9)] * 4,
+                LocalTraining(batch_size=4, steps=1), Randomness(0))
+engine = ClientwiseEngine(work, 2)
 engine.run(torch.zeros(10), np.arange(4), 1, 0.1, ClipAndSum(np.ones(4)))
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 time.sleep(60)
@@ -429,7 +433,7 @@ import sys
 import numpy as np, torch
 torch.set_num_threads(1)
 from torch import nn
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import LocalTraining, Workload
 from fedspend.engines.local import make_engine
 from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
@@ -438,8 +442,9 @@ middle = nn.ReLU() if sys.argv[1] == "relu" else nn.Tanh()
 module = nn.Sequential(nn.Flatten(), hidden, middle, nn.Linear(2088, 10))
 clients = 50
 start = nn.utils.parameters_to_vector(module.parameters()).detach()
-engine = make_engine("local", module, torch.randn(100, 1, 28, 28), torch.zeros(100, dtype=torch.int64),
-                     np.array_split(np.arange(100), clients), LocalTraining(batch_size=4, steps=1), Randomness(0), workers=1)
+work = Workload(module, torch.randn(100, 1, 28, 28), torch.zeros(100, dtype=torch.int64),
+                np.array_split(np.arange(100), clients), LocalTraining(batch_size=4, steps=1), Randomness(0))
+engine = make_engine("local", work, workers=1)
 reduce = ClipAndSum(np.ones(clients))
 peaks = []
 for cohort in (20, clients):
@@ -460,17 +465,18 @@ def test_memory_does_not_grow_with_the_cohort(layer: str, engine: str) -> None:
 
 
 def test_make_engine_chooses() -> None:
-    data = Data()
-    terms = (data.features, data.labels, data.shards, STEPS, RANDOMNESS)
-    assert make_engine("local", logistic(), *terms).name == "dense"
-    assert make_engine("local", nn.Sequential(nn.Linear(12, 3), nn.Sigmoid()), *terms, workers=0).name == "clientwise"
-    assert make_engine("reference", logistic(), *terms).name == "reference"
+    def work(module: nn.Module) -> Workload:
+        return Data().work(module, STEPS)
+
+    assert make_engine("local", work(logistic())).name == "dense"
+    assert make_engine("local", work(nn.Sequential(nn.Linear(12, 3), nn.Sigmoid())), workers=0).name == "clientwise"
+    assert make_engine("reference", work(logistic())).name == "reference"
     with pytest.raises(InvalidInput, match="'remote'"):
-        make_engine("remote", logistic(), *terms)
+        make_engine("remote", work(logistic()))
     with pytest.raises(InvalidInput, match="workers"):
-        make_engine("local", logistic(), *terms, workers=-1)
+        make_engine("local", work(logistic()), workers=-1)
     with pytest.raises(InvalidInput, match="BatchNorm1d"):
-        make_engine("local", nn.Sequential(nn.Linear(12, 3), nn.BatchNorm1d(3)), *terms)
+        make_engine("local", work(nn.Sequential(nn.Linear(12, 3), nn.BatchNorm1d(3))))
 
 
 def test_what_the_dense_engine_supports() -> None:
@@ -489,7 +495,7 @@ def test_what_the_dense_engine_supports() -> None:
     ]
     assert not any(dense.supports(nn.Sequential(*chain)) for chain in chains)
     with pytest.raises(InvalidInput, match="local"):
-        DenseEngine(Branches(), torch.zeros(1, 2, 4, 4), torch.zeros(1, dtype=torch.int64), [np.arange(1)], STEPS, RANDOMNESS)
+        DenseEngine(Data((2, 4, 4)).work(Branches(), STEPS))
 
 
 @pytest.mark.parametrize("model", MODELS)

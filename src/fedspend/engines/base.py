@@ -7,15 +7,17 @@ workers and are added in a fixed order in float64, so one engine with one seed g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput
+from fedspend.randomness import Randomness
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,18 @@ class LocalTraining:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise InvalidInput("give either local_steps or local_epochs, not both and not neither")
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What an engine works on: `shards[n]` are the rows of `features` and `labels` that belong to client n."""
+
+    module: nn.Module
+    features: torch.Tensor
+    labels: torch.Tensor
+    shards: Sequence[IntArray]
+    training: LocalTraining
+    randomness: Randomness
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ numbers: padding repeats rows of its own batch with weight zero, so a NaN stays 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,11 @@ import torch
 from torch import nn
 
 from fedspend.arrays import FloatArray, IntArray
-from fedspend.engines.base import LocalTraining, Reduce, Reduced
+from fedspend.engines.base import Reduce, Reduced, Workload
 from fedspend.engines.batches import padded_batches, step_count
 from fedspend.engines.flat import parameter_count
 from fedspend.errors import InvalidInput
 from fedspend.models.checking import check_module
-from fedspend.randomness import Randomness
 
 # Weights and activations of the clients that are trained together: enough to hide the cost of a call, few enough for the cache.
 _BLOCK_BYTES = 8 * 2**20
@@ -72,27 +71,16 @@ def _layers(module: nn.Module) -> list[Layer]:
 
 
 class DenseEngine:
-    """`shards[n]` are the rows of `features` and `labels` that belong to client n."""
-
     name = "dense"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        features: torch.Tensor,
-        labels: torch.Tensor,
-        shards: Sequence[IntArray],
-        training: LocalTraining,
-        randomness: Randomness,
-    ) -> None:
-        check_module(module)
-        self._layers = _layers(module)
+    def __init__(self, work: Workload) -> None:
+        check_module(work.module)
+        self._layers = _layers(work.module)
         if not self._layers:
             raise InvalidInput("the dense engine takes a Sequential of Flatten, Linear and ReLU only; use engine 'local'")
-        self._size = parameter_count(module)
-        self._features = features.reshape(len(features), -1)
-        self._labels, self._shards = labels, shards
-        self._training, self._randomness = training, randomness
+        self._size = parameter_count(work.module)
+        self._work = work
+        self._features = work.features.reshape(len(work.features), -1)
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         total: FloatArray = np.zeros(self._size)
@@ -109,9 +97,9 @@ class DenseEngine:
 
     def _blocks(self, cohort: IntArray) -> Iterator[IntArray]:
         """Positions in the cohort of clients that are trained together: like sizes next to each other, so that little is padded."""
-        examples = np.array([len(self._shards[client]) for client in cohort], dtype=np.int64)
-        steps = np.array([step_count(int(n), self._training) for n in examples], dtype=np.int64)
-        widths = np.minimum(examples, self._training.batch_size)
+        examples = np.array([len(self._work.shards[client]) for client in cohort], dtype=np.int64)
+        steps = np.array([step_count(int(n), self._work.training) for n in examples], dtype=np.int64)
+        widths = np.minimum(examples, self._work.training.batch_size)
         order = np.lexsort((np.arange(len(cohort)), -widths, -steps))
         activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
         start = 0
@@ -127,8 +115,8 @@ class DenseEngine:
         width = rows.shape[2]
         share = torch.from_numpy((np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]).float()
         chosen = torch.from_numpy(rows)
-        labels = self._labels.index_select(0, chosen.view(-1)).view(chosen.shape)
-        block = _Block(self._layers, parameters, len(clients), lr, self._training.momentum)
+        labels = self._work.labels.index_select(0, chosen.view(-1)).view(chosen.shape)
+        block = _Block(self._layers, parameters, len(clients), lr, self._work.training.momentum)
         space = torch.empty(len(clients) * width, self._features.shape[1])
         active, widest = np.count_nonzero(counts, axis=1).tolist(), counts.max(axis=1, initial=0).tolist()
         for step, (many, wide) in enumerate(zip(active, widest, strict=True)):
@@ -139,9 +127,9 @@ class DenseEngine:
 
     def _tables(self, clients: IntArray, round: int) -> tuple[IntArray, IntArray]:
         """Rows of `features` for (step, client, column), and how many columns count for (step, client): 0 after the last step."""
-        shards = [self._shards[client] for client in clients]
-        generators = [self._randomness.generator("batches", round, int(client)) for client in clients]
-        drawn = [padded_batches(g, len(shard), self._training) for g, shard in zip(generators, shards, strict=True)]
+        shards = [self._work.shards[client] for client in clients]
+        generators = [self._work.randomness.generator("batches", round, int(client)) for client in clients]
+        drawn = [padded_batches(g, len(shard), self._work.training) for g, shard in zip(generators, shards, strict=True)]
         steps = max(len(table) for table, _ in drawn)
         width = max(table.shape[1] for table, _ in drawn)
         rows = np.zeros((steps, len(clients), width), dtype=np.int64)
