@@ -220,6 +220,17 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "seed": whole(0, "seed of the model and of the partition, and under simulation of everything", 0),
             "tensorboard": flag("also log for TensorBoard"),
         },
+        "shape": {
+            "blur": number(
+                "a number of at least 0",
+                lambda x: x >= 0,
+                "pull of the local model to its start once it is further away than the clip",
+                0.0,
+            ),
+            "lus": number(
+                "a number of at least 0 and below 1", lambda x: 0 <= x < 1, "share of each layer's update that is dropped", 0.0
+            ),
+        },
         "engine": {
             "name": choice("local", "reference", "flower", help="where clients run", default="local"),
             "workers": whole(1, "worker processes"),

@@ -7,6 +7,7 @@ protects nobody, by default for public data; `os` by default for your own.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,9 @@ from fedspend.config import Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data import Federation
 from fedspend.engines.base import LocalTraining, Workload
-from fedspend.errors import InvalidInput
+from fedspend.engines.flat import layer_sizes
+from fedspend.engines.shaping import Shape
+from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.methods.adaptive_clip import AdaptiveClip
 from fedspend.methods.base import Method
 from fedspend.methods.fedavg import FedAvg
@@ -73,6 +76,7 @@ def from_config(config: Config) -> Setup:
         steps=config.get("train.local_steps"),
         epochs=config.get("train.local_epochs"),
         momentum=config.get("train.momentum"),
+        shape=_shape(config, name),
     )
     made, labels = (None, None) if name == "fedavg" else _plan(config, name)
     federation = _federation(config, made, seed)
@@ -118,6 +122,16 @@ def _needed(config: Config, name: str) -> Any:
         section, key = name.split(".")
         raise InvalidInput(f"{key} is missing: set {key} under [{section}] in the config, or give --set {name}=VALUE")
     return value
+
+
+def _shape(config: Config, method: str) -> Shape:
+    shape = Shape(config.get("shape.blur"), config.get("shape.lus"))
+    shape.check_lr(_needed(config, "train.lr"))
+    if shape.blur > 0 and method == "fedavg":
+        # a warning and no refusal, so that one config serves a comparison of several methods
+        message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
+        warnings.warn(message, FedspendWarning, stacklevel=2)
+    return shape
 
 
 def _plan(config: Config, method: str) -> tuple[Plan, tuple[str, ...] | None]:
@@ -183,15 +197,6 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
         return lr
 
     return at
-
-
-def layer_sizes(module: torch.nn.Module) -> tuple[int, ...]:
-    """Sizes of the pieces that per-layer clipping clips: weight and bias of one layer together."""
-    sizes: dict[str, int] = {}
-    for name, parameter in module.named_parameters():
-        layer = name.rpartition(".")[0]
-        sizes[layer] = sizes.get(layer, 0) + parameter.numel()
-    return tuple(sizes.values())
 
 
 def _settings(config: Config, made: Plan | None, randomness: Randomness) -> dict[str, Any]:

@@ -21,7 +21,9 @@ from fedspend import data
 from fedspend.config import config_of, load_config
 from fedspend.engines.base import LocalTraining
 from fedspend.engines.evaluation import evaluate
+from fedspend.engines.flat import layer_sizes
 from fedspend.engines.local import make_engine
+from fedspend.engines.shaping import Shape
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.methods.planned import Planned
 from fedspend.models import check_module
@@ -31,7 +33,7 @@ from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.rounds import Progress, Record, Server, Store, Training, begin, run_rounds
 from fedspend.runs import RunDirectory
-from fedspend.setup import Setup, flat_parameters, from_config, layer_sizes
+from fedspend.setup import Setup, flat_parameters, from_config
 from fedspend.verification import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
@@ -92,6 +94,8 @@ def from_arrays(
     local_steps: int | None = None,
     local_epochs: int | None = None,
     momentum: float = 0.0,
+    blur: float = 0.0,
+    lus: float = 0.0,
     server_lr: float = 1.0,
     server_momentum: float = 0.0,
     tail_average: int = 1,
@@ -106,6 +110,8 @@ def from_arrays(
     if model is None or plan is None or test is None:
         raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
     check_module(model)
+    shape = Shape(blur, lus)
+    shape.check_lr(lr)
     pairs = list(clients)
     if len(pairs) != len(plan.clients):
         raise InvalidInput(f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them agree")
@@ -124,11 +130,18 @@ def from_arrays(
             noise=noise,
             layers=layer_sizes(model) if clipping == "per-layer" else None,
         ),
-        local=LocalTraining(batch_size, local_steps, local_epochs, momentum),
+        local=LocalTraining(batch_size, local_steps, local_epochs, momentum, shape),
         randomness=Randomness(seed, randomness),  # type: ignore[arg-type]
         engine=engine,
         workers=workers,
-        settings={"plan": plan.hash, "train.seed": seed, "train.lr": lr, "train.batch_size": batch_size},
+        settings={
+            "plan": plan.hash,
+            "train.seed": seed,
+            "train.lr": lr,
+            "train.batch_size": batch_size,
+            "shape.blur": blur,
+            "shape.lus": lus,
+        },
     )
 
 

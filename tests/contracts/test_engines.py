@@ -25,8 +25,10 @@ from fedspend.engines.batches import step_batches
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.dense import DenseEngine
 from fedspend.engines.evaluation import evaluate, majority_share
+from fedspend.engines.flat import layer_sizes
 from fedspend.engines.local import make_engine
 from fedspend.engines.reference import ReferenceEngine
+from fedspend.engines.shaping import Shape, kept
 from fedspend.errors import InvalidInput
 from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
@@ -40,6 +42,8 @@ COHORT = np.array([0, 1, 2, 3, 4, 5, 6, 7, 9, 10])
 STEPS = LocalTraining(batch_size=8, steps=4)
 EPOCHS = LocalTraining(batch_size=8, epochs=2)
 MOMENTUM = LocalTraining(batch_size=8, steps=5, momentum=0.9)
+SHAPED = LocalTraining(batch_size=8, steps=6, shape=Shape(blur=0.8, lus=0.7))
+SHAPED_MOMENTUM = LocalTraining(batch_size=8, epochs=2, momentum=0.5, shape=Shape(blur=0.8, lus=0.7))
 RANDOMNESS = Randomness(11)
 
 
@@ -132,7 +136,14 @@ def bench() -> Iterator[Bench]:
 
 
 def by_hand(
-    module: nn.Module, start: torch.Tensor, data: Data, training: LocalTraining, client: int, round: int, lr: float
+    module: nn.Module,
+    start: torch.Tensor,
+    data: Data,
+    training: LocalTraining,
+    client: int,
+    round: int,
+    lr: float,
+    radius: float = math.inf,
 ) -> np.ndarray:
     """One client's update, written out."""
     module = copy.deepcopy(module)
@@ -145,11 +156,23 @@ def by_hand(
         loss = cross_entropy(module(data.features[rows]), data.labels[rows])
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         with torch.no_grad():
-            for p, v, g in zip(trained, velocity, gradients, strict=True):
-                if g is not None:
-                    v.mul_(training.momentum).add_(g)
+            moved = nn.utils.parameters_to_vector(module.parameters()) - start
+            pull = training.shape.blur if moved.norm() > radius else 0.0
+            pulls = dict(zip(module.parameters(), moved.split([p.numel() for p in module.parameters()]), strict=True))
+            last = {p: g for p, g in zip(trained, gradients, strict=True) if g is not None}
+            for p, v in zip(trained, velocity, strict=True):
+                if p in last:
+                    v.mul_(training.momentum).add_(last[p] + pull * pulls[p].view_as(p))
                     p.sub_(lr * v)
-    return (nn.utils.parameters_to_vector(module.parameters()).detach() - start).double().numpy()
+    update = (nn.utils.parameters_to_vector(module.parameters()).detach() - start).double().numpy()
+    if training.shape.lus > 0 and len(shard):
+        gradient = np.concatenate([last[p].numpy().ravel() if p in last else np.zeros(p.numel()) for p in module.parameters()])
+        first = 0
+        for size in layer_sizes(module):
+            order = sorted(range(size), key=lambda n: (-abs(update[first + n] * gradient[first + n]), n))
+            update[[first + n for n in order[kept(size, training.shape.lus) :]]] = 0
+            first += size
+    return update
 
 
 def close(actual: np.ndarray, expected: np.ndarray) -> bool:
@@ -309,16 +332,17 @@ def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
     assert all(close(other.total, first.total) for other in others)
 
 
+@pytest.mark.parametrize("training", [MOMENTUM, SHAPED])
 @pytest.mark.parametrize("model", ["mlp", "conv"])
-def test_workers_change_no_bit(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_change_no_bit(model: str, training: LocalTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedspend.engines.clientwise._BLOCK_CLIENTS", 2)  # more blocks than workers
     bench = Bench()
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
     results = []
     for count in (0, 1, 2, 3):
-        engine = ClientwiseEngine(data.work(module, MOMENTUM), count)
-        results.append([engine.run(start, COHORT, t, 0.1, free()) for t in (1, 2)])
+        engine = ClientwiseEngine(data.work(module, training), count)
+        results.append([engine.run(start, COHORT, t, 0.1, ClipAndSum(np.full(len(SIZES), 0.2))) for t in (1, 2)])
         engine.close()
     for other in results[1:]:
         assert all(same(a, b) for a, b in zip(results[0], other, strict=True))
@@ -344,11 +368,65 @@ def test_threads_and_blocks_of_the_dense_engine(bench: Bench, monkeypatch: pytes
         assert close(engine.run(start, COHORT, 1, 0.1, free()).total, results[0].total)
 
 
+@every_engine
+@pytest.mark.parametrize("training", [SHAPED, SHAPED_MOMENTUM, LocalTraining(8, steps=6, shape=Shape(blur=0.8))])
+def test_shaped_updates_are_those_by_hand(bench: Bench, engine: str, model: str, training: LocalTraining) -> None:
+    """Every client with a ball of its own, some of them never left."""
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    radius = np.where(np.arange(len(SIZES)) % 3 == 0, 10.0, 0.05 + 0.02 * np.arange(len(SIZES)))
+    running = bench.engine(engine, module, data, training)
+    for client in COHORT:
+        expected = by_hand(module, start, data, training, int(client), 1, 0.4, radius[client])
+        norm = np.linalg.norm(expected)
+        reduced = running.run(start, np.array([client]), 1, 0.4, ClipAndSum(radius))
+        assert reduced.norms[0] == pytest.approx(norm, rel=1e-4)
+        assert close(reduced.total, expected * min(1.0, radius[client] / max(norm, 1e-12)))
+
+
+@every_engine
+def test_shaping_that_cannot_act_changes_no_bit(bench: Bench, engine: str, model: str) -> None:
+    """A ball that nobody leaves, and a sparsity that keeps every value."""
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    plain = bench.engine(engine, module, data, STEPS).run(start, COHORT, 1, 0.4, free())
+    for shape in (Shape(), Shape(blur=0.5), Shape(lus=1e-12)):
+        training = LocalTraining(batch_size=8, steps=4, shape=shape)
+        assert same(plain, bench.engine(engine, module, data, training).run(start, COHORT, 1, 0.4, free()))
+
+
+@every_engine
+def test_lus_keeps_exactly_so_many_values_of_each_layer(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    for lus in (0.1, 0.5, 0.9):
+        training = LocalTraining(batch_size=8, steps=6, shape=Shape(lus=lus))
+        running = bench.engine(engine, module, Data(MODELS[model][1]), training)
+        plain = by_hand(module, start, Data(MODELS[model][1]), LocalTraining(8, steps=6), 5, 1, 0.4)
+        update = running.run(start, np.array([5]), 1, 0.4, free()).total
+        first = 0
+        for size in layer_sizes(module):
+            here, before = update[first : first + size], plain[first : first + size]
+            first += size
+            # parameters that the loss does not see do not move; neither do dead units
+            assert np.count_nonzero(here) == min(kept(size, lus), np.count_nonzero(before))
+
+
+@every_engine
+def test_a_poisoned_client_is_flagged_although_shaped(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    data.features[data.shards[4]] = math.nan
+    data.features[data.shards[9][2]] = math.inf
+    reduced = bench.engine(engine, module, data, SHAPED).run(start, COHORT, 1, 0.1, ClipAndSum(np.full(len(SIZES), 0.1)))
+    assert COHORT[reduced.discarded].tolist() == [4, 9]
+    assert np.isfinite(reduced.total).all()
+
+
 class Die:
     """A `reduce` that ends its process, or does something else to it."""
 
     def __init__(self, how: str) -> None:
-        self.how, self.parent = how, os.getpid()
+        self.how, self.parent, self.clip_norms = how, os.getpid(), free().clip_norms
 
     def __call__(self, updates: torch.Tensor, clients: np.ndarray) -> Reduced:
         if self.how == "raise":

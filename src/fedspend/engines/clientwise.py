@@ -15,7 +15,8 @@ import torch
 from fedspend.arrays import IntArray
 from fedspend.engines.base import Reduce, Reduced, Workload
 from fedspend.engines.batches import step_batches
-from fedspend.engines.flat import FlatModule, as_batch, parameter_count
+from fedspend.engines.flat import FlatModule, as_batch, layer_sizes, parameter_count
+from fedspend.engines.shaping import sparsify
 from fedspend.engines.workers import Workers
 from fedspend.models.checking import check_module
 
@@ -34,15 +35,17 @@ class ClientTrainer:
 
     def __call__(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         """The reduced updates of these clients. Seeds torch's global generator: call it inside `single_threaded`."""
-        self._flat = self._flat or FlatModule(self._work.module, self._work.training.momentum)
+        self._flat = self._flat or FlatModule(self._work.module, self._work.training.momentum, self._work.training.shape.blur)
         if len(self._updates) < len(clients):
             self._updates = torch.empty(len(clients), self._flat.size)
         updates = self._updates[: len(clients)]
         for client, update in zip(clients, updates, strict=True):
-            self._train(self._flat, parameters, int(client), round, lr, update)
+            self._train(self._flat, parameters, int(client), round, lr, float(reduce.clip_norms[client]), update)
         return reduce(updates, clients)
 
-    def _train(self, flat: FlatModule, parameters: torch.Tensor, client: int, round: int, lr: float, update: torch.Tensor) -> None:
+    def _train(
+        self, flat: FlatModule, parameters: torch.Tensor, client: int, round: int, lr: float, radius: float, update: torch.Tensor
+    ) -> None:
         work, shard = self._work, self._work.shards[client]
         generator = work.randomness.generator("batches", round, client)
         batches = step_batches(generator, len(shard), work.training)
@@ -50,8 +53,12 @@ class ClientTrainer:
         flat.load(parameters)
         for positions in batches:
             rows = torch.from_numpy(shard[positions])
-            flat.step(as_batch(work.features.index_select(0, rows)), work.labels.index_select(0, rows), lr)
+            flat.step(as_batch(work.features.index_select(0, rows)), work.labels.index_select(0, rows), lr, radius)
         flat.difference(parameters, out=update)
+        if work.training.shape.lus > 0 and batches:
+            gradient = torch.empty(flat.size)
+            flat.gradient(out=gradient)
+            sparsify(update[None], gradient[None], layer_sizes(work.module), work.training.shape.lus)
 
 
 @contextmanager
