@@ -193,7 +193,15 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
                 "for policy weights one number per round, for policy geometric the ratio of neighbouring rounds"
             ),
             "accountant": choice("rdp", "pld", help="which accountant plans the noise", default="rdp"),
-            "noise": choice("central", "distributed", help="who adds the noise", default="central"),
+            "noise": choice(
+                "central",
+                "distributed",
+                "discrete",
+                "discrete-distributed",
+                help="who adds the noise: the server, or each client its part; discrete: in whole numbers, exactly",
+                default="central",
+            ),
+            "bits": whole(8, "discrete noise: sums are taken modulo 2^bits; at most 32", 32),
             "clipping": choice(
                 "flat", "per-layer", help="clip the whole update, or each layer to clip / sqrt(layers)", default="flat"
             ),

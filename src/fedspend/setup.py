@@ -16,13 +16,15 @@ import numpy as np
 import torch
 
 from fedspend import data, models
+from fedspend.choices import choose
 from fedspend.config import Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data import Federation
 from fedspend.engines.base import LocalTraining, Workload
-from fedspend.engines.flat import layer_sizes
+from fedspend.engines.flat import layer_sizes, parameter_count
 from fedspend.engines.shaping import Shape
 from fedspend.errors import FedspendWarning, InvalidInput
+from fedspend.grid import check_on_grid
 from fedspend.methods.adaptive_clip import AdaptiveClip
 from fedspend.methods.base import Method
 from fedspend.methods.fedavg import FedAvg
@@ -90,6 +92,7 @@ def from_config(config: Config) -> Setup:
     randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
     rounds = int(_needed(config, "train.rounds"))
     method = make_method(name, made, config, len(federation.clients))
+    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), made, parameter_count(module))
     return Setup(
         federation=federation,
         module=module,
@@ -104,8 +107,9 @@ def from_config(config: Config) -> Setup:
                 min(rounds, config.get("train.tail_average")),
             ),
             client_lr=lr_schedule(_needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
-            noise=config.get("privacy.noise"),
+            noise=place,
             layers=layer_sizes(module) if config.get("privacy.clipping") == "per-layer" else None,
+            bits=bits,
         ),
         local=local,
         randomness=randomness,
@@ -132,6 +136,16 @@ def _shape(config: Config, method: str) -> Shape:
         message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
         warnings.warn(message, FedspendWarning, stacklevel=2)
     return shape
+
+
+def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
+    """Who adds noise, and the bits of discrete noise; without a plan there is none to make discrete."""
+    choose("noise", noise, ("central", "distributed", "discrete", "discrete-distributed"))
+    place = "distributed" if noise.endswith("distributed") else "central"
+    if made is None or not noise.startswith("discrete"):
+        return place, None
+    check_on_grid(made, dimension, bits, place == "distributed")
+    return place, bits
 
 
 def _plan(config: Config, method: str) -> tuple[Plan, tuple[str, ...] | None]:

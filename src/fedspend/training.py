@@ -21,7 +21,7 @@ from fedspend import data
 from fedspend.config import config_of, load_config
 from fedspend.engines.base import LocalTraining
 from fedspend.engines.evaluation import evaluate
-from fedspend.engines.flat import layer_sizes
+from fedspend.engines.flat import layer_sizes, parameter_count
 from fedspend.engines.local import make_engine
 from fedspend.engines.shaping import Shape
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
@@ -33,7 +33,7 @@ from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.rounds import Progress, Record, Server, Store, Training, begin, run_rounds
 from fedspend.runs import RunDirectory
-from fedspend.setup import Setup, flat_parameters, from_config
+from fedspend.setup import Setup, flat_parameters, from_config, noise_terms
 from fedspend.verification import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
@@ -101,6 +101,7 @@ def from_arrays(
     tail_average: int = 1,
     clipping: str = "flat",
     noise: str = "central",
+    bits: int = 32,
     randomness: str = "os",
     seed: int = 0,
     engine: str = "local",
@@ -112,6 +113,7 @@ def from_arrays(
     check_module(model)
     shape = Shape(blur, lus)
     shape.check_lr(lr)
+    place, on_bits = noise_terms(noise, bits, plan, parameter_count(model))
     pairs = list(clients)
     if len(pairs) != len(plan.clients):
         raise InvalidInput(f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them agree")
@@ -127,8 +129,9 @@ def from_arrays(
         training=Training(
             server=Server(plan.rounds, server_lr, server_momentum, min(plan.rounds, tail_average)),
             client_lr=lambda _: lr,
-            noise=noise,
+            noise=place,
             layers=layer_sizes(model) if clipping == "per-layer" else None,
+            bits=on_bits,
         ),
         local=LocalTraining(batch_size, local_steps, local_epochs, momentum, shape),
         randomness=Randomness(seed, randomness),  # type: ignore[arg-type]
