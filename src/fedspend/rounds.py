@@ -23,6 +23,7 @@ from fedspend.randomness import Randomness
 from fedspend.sampling import draw_cohort
 
 Record = dict[str, Any]
+NORM_QUANTILES = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ def describe(reduced: Reduced, terms: RoundTerms, cohort: int, simulation: bool)
         "cohort": cohort,
         "clipped_share": float(reduced.clipped.sum() / count),
         "mean_norm": float(reduced.norms.mean()) if cohort else 0.0,
+        "norm_quantiles": np.quantile(reduced.norms, NORM_QUANTILES).tolist() if cohort else [0.0] * len(NORM_QUANTILES),
         **public,
     }
 
