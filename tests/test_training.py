@@ -38,14 +38,15 @@ def by_hand():
     return module
 
 
+@pytest.mark.parametrize("shape", [{}, {"blur": 1.0}, {"blur": 1.0, "lus": 0.6}])
 @pytest.mark.parametrize("engine", ["local", "reference"])
-def test_engines_follow_the_plain_loops(tiny, engine):
+def test_engines_follow_the_plain_loops(tiny, engine, shape):
     tiny["train"] |= {"tail_average": 1, "server_momentum": 0.0}
-    tiny["engine"] = {"name": engine}
+    tiny |= {"engine": {"name": engine}, "shape": shape}
     setup = from_config(config_of(tiny))
     data, shards = setup.federation.dataset, setup.federation.shards
     clients = [(data.features[rows].astype(np.float64), data.labels[rows]) for rows in shards]
-    expected = by_hand().train_by_hand(setup.plan, clients, 3, steps=3, batch=8, lr=0.3, seed=5)
+    expected = by_hand().train_by_hand(setup.plan, clients, 3, steps=3, batch=8, lr=0.3, seed=5, **shape)
     result = run(setup, None)
     flat = torch.nn.utils.parameters_to_vector(result.model.parameters()).detach().numpy()
     np.testing.assert_allclose(flat, expected[-1], atol=2e-6)
