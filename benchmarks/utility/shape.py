@@ -45,7 +45,7 @@ class Study:
 
 
 STUDIES = {
-    "cnn": Study("writers.toml", clips=(0.1, 0.3, 1.0), rates=(0.1, 0.2), seeds=3, ablation=False),
+    "cnn": Study("writers.toml", clips=(0.2, 0.6), rates=(0.1, 0.2), seeds=3, ablation=False),
     "gabor": Study("writers-gabor.toml", clips=(0.1, 0.3, 1.0, 3.0), rates=(0.05, 0.1, 0.2, 0.4), seeds=5, ablation=True),
 }
 

@@ -370,6 +370,20 @@ def test_sum_on_the_grid_is_near_the_sum_of_clipped_updates():
         assert np.array_equal(whole.discarded, exact.discarded)
 
 
+@pytest.mark.parametrize("layers", [None, (300, 700)])
+def test_on_a_coarse_grid_clients_stay_within_their_clip_and_without_bias(layers):
+    """Rounding lengthens an update by a tenth here: the clip before rounding must leave room, or all would be cut towards zero."""
+    clips, size = np.array([1.0, 3.0]), 1000
+    grid = Grid.of(np.full(60, 2.0), 5.0, size, 14)
+    update = torch.randn(1, size, generator=torch.Generator().manual_seed(3)) * 10
+    for client, clip in enumerate(clips):
+        rounds = [ClipAndSum(clips, layers, 0.0, Randomness(4), t, grid)(update, np.array([client])).total for t in range(300)]
+        assert max(float(total @ total) for total in rounds) <= (clip / grid.step) ** 2
+        exact = ClipAndSum(grid.inner(clips), layers)(update, np.array([client])).total
+        error = (np.mean(rounds, axis=0) * grid.step - exact) * np.sign(exact)
+        assert abs(error.mean()) < 5 * grid.step / 2 / math.sqrt(300 * size)
+
+
 def test_the_bit_in_whole_numbers():
     none = np.zeros(9, dtype=bool)
     reduced = Reduced(np.zeros(1), np.zeros(9), np.arange(9) < 3, none)
