@@ -1,9 +1,9 @@
 """Updates as whole numbers: a public grid for each round, rounding that keeps the clip, and sums modulo a power of two.
 
-Guarantee: a rounded update is a vector of whole numbers whose norm is at most `clip / step`, checked in whole numbers, whatever was
-rounded and however the coins fell. So discrete Gaussian noise of deviation `clip * noise_multiplier / step` protects it as the
-plan's Gaussian protects a real vector (docs/methods.md). The grid depends on planned and released numbers only. The clients' part
-of a sum cannot overflow; noise makes it overflow with a probability of at most 2^-40 a round.
+Guarantee: a rounded update is a vector of whole numbers whose norm is at most `clip / step`; that is checked on the result, however
+the coins fell. So discrete Gaussian noise of deviation `clip * noise_multiplier / step` protects it as the plan's Gaussian protects
+a real vector (docs/methods.md). The grid depends on planned and released numbers only. The clients' part of a sum cannot overflow;
+noise makes it overflow with a probability of at most 2^-40 a round.
 """
 
 from __future__ import annotations
@@ -66,21 +66,20 @@ class Grid:
         inner: FloatArray = np.maximum(likely, clip - step * math.sqrt(d))
         return inner
 
-    def rounded(self, update: FloatArray, clip: float, coins: np.random.Generator) -> IntArray:
+    def rounded(self, update: FloatArray, clip: float, coins: np.random.Generator) -> FloatArray:
         """`update / step` rounded at random, without bias, to whole numbers of norm at most `clip / step`.
 
         Drawn again while it is too long, and towards zero if it stays so. The coins need no secrecy: the bound holds for them all.
         """
-        limit = math.floor((Fraction(clip) * Fraction(_ROUNDING) / Fraction(self.step)) ** 2)
         scaled = update / self.step
-        below = np.floor(scaled)
-        share = scaled - below
+        # a sum of squares in doubles is off by at most this factor
+        limit = (clip * _ROUNDING / self.step) ** 2 * (1 - (update.size + 8) * 2.0**-52)
         for _ in range(_TRIALS):
-            whole = (below + (coins.random(scaled.size) < share)).astype(np.int64)
-            if int(whole @ whole) <= limit:
+            whole = np.floor(scaled + coins.random(scaled.size))
+            if float(whole @ whole) <= limit:
                 return whole
-        whole = np.trunc(scaled).astype(np.int64)
-        return whole if int(whole @ whole) <= limit else np.zeros_like(whole)
+        whole = np.trunc(scaled)
+        return whole if float(whole @ whole) <= limit else np.zeros_like(whole)
 
     def in_steps(self, variance: float) -> Fraction:
         """A variance as the grid counts it, exactly."""

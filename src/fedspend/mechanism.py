@@ -69,10 +69,11 @@ class ClipAndSum:
             start += size
         summed = total.numpy()
         if self.grid is not None and self.randomness is not None:
-            for client, update, scale in zip(clients, updates, torch.stack(scales, dim=1), strict=True):
-                bounded = update.double() * scale.repeat_interleave(torch.tensor(pieces))
+            factors = torch.stack(scales, dim=1).numpy()
+            for client, update, scale in zip(clients, updates.numpy(), factors, strict=True):
+                bounded = update.astype(np.float64) * (scale[0] if len(pieces) == 1 else np.repeat(scale, pieces))
                 coins = self.randomness.generator("rounding", self.round, int(client))
-                summed += self.grid.rounded(bounded.numpy(), float(self.clip_norms[client]), coins)
+                summed += self.grid.rounded(bounded, float(self.clip_norms[client]), coins)
         if self.client_noise > 0 and self.randomness is not None:
             for client in clients:
                 summed += self._own_noise(self.randomness, summed.size, int(client))

@@ -1,8 +1,8 @@
 """Logistic regression and multilayer perceptrons for many clients at once: batched matrix products, backward pass by hand.
 
 Guarantee: the same batches and, up to float rounding, the same updates as `reference`. A client never touches another one's
-numbers: padding repeats rows of its own batch with weight zero, so a NaN stays where it arose. Memory is bounded by twice
-`_BLOCK_BYTES` (or two clients, if they are larger) and not by the size of the cohort.
+numbers: padding repeats rows of its own batch with weight zero, so a NaN stays where it arose. Memory is bounded by `_BLOCK_BYTES`
+(or one client, if that is larger), with shaping by three times that, and not by the size of the cohort.
 """
 
 from __future__ import annotations
