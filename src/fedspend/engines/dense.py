@@ -82,6 +82,8 @@ class DenseEngine:
         self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)
         self._work = work
         self._features = work.features.reshape(len(work.features), -1)
+        # Kept from block to block: fresh memory would cost shaping more than its arithmetic.
+        self._space, self._gradients = torch.empty(0), torch.empty(0, self._size)
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         total: FloatArray = np.zeros(self._size)
@@ -119,8 +121,13 @@ class DenseEngine:
         share = torch.from_numpy((np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]).float()
         chosen = torch.from_numpy(rows)
         labels = self._work.labels.index_select(0, chosen.view(-1)).view(chosen.shape)
-        block = _Block(self._layers, parameters, lr, self._work.training, torch.from_numpy(radius))
-        lus = self._work.training.shape.lus
+        shape = self._work.training.shape
+        if shape.blur > 0 and len(self._space) < len(clients) * self._size:
+            self._space = torch.empty(len(clients) * self._size)
+        if shape.lus > 0 and len(self._gradients) < len(clients):
+            self._gradients = torch.zeros(len(clients), self._size)  # finite, also in rows of clients that take no step
+        gradients = self._gradients[: len(clients)]
+        block = _Block(self._layers, parameters, lr, self._work.training, torch.from_numpy(radius), self._space, gradients)
         space = torch.empty(len(clients) * width, self._features.shape[1])
         active, widest = np.count_nonzero(counts, axis=1).tolist(), counts.max(axis=1, initial=0).tolist()
         for step, (many, wide) in enumerate(zip(active, widest, strict=True)):
@@ -129,8 +136,8 @@ class DenseEngine:
             ending = slice(active[step + 1] if step + 1 < len(active) else 0, many)  # clients whose last step this is
             block.step(batch.view(many, wide, -1), labels[place][:, :, None], share[place][:, :, None], ending)
         updates = block.updates()
-        if lus > 0:
-            sparsify(updates, block.gradients, self._sizes, lus)
+        if shape.lus > 0:
+            sparsify(updates, gradients, self._sizes, shape.lus)
         return updates
 
     def _tables(self, clients: IntArray, round: int) -> tuple[IntArray, IntArray]:
@@ -159,13 +166,20 @@ class _Block:
     """
 
     def __init__(
-        self, layers: list[Layer], parameters: torch.Tensor, lr: float, training: LocalTraining, radius: torch.Tensor
+        self,
+        layers: list[Layer],
+        parameters: torch.Tensor,
+        lr: float,
+        training: LocalTraining,
+        radius: torch.Tensor,
+        space: torch.Tensor,
+        gradients: torch.Tensor,
     ) -> None:
+        """`gradients` takes the loss gradient of each client's last step, if it has rows: LUS asks for it. `space` is for BLUR."""
         self._layers, self._clients = layers, len(radius)
         self._start, self._lr, self._momentum = parameters, lr, training.momentum
         self._blur, self._radius = training.shape.blur, radius
-        widest = max(layer.inputs * layer.outputs for layer in layers) if self._blur else 0
-        self._space = torch.empty(self._clients * widest)  # a fresh buffer in every step would cost more than the arithmetic
+        self._space, self._gradients = space, gradients
         self._moved = False
         self._weights = [parameters[layer.weight].view(layer.outputs, -1).repeat(self._clients, 1, 1) for layer in layers]
         self._biases = [
@@ -174,8 +188,6 @@ class _Block:
         if self._momentum:
             self._weight_velocities = [torch.zeros_like(weight) for weight in self._weights]
             self._bias_velocities = [None if bias is None else torch.zeros_like(bias) for bias in self._biases]
-        # the loss gradient of each client's last step, which LUS asks for
-        self.gradients = torch.zeros(self._clients if training.shape.lus > 0 else 0, parameters.numel())
 
     def updates(self) -> torch.Tensor:
         """How far each client has moved from the start."""
@@ -232,8 +244,8 @@ class _Block:
     def _descend(self, number: int, gradient: torch.Tensor, inputs: torch.Tensor, pull: torch.Tensor | None, ending: slice) -> None:
         clients, layer = len(gradient), self._layers[number]
         weight, bias = self._weights[number][:clients], self._biases[number]
-        if len(self.gradients) and ending.start < ending.stop:
-            self.gradients[ending, layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
+        if len(self._gradients) and ending.start < ending.stop:
+            self._gradients[ending, layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
         if self._momentum:
             velocity = self._weight_velocities[number][:clients]
             velocity.baddbmm_(gradient, inputs, beta=self._momentum)
@@ -247,8 +259,8 @@ class _Block:
         if bias is None or layer.bias is None:
             return
         change = gradient.sum(dim=2, keepdim=True)
-        if len(self.gradients):
-            self.gradients[ending, layer.bias] = change[ending, :, 0]
+        if len(self._gradients):
+            self._gradients[ending, layer.bias] = change[ending, :, 0]
         if pull is not None:
             change.addcmul_(self._from_start(bias[:clients], layer.bias)[:, :, None], pull)
         if self._momentum:
