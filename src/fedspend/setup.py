@@ -23,8 +23,8 @@ from fedspend.data import Federation
 from fedspend.engines.base import LocalTraining, Workload
 from fedspend.engines.flat import layer_sizes, parameter_count
 from fedspend.engines.shaping import Shape
-from fedspend.errors import FedspendWarning, InvalidInput
-from fedspend.grid import check_on_grid
+from fedspend.errors import FedspendWarning, InvalidInput, whole_number
+from fedspend.grid import FEWEST_BITS, check_on_grid
 from fedspend.methods.adaptive_clip import AdaptiveClip
 from fedspend.methods.base import Method
 from fedspend.methods.fedavg import FedAvg
@@ -144,7 +144,7 @@ def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tup
     place = "distributed" if noise.endswith("distributed") else "central"
     if made is None or not noise.startswith("discrete"):
         return place, None
-    check_on_grid(made, dimension, bits, place == "distributed")
+    check_on_grid(made, dimension, whole_number("bits", bits, FEWEST_BITS), place == "distributed")
     return place, bits
 
 

@@ -298,6 +298,12 @@ def test_what_is_not_proven_is_refused():
     terms = {"model": torch.nn.Linear(2, 2), "test": (x, y), "lr": 0.1, "batch_size": 2, "local_steps": 1}
     with pytest.raises(Refused, match="continuous noise"):
         train(clients=[(x, y)] * 3, plan=continuous, noise="discrete", **terms)
+    proper = fedspend.plan([4.0] * 3, delta=1e-3, rounds=2, rate=0.5, noise="discrete")
+    for bad in (16.5, 4, "many", True):
+        with pytest.raises(InvalidInput, match="bits"):
+            train(clients=[(x, y)] * 3, plan=proper, noise="discrete", bits=bad, **terms)
+    with pytest.raises(InvalidInput, match="unknown noise 'discreet'; did you mean 'discrete'"):
+        train(clients=[(x, y)] * 3, plan=proper, noise="discreet", **terms)
     with pytest.raises(InvalidInput, match="pld"):
         fedspend.plan([4.0], delta=1e-3, rounds=2, rate=0.5, noise="discrete", accountant="pld")
     with pytest.raises(InvalidInput, match="noise must be one of"):
