@@ -1,6 +1,6 @@
 """What BLUR and LUS are worth at equal epsilon: MNIST by writer, epsilon 2 to 8, and the ablation over both strengths.
 
-    FEDSPEND_DATA=... .venv/bin/python benchmarks/utility/shape.py run gabor cnn --output shape.jsonl   # goes on where it stopped
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/utility/shape.py run --output shape.jsonl   # goes on where it stopped
     .venv/bin/python benchmarks/utility/shape.py show --output shape.jsonl
 
 Clip and learning rate are chosen for both arms alike, from the same grid, with a seed of their own and by accuracy on
@@ -120,12 +120,12 @@ def show(results: Results) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["run", "show"])
-    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], help="default: all")
+    parser.add_argument("--only", choices=STUDIES, action="append", help="default: everything")
     parser.add_argument("--output", type=Path, required=True, help="file with one JSON line per cell")
     args = parser.parse_args()
     results = Results(args.output)
     if args.action == "run":
-        for study in args.studies or STUDIES:
+        for study in args.only or STUDIES:
             run(study, results)
     show(results)
 
