@@ -9,6 +9,7 @@ seeded simulation.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,22 +27,54 @@ def softmax_gradient(weights: Any, bias: Any, x: Any, y: Any) -> tuple[Any, Any]
     return probability.T @ x / len(y), probability.mean(axis=0)
 
 
-def client_update(theta: Any, x: Any, y: Any, classes: int, steps: int, batch: int, lr: float, order: np.random.Generator) -> Any:
-    """Algorithm 2, ClientUpdate, lines 1 to 8: local SGD from the global model; returns the difference."""
+def client_update(
+    theta: Any,
+    x: Any,
+    y: Any,
+    classes: int,
+    steps: int,
+    batch: int,
+    lr: float,
+    order: np.random.Generator,
+    bound: float,
+    blur: float = 0.0,
+    lus: float = 0.0,
+) -> Any:
+    """Algorithm 2, ClientUpdate, lines 1 to 8: local SGD from the global model; returns the difference.
+
+    With `blur` and `lus` it is Algorithm 2 of Cheng et al. (2022).
+    """
     features = x.shape[1]
     weights, bias = theta[: classes * features].reshape(classes, features).copy(), theta[classes * features :].copy()
+    start_weights, start_bias = weights.copy(), bias.copy()
+    gradient = np.zeros_like(theta)
     done = 0
     while done < steps and len(y) > 0:  # shuffle, cut into batches, start over
         shuffled = order.permutation(len(y))
         for first in range(0, len(y), min(batch, len(y))):
             rows = shuffled[first : first + min(batch, len(y))]
             d_weights, d_bias = softmax_gradient(weights, bias, x[rows], y[rows])
+            gradient = np.concatenate([d_weights.ravel(), d_bias])
+            if np.sqrt(((weights - start_weights) ** 2).sum() + ((bias - start_bias) ** 2).sum()) > bound:
+                d_weights = d_weights + blur * (weights - start_weights)  # BLUR: outside the ball, a pull to its centre
+                d_bias = d_bias + blur * (bias - start_bias)
             weights -= lr * d_weights
             bias -= lr * d_bias
             done += 1
             if done == steps:
                 break
-    return np.concatenate([weights.ravel(), bias]) - theta
+    update = np.concatenate([weights.ravel(), bias]) - theta
+    return sparse(update, gradient, lus) if lus > 0 else update
+
+
+def sparse(update: Any, gradient: Any, lus: float) -> Any:
+    """LUS: keep the values that the local loss depends on most; logistic regression is one layer."""
+    keep = math.ceil(round((1 - lus) * len(update), 9))
+    by_importance = sorted(range(len(update)), key=lambda n: (-abs(gradient[n] * update[n]), n))
+    kept = np.zeros_like(update)
+    for n in by_importance[:keep]:
+        kept[n] = update[n]
+    return kept
 
 
 def clip(update: Any, bound: float) -> Any:
@@ -51,7 +84,16 @@ def clip(update: Any, bound: float) -> Any:
 
 
 def train_by_hand(
-    plan: fedspend.Plan, clients: list[tuple[Any, Any]], classes: int, *, steps: int, batch: int, lr: float, seed: int
+    plan: fedspend.Plan,
+    clients: list[tuple[Any, Any]],
+    classes: int,
+    *,
+    steps: int,
+    batch: int,
+    lr: float,
+    seed: int,
+    blur: float = 0.0,
+    lus: float = 0.0,
 ) -> list[Any]:
     """Algorithm 2. Returns theta after every round."""
     randomness = Randomness(seed)
@@ -64,8 +106,9 @@ def train_by_hand(
         for n, (x, y) in enumerate(clients):
             if chance[n] < plan.sampling_rate[t, n]:  # line 4: Poisson sampling, each client on its own
                 order = randomness.generator("batches", t, n)
-                update = client_update(theta, x, y, classes, steps, batch, lr, order)  # line 6
-                total += clip(update, plan.clip_norm[t, n])
+                bound = plan.clip_norm[t, n]
+                update = client_update(theta, x, y, classes, steps, batch, lr, order, bound, blur, lus)  # line 6
+                total += clip(update, bound)
         deviation = plan.clip * plan.round_noise[t]  # = clip_norm * noise_multiplier, for every client
         total += deviation * randomness.normal(theta.size, "noise", t)  # line 8, all of it added by the server
         theta = theta + total / (len(clients) * plan.round_rate[t])  # line 9: the planned denominator

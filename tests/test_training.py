@@ -39,14 +39,15 @@ def by_hand():
     return module
 
 
+@pytest.mark.parametrize("shape", [{}, {"blur": 1.0}, {"blur": 1.0, "lus": 0.6}])
 @pytest.mark.parametrize("engine", ["local", "reference"])
-def test_engines_follow_the_plain_loops(tiny, engine):
+def test_engines_follow_the_plain_loops(tiny, engine, shape):
     tiny["train"] |= {"tail_average": 1, "server_momentum": 0.0}
-    tiny["engine"] = {"name": engine}
+    tiny |= {"engine": {"name": engine}, "shape": shape}
     setup = from_config(config_of(tiny))
     data, shards = setup.federation.dataset, setup.federation.shards
     clients = [(data.features[rows].astype(np.float64), data.labels[rows]) for rows in shards]
-    expected = by_hand().train_by_hand(setup.plan, clients, 3, steps=3, batch=8, lr=0.3, seed=5)
+    expected = by_hand().train_by_hand(setup.plan, clients, 3, steps=3, batch=8, lr=0.3, seed=5, **shape)
     result = run(setup, None)
     flat = torch.nn.utils.parameters_to_vector(result.model.parameters()).detach().numpy()
     np.testing.assert_allclose(flat, expected[-1], atol=2e-6)
@@ -115,8 +116,7 @@ def test_released_noise_has_the_planned_variance(tiny, noise, randomness):
     tiny["privacy"] |= {"noise": noise, "randomness": randomness}
     setup = from_config(config_of(tiny))
     none = [np.zeros(0, dtype=np.int64)] * 6
-    x, y = torch.from_numpy(setup.federation.dataset.features), torch.from_numpy(setup.federation.dataset.labels)
-    engine = make_engine("local", setup.module, x, y, none, setup.local, setup.randomness)
+    engine = make_engine("local", dataclasses.replace(setup.workload(), shards=none))
     start = begin(flat_parameters(setup.module), setup.method)
     for t in range(3):
         release, _ = play(dataclasses.replace(start, done=t), setup.method, engine, setup.training, setup.randomness)
@@ -386,7 +386,9 @@ def test_an_update_that_is_not_finite_is_counted_and_dropped():
     assert [line["discarded"] for line in result.metrics] == [1, 1]
     with pytest.warns(fedspend.errors.FedspendWarning, match=r"round \d: 1 updates were not finite"):
         real = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), **options | {"randomness": "os"})
-    assert not {"discarded", "cohort", "mean_norm", "clipped_share"} & set(real.metrics[0]), "only the operator may see these"
+    assert not {"discarded", "cohort", "mean_norm", "norm_quantiles", "clipped_share"} & set(real.metrics[0]), (
+        "only the operator may see these"
+    )
     assert all(math.isfinite(float(p.detach().abs().max())) for p in result.model.parameters())
 
 

@@ -8,9 +8,10 @@ Every client takes 10 steps of `--batch` examples, one pass over its data. DESIG
 the default of 16 comes closer to its ratios of peers to bound. It also favours the dense engine, which saves cost per step: with
 `--batch 64` matrix products take over and the lead shrinks. Quote both.
 90 clients take part in a round of the dense models, 8 in a round of the CNN, whose cost is linear in clients. Updates are clipped
-to norm 1, except by fedjax, which has no clipping. Everything is pinned to one core; all contestants run one round each in turn;
-medians of their CPU seconds are compared. Equal work: the same number of steps and examples, the same mean update up to rounding
-(of a smooth twin in the case of the CNN).
+to norm 1, except by fedjax, which has no clipping. Everything is pinned to one core; all contestants run one round each in
+turn; medians of their CPU seconds are compared. Equal work: the same number of steps and examples, the same mean update up to
+rounding (of a smooth twin in the case of the CNN). What BLUR and LUS cost is measured with rounds without and with them in turn,
+BLUR acting in every step but the first.
 Then: the CNN with 2 workers against 1 (wall time, all cores), and the memory of 10,000 clients.
 """
 
@@ -30,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,26 @@ import torch
 from bounds import cnn_bound, dense_bound
 from torch import nn
 
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import LocalTraining, Workload
 from fedspend.engines.batches import step_batches, step_count
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.local import make_engine
+from fedspend.engines.shaping import Shape
 from fedspend.mechanism import ClipAndSum
 from fedspend.models import build
 from fedspend.randomness import Randomness
 
 STEPS, LR, CLIP = 10, 0.1, 1.0
+SHAPE, SMALL_CLIP = (
+    Shape(blur=0.4, lus=0.7),
+    1e-3,
+)  # everybody leaves so small a ball at once: BLUR acts in every step but the first
 RANDOMNESS = Randomness(0)
 AGREEMENT = 1e-4  # how far mean updates may be apart, relative to their norm; rounding alone gives about 3e-6
 
 
 @dataclass(frozen=True)
-class Workload:
+class Setting:
     name: str
     shape: tuple[int, ...]
     widths: list[int]
@@ -64,18 +70,19 @@ class Workload:
         options = {"hidden": self.widths[1:-1]} if self.name == "mlp" else {}
         return build(self.name, input_shape=self.shape, classes=self.widths[-1], seed=0, **options)
 
-    def data(self, batch: int) -> tuple[torch.Tensor, torch.Tensor, list[np.ndarray]]:
+    def terms(self, training: LocalTraining) -> Workload:
         generator = np.random.default_rng(0)
-        rows = self.clients * STEPS * batch
-        features = generator.standard_normal((rows, *self.shape), dtype=np.float32)
-        labels = generator.integers(0, self.widths[-1], rows)
-        return torch.from_numpy(features), torch.from_numpy(labels), np.array_split(generator.permutation(rows), self.clients)
+        rows = self.clients * STEPS * training.batch_size
+        features = torch.from_numpy(generator.standard_normal((rows, *self.shape), dtype=np.float32))
+        labels = torch.from_numpy(generator.integers(0, self.widths[-1], rows))
+        shards = np.array_split(generator.permutation(rows), self.clients)
+        return Workload(self.module(), features, labels, shards, training, RANDOMNESS)
 
 
 WORKLOADS = {
-    "logistic": Workload("logistic", (784,), [784, 10], 90),
-    "mlp": Workload("mlp", (104,), [104, 64, 32, 2], 90),
-    "cnn": Workload("cnn", (1, 28, 28), [784, 10], 8),
+    "logistic": Setting("logistic", (784,), [784, 10], 90),
+    "mlp": Setting("mlp", (104,), [104, 64, 32, 2], 90),
+    "cnn": Setting("cnn", (1, 28, 28), [784, 10], 8),
 }
 
 
@@ -92,35 +99,39 @@ def smooth(module: nn.Module) -> nn.Module:
 class Contest:
     """One workload with everybody who runs it: a function that does one round and returns its CPU seconds."""
 
-    def __init__(self, work: Workload, batch: int, peers_python: str | None, folder: Path) -> None:
+    def __init__(self, work: Setting, batch: int, peers_python: str | None, folder: Path) -> None:
         self.work, self.batch, self.folder = work, batch, folder
         self.training = LocalTraining(batch_size=batch, steps=STEPS)
         self.processes: list[subprocess.Popen[str]] = []
         self.notes: dict[str, str] = {}
-        module = work.module()
-        self.start = nn.utils.parameters_to_vector(module.parameters()).detach()
+        terms = work.terms(self.training)
+        self.start = nn.utils.parameters_to_vector(terms.module.parameters()).detach()
         self.cohort = np.arange(work.cohort)
-        terms = (module, *work.data(batch), self.training, RANDOMNESS)
-        ours, plain = make_engine("local", *terms, workers=1), make_engine("reference", *terms)
+        ours, plain = make_engine("local", terms, workers=1), make_engine("reference", terms)
         amount = (work.cohort, STEPS, batch)
         bounds = cnn_bound(*amount) if work.name == "cnn" else dense_bound(work.widths, *amount)
-        self.runs: dict[str, Callable[[int], float]] = {"fedspend": self._engine(ours), "plain torch": self._engine(plain)}
+        shaped = make_engine("local", replace(terms, training=replace(self.training, shape=SHAPE)), workers=1)
+        self.runs: dict[str, Callable[[int], float]] = {
+            "fedspend": self._engine(ours, CLIP),
+            "plain torch": self._engine(plain, CLIP),
+        }
+        self.shaped = self._engine(shaped, SMALL_CLIP)
         for number, bound in enumerate(bounds):
             self.runs[f"bound {number}"] = _timed(bound)
         if work.name == "cnn":
-            terms = (smooth(module), *terms[1:])
-            ours, plain = make_engine("local", *terms, workers=1), make_engine("reference", *terms)
+            terms = replace(terms, module=smooth(terms.module))
+            ours, plain = make_engine("local", terms, workers=1), make_engine("reference", terms)
         free = self._mean(ours, np.inf)
         self.updates = {"plain torch": (self._mean(plain, CLIP), self._mean(ours, CLIP))}
-        steps = sum(step_count(len(terms[3][client]), self.training) for client in self.cohort)
+        steps = sum(step_count(len(terms.shards[client]), self.training) for client in self.cohort)
         for peer in ("pfl", "fedjax"):
             if peers_python is None:
                 self.notes[peer] = "not installed, see --help"
             elif not (peer == "fedjax" and work.name == "cnn"):
                 self._join(peer, peers_python, terms, steps, self.updates["plain torch"][1] if peer == "pfl" else free)
 
-    def _engine(self, engine: Any) -> Callable[[int], float]:
-        reduce = ClipAndSum(np.full(self.work.clients, CLIP))
+    def _engine(self, engine: Any, clip: float) -> Callable[[int], float]:
+        reduce = ClipAndSum(np.full(self.work.clients, clip))
 
         def one_round(number: int) -> float:
             began = time.process_time()
@@ -137,8 +148,8 @@ class Contest:
         assert not reduced.discarded.any()
         return reduced.total / len(self.cohort)
 
-    def _join(self, peer: str, python: str, terms: Any, steps: int, expected: np.ndarray) -> None:
-        _, features, labels, shards, *_ = terms
+    def _join(self, peer: str, python: str, terms: Workload, steps: int, expected: np.ndarray) -> None:
+        features, labels, shards = terms.features, terms.labels, terms.shards
         if not (self.folder / "work.json").exists():
             rows = [
                 shards[n][np.concatenate(step_batches(RANDOMNESS.generator("batches", 0, int(n)), len(shards[n]), self.training))]
@@ -180,12 +191,17 @@ class Contest:
         for number in range(repeats + 1):  # the first one warms up
             for name, one_round in self.runs.items():
                 seconds[name].append(one_round(number + 1))
+        shaping: tuple[list[float], list[float]] = ([], [])
+        for number in range(2 * repeats + 1):
+            for times, one_round in zip(shaping, (self.runs["fedspend"], self.shaped), strict=True):
+                times.append(one_round(number + 1))
         medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
         bound = min(medians.pop(name) for name in list(medians) if name.startswith("bound"))
         return {
             "cpu_seconds": {**medians, "bound": bound},
             "times_the_bound": {name: value / bound for name, value in medians.items()},
             "fedspend_is_faster_by": {name: value / medians["fedspend"] for name, value in medians.items() if name != "fedspend"},
+            "shaping_costs": statistics.median(shaping[1][1:]) / statistics.median(shaping[0][1:]),
             "updates_apart": apart,
             "notes": self.notes,
         }
@@ -209,9 +225,9 @@ def _timed(work: Callable[[], None]) -> Callable[[int], float]:
 def worker_scaling(repeats: int, batch: int, cohort: int = 32) -> dict[str, Any]:
     """Wall seconds of the CNN with one worker and with two, in turn."""
     work = WORKLOADS["cnn"]
-    terms = (work.module(), *work.data(batch), LocalTraining(batch_size=batch, steps=STEPS), RANDOMNESS)
-    start = nn.utils.parameters_to_vector(terms[0].parameters()).detach()
-    engines = {count: ClientwiseEngine(*terms, workers=count) for count in (1, 2)}
+    terms = work.terms(LocalTraining(batch_size=batch, steps=STEPS))
+    start = nn.utils.parameters_to_vector(terms.module.parameters()).detach()
+    engines = {count: ClientwiseEngine(terms, workers=count) for count in (1, 2)}
     reduce = ClipAndSum(np.full(work.clients, CLIP))
     seconds: dict[int, list[float]] = {count: [] for count in engines}
     others = []
@@ -248,7 +264,7 @@ def memory() -> dict[str, float]:
     """MiB beyond libraries and data for rounds with 10,000 clients of a 60,000 x 784 data set."""
     script = """
 import sys, numpy as np, torch
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import LocalTraining, Workload
 from fedspend.engines.local import make_engine
 from fedspend.mechanism import ClipAndSum
 from fedspend.models import build
@@ -261,7 +277,7 @@ features, labels = torch.rand(60_000, 1, 28, 28), torch.randint(0, 10, (60_000,)
 module = build(sys.argv[1], input_shape=(1, 28, 28), classes=10, seed=0)
 shards = np.array_split(np.random.default_rng(0).permutation(60_000), 10_000)
 training = LocalTraining(batch_size=64, steps=int(sys.argv[3]))
-engine = make_engine("local", module, features, labels, shards, training, Randomness(0), workers=1)
+engine = make_engine("local", Workload(module, features, labels, shards, training, Randomness(0)), workers=1)
 start = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
 engine.run(start, np.arange(int(sys.argv[2])), 1, 0.1, ClipAndSum(np.ones(10_000)))
 print(peak() - before - features.numel() * 4 / 2**20)
@@ -321,6 +337,7 @@ def _print_workload(name: str, found: dict[str, Any]) -> None:
     for who, seconds in found["cpu_seconds"].items():
         times, faster = found["times_the_bound"].get(who, 1.0), found["fedspend_is_faster_by"].get(who)
         print(f"  {who:10} {seconds:14.4f} {times:9.2f} {'' if faster is None else format(faster, '22.1f')}")
+    print(f"  a round with BLUR and LUS takes {found['shaping_costs']:.2f} times as long as one without")
     print("  mean updates apart: " + ", ".join(f"{who} {apart:.0e}" for who, apart in found["updates_apart"].items()))
     for who, note in found["notes"].items():
         print(f"  {who:10} {note}")

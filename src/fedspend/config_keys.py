@@ -222,7 +222,15 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
                 "for policy weights one number per round, for policy geometric the ratio of neighbouring rounds"
             ),
             "accountant": choice("rdp", "pld", help="which accountant plans the noise", default="rdp"),
-            "noise": choice("central", "distributed", help="who adds the noise", default="central"),
+            "noise": choice(
+                "central",
+                "distributed",
+                "discrete",
+                "discrete-distributed",
+                help="who adds the noise: the server, or each client its part; discrete: in whole numbers, exactly",
+                default="central",
+            ),
+            "bits": whole(8, "discrete noise: sums are taken modulo 2^bits; at most 32", 32),
             "clipping": choice(
                 "flat", "per-layer", help="clip the whole update, or each layer to clip / sqrt(layers)", default="flat"
             ),
@@ -271,6 +279,17 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "epsilons": several(positive(""), "budgets to search policies under"),
             "policies": tables(POLICY, "spending policies to search, with epsilons"),
             "seeds": whole(1, "trainings to average over, with seeds from train.seed on; default: 3"),
+        },
+        "shape": {
+            "blur": number(
+                "a number of at least 0",
+                lambda x: x >= 0,
+                "pull of the local model to its start once it is further away than the clip",
+                0.0,
+            ),
+            "lus": number(
+                "a number of at least 0 and below 1", lambda x: 0 <= x < 1, "share of each layer's update that is dropped", 0.0
+            ),
         },
         "engine": {
             "name": choice("local", "reference", "flower", help="where clients run", default="local"),

@@ -93,6 +93,7 @@ def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Population | No
         "rate": needed(flags.rate, config, "privacy.rate", "--rate"),
         "clip": config.get("privacy.clip") if flags.clip is None else flags.clip,
         "accountant": config.get("privacy.accountant") if flags.accountant is None else flags.accountant,
+        "noise": "discrete" if config.get("privacy.noise").startswith("discrete") else "continuous",
     }
     if common["rounds"] > MOST_ROUNDS:
         raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {common['rounds']:,}")

@@ -22,13 +22,14 @@ from fedspend.accounting.calibration import check_epsilons, check_rate, stretche
 from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import curve
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.accounting.rdp import ORDERS, check_orders, rdp
+from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, check_orders, rdp
 from fedspend.arrays import FloatArray, distinct_rows
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
 from fedspend.schedules import TABLES, VALUES, Schedules
 
 ADJACENCY = "zero-out: one client's whole contribution becomes zero; roster, budgets and plan stay fixed"
 ACCOUNTANTS = ("rdp", "pld")
+NOISES = ("continuous", "discrete")
 MAX_EXACT_SCHEDULES = 4096
 BUDGET_ROUNDING = 5e-4
 MAX_CELLS = 50_000_000  # rounds x schedules
@@ -107,6 +108,11 @@ class Plan:
     @property
     def policy(self) -> str:
         return str(self.parameters["policy"])
+
+    @property
+    def discrete(self) -> bool:
+        """Whether the claims are meant for discrete noise; they hold for continuous noise as well."""
+        return self.parameters.get("noise") == "discrete"
 
     @cached_property
     def round_noise(self) -> FloatArray:
@@ -256,13 +262,15 @@ def plan(
     weights: Any = None,
     clients: Sequence[str] | None = None,
     method: str | None = None,
+    noise: str = "continuous",
     past: Mechanisms | None = None,
     progress: policies.Progress | None = None,
 ) -> Plan:
     """Make the whole schedule for one budget per client, spending every budget exactly.
 
     `epsilons`, `saving_rate` and `transition` are one value for all or one per client. Without a policy, a saving rate means
-    `spend-as-you-go` (transition: the middle round) and none means `uniform`.
+    `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for `noise="discrete"` is read at whole
+    orders, where its claims are proven for discrete noise too.
 
     `past`, one history per client, is what a ledger says was spent before: `epsilons` are then lifetime budgets, past and plan
     together spend them exactly, and `Plan.epsilon` is what the plan adds, read by itself.
@@ -280,13 +288,18 @@ def plan(
     if len(ids) != budget.size:
         raise InvalidInput(f"there must be one budget per client: got {budget.size} for {len(ids)} clients")
     check_client_ids(ids)
-    terms = policies.Terms(check_delta(delta), check_rate("rate", rate), whole_number("rounds", rounds, 1), ORDERS)
+    if noise not in NOISES:
+        raise InvalidInput(f"noise must be one of {', '.join(NOISES)}; got {noise!r}")
+    orders = WHOLE_ORDERS if noise == "discrete" else ORDERS
+    terms = policies.Terms(check_delta(delta), check_rate("rate", rate), whole_number("rounds", rounds, 1), orders)
     check_size(terms.rounds, 1)
     clip = finite_number("clip", clip)
     if not clip > 0:
         raise InvalidInput(f"clip must be positive, got {clip!r}")
     if accountant not in ACCOUNTANTS:
         raise InvalidInput(f"accountant must be one of {', '.join(ACCOUNTANTS)}; got {accountant!r}")
+    if noise == "discrete" and accountant != "rdp":
+        raise InvalidInput("accountant 'pld' is for continuous noise: no loss distribution is proven for discrete noise; use 'rdp'")
     chosen = policies.policy_for(method, policy, saves=saving_rate is not None, weighted=weights is not None)
     saving, switch = _saving_terms(chosen, terms, saving_rate, transition, budget.size)
     if weights is not None and chosen not in policies.WEIGHTED:
@@ -339,6 +352,8 @@ def plan(
         of_client=of_client,
     )
     parameters: dict[str, Any] = {"policy": chosen, "rate": terms.rate, "budget_rounding": rounding}
+    if noise == "discrete":
+        parameters["noise"] = noise
     if method is not None:
         parameters["method"] = method
     if chosen in policies.WEIGHTED:

@@ -15,10 +15,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from fedspend.arrays import FloatArray
+from fedspend.discrete_gaussian import Words
 from fedspend.errors import InvalidInput
 
 Source = Literal["seeded", "os"]
-Role = Literal["data", "model", "cohort", "batches", "noise", "client-noise", "bit-noise", "groups"]
+Role = Literal["data", "model", "cohort", "batches", "noise", "client-noise", "bit-noise", "groups", "rounding"]
 
 # Part of every key, so that no two uses ever share a stream. Never renumber.
 _ROLES: dict[Role, int] = {
@@ -30,6 +31,7 @@ _ROLES: dict[Role, int] = {
     "client-noise": 5,
     "bit-noise": 6,
     "groups": 7,
+    "rounding": 8,
 }
 
 
@@ -58,6 +60,13 @@ class Randomness:
         if self.simulation:
             return self.generator(role, round, client).random(size)
         return _system_uniform(size)
+
+    def words(self, role: Role, round: int, client: int = 0) -> Words:
+        """A source of uniform 64-bit words that protect someone."""
+        if self.simulation:
+            generator = self.generator(role, round, client)
+            return lambda size: generator.integers(0, 2**64, size, dtype=np.uint64)
+        return lambda size: np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
 
     def normal(self, size: int, role: Role, round: int, client: int = 0) -> FloatArray:
         """Standard normal numbers that protect someone."""

@@ -16,12 +16,14 @@ import torch
 
 from fedspend.arrays import Float32Array, FloatArray
 from fedspend.engines.base import Engine, Reduced
-from fedspend.mechanism import ClipAndSum, release_bit, release_update
+from fedspend.grid import Grid
+from fedspend.mechanism import ClipAndSum, release_bit, release_on_grid, release_update
 from fedspend.methods.base import Method, Release, RoundTerms, State
 from fedspend.randomness import Randomness
 from fedspend.sampling import draw_cohort
 
 Record = dict[str, Any]
+NORM_QUANTILES = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Training:
     client_lr: Callable[[int], float]  # learning rate of round 0, 1, ...
     noise: str = "central"  # or "distributed"
     layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
+    bits: int | None = None  # discrete noise and sums modulo 2^bits; None: real numbers
 
 
 @dataclass(frozen=True)
@@ -123,14 +126,22 @@ def play(progress: Progress, method: Method, engine: Engine, training: Training,
     cohort = draw_cohort(terms.sampling_rate, randomness, t)
     clients = terms.sampling_rate.size
     share = terms.deviation / np.sqrt(clients) if training.noise == "distributed" else 0.0
-    reduce = ClipAndSum(terms.clip_norm, training.layers, share, randomness if share > 0 else None, t)
+    grid = None if training.bits is None else Grid.of(terms.clip_norm, terms.deviation, progress.parameters.size, training.bits)
+    reduce = ClipAndSum(terms.clip_norm, training.layers, share, randomness if share > 0 or grid is not None else None, t, grid)
     reduced = engine.run(torch.from_numpy(progress.parameters), cohort, t, training.client_lr(t), reduce)
-    received = cohort.size * share**2
-    update = release_update(reduced.total, terms.deviation, received, terms.denominator, randomness, t)
+    noise = (terms.deviation, cohort.size * share**2, terms.denominator, randomness, t)
+    overflowed = None
+    if grid is None:
+        update = release_update(reduced.total, *noise)
+    else:
+        update, overflowed = release_on_grid(reduced.total, *noise, grid)
     bit = None
     if terms.bit_deviation is not None:
-        bit = release_bit(reduced, terms.bit_deviation, terms.denominator, randomness, t)
-    return Release(update.astype(np.float32), bit), describe(reduced, terms, cohort.size, randomness.simulation)
+        bit = release_bit(reduced, terms.bit_deviation, terms.denominator, randomness, t, discrete=grid is not None)
+    statistics = describe(reduced, terms, cohort.size, randomness.simulation)
+    if randomness.simulation and overflowed is not None:
+        statistics["overflowed"] = overflowed  # coordinates that left the modulus: counted before it is taken, so not private
+    return Release(update.astype(np.float32), bit), statistics
 
 
 def describe(reduced: Reduced, terms: RoundTerms, cohort: int, simulation: bool) -> Record:
@@ -151,6 +162,7 @@ def describe(reduced: Reduced, terms: RoundTerms, cohort: int, simulation: bool)
         "cohort": cohort,
         "clipped_share": float(reduced.clipped.sum() / count),
         "mean_norm": float(reduced.norms.mean()) if cohort else 0.0,
+        "norm_quantiles": np.quantile(reduced.norms, NORM_QUANTILES).tolist() if cohort else [0.0] * len(NORM_QUANTILES),
         **public,
     }
 

@@ -7,6 +7,7 @@ protects nobody, by default for public data; `os` by default for your own.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +17,15 @@ import torch
 
 from fedspend import data, models
 from fedspend.budgets import Population
+from fedspend.choices import choose
 from fedspend.config import Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data import Federation
-from fedspend.engines.base import LocalTraining
-from fedspend.errors import InvalidInput
+from fedspend.engines.base import LocalTraining, Workload
+from fedspend.engines.flat import layer_sizes, parameter_count
+from fedspend.engines.shaping import Shape
+from fedspend.errors import FedspendWarning, InvalidInput, whole_number
+from fedspend.grid import FEWEST_BITS, check_on_grid
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import plan_within, registered
 from fedspend.methods.adaptive_clip import AdaptiveClip
@@ -58,6 +63,12 @@ class Setup:
     settings: dict[str, Any]
     tensorboard: bool = False
 
+    def workload(self) -> Workload:
+        """What the engine works on."""
+        dataset = self.federation.dataset
+        features, labels = torch.from_numpy(dataset.features), torch.from_numpy(dataset.labels)
+        return Workload(self.module, features, labels, self.federation.shards, self.local, self.randomness)
+
 
 def from_config(config: Config, ledger: Ledger | None = None, stored: Plan | None = None) -> Setup:
     """Load, deal, build and plan what `config` describes, within what `ledger` allows. A `stored` plan is taken as it is."""
@@ -70,6 +81,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: Plan | Non
         steps=config.get("train.local_steps"),
         epochs=config.get("train.local_epochs"),
         momentum=config.get("train.momentum"),
+        shape=_shape(config, name),
     )
     made, population = (None, None) if name == "fedavg" else _plan(config, name, ledger, stored)
     federation = _federation(config, made, population, seed)
@@ -83,6 +95,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: Plan | Non
     randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
     rounds = int(_needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
+    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), made, parameter_count(module))
     return Setup(
         federation=federation,
         module=module,
@@ -97,8 +110,9 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: Plan | Non
                 min(rounds, config.get("train.tail_average")),
             ),
             client_lr=lr_schedule(_needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
-            noise=config.get("privacy.noise"),
+            noise=place,
             layers=layer_sizes(module) if config.get("privacy.clipping") == "per-layer" else None,
+            bits=bits,
         ),
         local=local,
         randomness=randomness,
@@ -115,6 +129,26 @@ def _needed(config: Config, name: str) -> Any:
         section, key = name.split(".")
         raise InvalidInput(f"{key} is missing: set {key} under [{section}] in the config, or give --set {name}=VALUE")
     return value
+
+
+def _shape(config: Config, method: str) -> Shape:
+    shape = Shape(config.get("shape.blur"), config.get("shape.lus"))
+    shape.check_lr(_needed(config, "train.lr"))
+    if shape.blur > 0 and method == "fedavg":
+        # a warning and no refusal, so that one config serves a comparison of several methods
+        message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
+        warnings.warn(message, FedspendWarning, stacklevel=2)
+    return shape
+
+
+def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
+    """Who adds noise, and the bits of discrete noise; without a plan there is none to make discrete."""
+    choose("noise", noise, ("central", "distributed", "discrete", "discrete-distributed"))
+    place = "distributed" if noise.endswith("distributed") else "central"
+    if made is None or not noise.startswith("discrete"):
+        return place, None
+    check_on_grid(made, dimension, whole_number("bits", bits, FEWEST_BITS), place == "distributed")
+    return place, bits
 
 
 def _plan(config: Config, method: str, ledger: Ledger | None, stored: Plan | None) -> tuple[Plan, Population]:
@@ -205,15 +239,6 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
         return lr
 
     return at
-
-
-def layer_sizes(module: torch.nn.Module) -> tuple[int, ...]:
-    """Sizes of the pieces that per-layer clipping clips: weight and bias of one layer together."""
-    sizes: dict[str, int] = {}
-    for name, parameter in module.named_parameters():
-        layer = name.rpartition(".")[0]
-        sizes[layer] = sizes.get(layer, 0) + parameter.numel()
-    return tuple(sizes.values())
 
 
 def _settings(config: Config, made: Plan | None, randomness: Randomness) -> dict[str, Any]:

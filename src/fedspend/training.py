@@ -22,7 +22,9 @@ from fedspend import data
 from fedspend.config import Config, config_of, load_config
 from fedspend.engines.base import Engine, LocalTraining
 from fedspend.engines.evaluation import evaluate
+from fedspend.engines.flat import layer_sizes, parameter_count
 from fedspend.engines.local import make_engine
+from fedspend.engines.shaping import Shape
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import OWN, new_run_id, stored_location
@@ -39,7 +41,7 @@ from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.rounds import Progress, Record, Server, Store, Training, begin, run_rounds
 from fedspend.runs import RunDirectory
-from fedspend.setup import Setup, flat_parameters, from_config, layer_sizes
+from fedspend.setup import Setup, flat_parameters, from_config, noise_terms
 from fedspend.verification import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
@@ -146,11 +148,14 @@ def from_arrays(
     local_steps: int | None = None,
     local_epochs: int | None = None,
     momentum: float = 0.0,
+    blur: float = 0.0,
+    lus: float = 0.0,
     server_lr: float = 1.0,
     server_momentum: float = 0.0,
     tail_average: int = 1,
     clipping: str = "flat",
     noise: str = "central",
+    bits: int = 32,
     randomness: str = "os",
     seed: int = 0,
     engine: str = "local",
@@ -160,6 +165,9 @@ def from_arrays(
     if model is None or plan is None or test is None:
         raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
     check_module(model)
+    shape = Shape(blur, lus)
+    shape.check_lr(lr)
+    place, on_bits = noise_terms(noise, bits, plan, parameter_count(model))
     pairs = list(clients)
     if len(pairs) != len(plan.clients):
         raise InvalidInput(f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them agree")
@@ -175,14 +183,22 @@ def from_arrays(
         training=Training(
             server=Server(plan.rounds, server_lr, server_momentum, min(plan.rounds, tail_average)),
             client_lr=lambda _: lr,
-            noise=noise,
+            noise=place,
             layers=layer_sizes(model) if clipping == "per-layer" else None,
+            bits=on_bits,
         ),
-        local=LocalTraining(batch_size, local_steps, local_epochs, momentum),
+        local=LocalTraining(batch_size, local_steps, local_epochs, momentum, shape),
         randomness=Randomness(seed, randomness),  # type: ignore[arg-type]
         engine=engine,
         workers=workers,
-        settings={"plan": plan.hash, "train.seed": seed, "train.lr": lr, "train.batch_size": batch_size},
+        settings={
+            "plan": plan.hash,
+            "train.seed": seed,
+            "train.lr": lr,
+            "train.batch_size": batch_size,
+            "shape.blur": blur,
+            "shape.lus": lus,
+        },
     )
 
 
@@ -199,16 +215,7 @@ def run(
 
     `ledger` names the ledger to charge; without it there is one in the run directory.
     """
-    engine = make_engine(
-        setup.engine,
-        setup.module,
-        torch.from_numpy(setup.federation.dataset.features),
-        torch.from_numpy(setup.federation.dataset.labels),
-        setup.federation.shards,
-        setup.local,
-        setup.randomness,
-        setup.workers,
-    )
+    engine = make_engine(setup.engine, setup.workload(), setup.workers)
     try:
         if folder is not None and not (resume and (folder / "run.json").exists()):
             check_ledger(setup, ledger, folder)

@@ -20,13 +20,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedspend.engines import dense, workers
-from fedspend.engines.base import Engine, LocalTraining, Reduced
+from fedspend.engines.base import Engine, LocalTraining, Reduced, Workload
 from fedspend.engines.batches import step_batches
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.dense import DenseEngine
 from fedspend.engines.evaluation import evaluate, majority_share
+from fedspend.engines.flat import layer_sizes
 from fedspend.engines.local import make_engine
 from fedspend.engines.reference import ReferenceEngine
+from fedspend.engines.shaping import Shape, kept
 from fedspend.errors import InvalidInput
 from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
@@ -40,6 +42,8 @@ COHORT = np.array([0, 1, 2, 3, 4, 5, 6, 7, 9, 10])
 STEPS = LocalTraining(batch_size=8, steps=4)
 EPOCHS = LocalTraining(batch_size=8, epochs=2)
 MOMENTUM = LocalTraining(batch_size=8, steps=5, momentum=0.9)
+SHAPED = LocalTraining(batch_size=8, steps=6, shape=Shape(blur=0.8, lus=0.7))
+SHAPED_MOMENTUM = LocalTraining(batch_size=8, epochs=2, momentum=0.5, shape=Shape(blur=0.8, lus=0.7))
 RANDOMNESS = Randomness(11)
 
 
@@ -51,6 +55,9 @@ class Data:
         self.labels = torch.randint(0, classes, (total,), generator=generator)
         rows = np.random.default_rng(2).permutation(total)
         self.shards = np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1])
+
+    def work(self, module: nn.Module, training: LocalTraining) -> Workload:
+        return Workload(module, self.features, self.labels, self.shards, training, RANDOMNESS)
 
 
 class Branches(nn.Module):
@@ -82,11 +89,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (12,)),
     "conv": (Branches, (2, 4, 4)),
 }
-ENGINES: dict[str, Callable[..., Engine]] = {
+ENGINES: dict[str, Callable[[Workload], Engine]] = {
     "reference": ReferenceEngine,
     "dense": DenseEngine,
     "clientwise": ClientwiseEngine,
-    "clientwise-2": lambda *args: ClientwiseEngine(*args, workers=2),
+    "clientwise-2": lambda work: ClientwiseEngine(work, workers=2),
 }
 PAIRS = [(engine, model) for engine in ENGINES for model in MODELS if (engine, model) != ("dense", "conv")]
 
@@ -106,7 +113,7 @@ class Bench:
         return module, nn.utils.parameters_to_vector(module.parameters()).detach()
 
     def engine(self, name: str, module: nn.Module, data: Data, training: LocalTraining) -> Engine:
-        engine = ENGINES[name](module, data.features, data.labels, data.shards, training, RANDOMNESS)
+        engine = ENGINES[name](data.work(module, training))
         self.opened.append(engine)
         return engine
 
@@ -129,7 +136,14 @@ def bench() -> Iterator[Bench]:
 
 
 def by_hand(
-    module: nn.Module, start: torch.Tensor, data: Data, training: LocalTraining, client: int, round: int, lr: float
+    module: nn.Module,
+    start: torch.Tensor,
+    data: Data,
+    training: LocalTraining,
+    client: int,
+    round: int,
+    lr: float,
+    radius: float = math.inf,
 ) -> np.ndarray:
     """One client's update, written out."""
     module = copy.deepcopy(module)
@@ -142,11 +156,23 @@ def by_hand(
         loss = cross_entropy(module(data.features[rows]), data.labels[rows])
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         with torch.no_grad():
-            for p, v, g in zip(trained, velocity, gradients, strict=True):
-                if g is not None:
-                    v.mul_(training.momentum).add_(g)
+            moved = nn.utils.parameters_to_vector(module.parameters()) - start
+            pull = training.shape.blur if moved.norm() > radius else 0.0
+            pulls = dict(zip(module.parameters(), moved.split([p.numel() for p in module.parameters()]), strict=True))
+            last = {p: g for p, g in zip(trained, gradients, strict=True) if g is not None}
+            for p, v in zip(trained, velocity, strict=True):
+                if p in last:
+                    v.mul_(training.momentum).add_(last[p] + pull * pulls[p].view_as(p))
                     p.sub_(lr * v)
-    return (nn.utils.parameters_to_vector(module.parameters()).detach() - start).double().numpy()
+    update = (nn.utils.parameters_to_vector(module.parameters()).detach() - start).double().numpy()
+    if training.shape.lus > 0 and len(shard):
+        gradient = np.concatenate([last[p].numpy().ravel() if p in last else np.zeros(p.numel()) for p in module.parameters()])
+        first = 0
+        for size in layer_sizes(module):
+            order = sorted(range(size), key=lambda n: (-abs(update[first + n] * gradient[first + n]), n))
+            update[[first + n for n in order[kept(size, training.shape.lus) :]]] = 0
+            first += size
+    return update
 
 
 def close(actual: np.ndarray, expected: np.ndarray) -> bool:
@@ -306,16 +332,17 @@ def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
     assert all(close(other.total, first.total) for other in others)
 
 
+@pytest.mark.parametrize("training", [MOMENTUM, SHAPED])
 @pytest.mark.parametrize("model", ["mlp", "conv"])
-def test_workers_change_no_bit(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_change_no_bit(model: str, training: LocalTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedspend.engines.clientwise._BLOCK_CLIENTS", 2)  # more blocks than workers
     bench = Bench()
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
     results = []
     for count in (0, 1, 2, 3):
-        engine = ClientwiseEngine(module, data.features, data.labels, data.shards, MOMENTUM, RANDOMNESS, count)
-        results.append([engine.run(start, COHORT, t, 0.1, free()) for t in (1, 2)])
+        engine = ClientwiseEngine(data.work(module, training), count)
+        results.append([engine.run(start, COHORT, t, 0.1, ClipAndSum(np.full(len(SIZES), 0.2))) for t in (1, 2)])
         engine.close()
     for other in results[1:]:
         assert all(same(a, b) for a, b in zip(results[0], other, strict=True))
@@ -341,11 +368,65 @@ def test_threads_and_blocks_of_the_dense_engine(bench: Bench, monkeypatch: pytes
         assert close(engine.run(start, COHORT, 1, 0.1, free()).total, results[0].total)
 
 
+@every_engine
+@pytest.mark.parametrize("training", [SHAPED, SHAPED_MOMENTUM, LocalTraining(8, steps=6, shape=Shape(blur=0.8))])
+def test_shaped_updates_are_those_by_hand(bench: Bench, engine: str, model: str, training: LocalTraining) -> None:
+    """Every client with a ball of its own, some of them never left."""
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    radius = np.where(np.arange(len(SIZES)) % 3 == 0, 10.0, 0.05 + 0.02 * np.arange(len(SIZES)))
+    running = bench.engine(engine, module, data, training)
+    for client in COHORT:
+        expected = by_hand(module, start, data, training, int(client), 1, 0.4, radius[client])
+        norm = np.linalg.norm(expected)
+        reduced = running.run(start, np.array([client]), 1, 0.4, ClipAndSum(radius))
+        assert reduced.norms[0] == pytest.approx(norm, rel=1e-4)
+        assert close(reduced.total, expected * min(1.0, radius[client] / max(norm, 1e-12)))
+
+
+@every_engine
+def test_shaping_that_cannot_act_changes_no_bit(bench: Bench, engine: str, model: str) -> None:
+    """A ball that nobody leaves, and a sparsity that keeps every value."""
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    plain = bench.engine(engine, module, data, STEPS).run(start, COHORT, 1, 0.4, free())
+    for shape in (Shape(), Shape(blur=0.5), Shape(lus=1e-12)):
+        training = LocalTraining(batch_size=8, steps=4, shape=shape)
+        assert same(plain, bench.engine(engine, module, data, training).run(start, COHORT, 1, 0.4, free()))
+
+
+@every_engine
+def test_lus_keeps_exactly_so_many_values_of_each_layer(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    for lus in (0.1, 0.5, 0.9):
+        training = LocalTraining(batch_size=8, steps=6, shape=Shape(lus=lus))
+        running = bench.engine(engine, module, Data(MODELS[model][1]), training)
+        plain = by_hand(module, start, Data(MODELS[model][1]), LocalTraining(8, steps=6), 5, 1, 0.4)
+        update = running.run(start, np.array([5]), 1, 0.4, free()).total
+        first = 0
+        for size in layer_sizes(module):
+            here, before = update[first : first + size], plain[first : first + size]
+            first += size
+            # parameters that the loss does not see do not move; neither do dead units
+            assert np.count_nonzero(here) == min(kept(size, lus), np.count_nonzero(before))
+
+
+@every_engine
+def test_a_poisoned_client_is_flagged_although_shaped(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    data.features[data.shards[4]] = math.nan
+    data.features[data.shards[9][2]] = math.inf
+    reduced = bench.engine(engine, module, data, SHAPED).run(start, COHORT, 1, 0.1, ClipAndSum(np.full(len(SIZES), 0.1)))
+    assert COHORT[reduced.discarded].tolist() == [4, 9]
+    assert np.isfinite(reduced.total).all()
+
+
 class Die:
     """A `reduce` that ends its process, or does something else to it."""
 
     def __init__(self, how: str) -> None:
-        self.how, self.parent = how, os.getpid()
+        self.how, self.parent, self.clip_norms = how, os.getpid(), free().clip_norms
 
     def __call__(self, updates: torch.Tensor, clients: np.ndarray) -> Reduced:
         if self.how == "raise":
@@ -391,14 +472,15 @@ def test_an_interrupt_leaves_no_worker(bench: Bench) -> None:
 ORPHANS = """
 import time, numpy as np, torch
 from torch import nn
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import LocalTraining, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
 import multiprocessing
 module = nn.Linear(4, 2)
-engine = ClientwiseEngine(module, torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), [np.arange(9)] * 4,
-                          LocalTraining(batch_size=4, steps=1), Randomness(0), 2)
+work = Workload(module, torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), [np.arange(9)] * 4,
+                LocalTraining(batch_size=4, steps=1), Randomness(0))
+engine = ClientwiseEngine(work, 2)
 engine.run(torch.zeros(10), np.arange(4), 1, 0.1, ClipAndSum(np.ones(4)))
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 time.sleep(60)
@@ -429,7 +511,7 @@ import sys
 import numpy as np, torch
 torch.set_num_threads(1)
 from torch import nn
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import LocalTraining, Workload
 from fedspend.engines.local import make_engine
 from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
@@ -438,8 +520,9 @@ middle = nn.ReLU() if sys.argv[1] == "relu" else nn.Tanh()
 module = nn.Sequential(nn.Flatten(), hidden, middle, nn.Linear(2088, 10))
 clients = 50
 start = nn.utils.parameters_to_vector(module.parameters()).detach()
-engine = make_engine("local", module, torch.randn(100, 1, 28, 28), torch.zeros(100, dtype=torch.int64),
-                     np.array_split(np.arange(100), clients), LocalTraining(batch_size=4, steps=1), Randomness(0), workers=1)
+work = Workload(module, torch.randn(100, 1, 28, 28), torch.zeros(100, dtype=torch.int64),
+                np.array_split(np.arange(100), clients), LocalTraining(batch_size=4, steps=1), Randomness(0))
+engine = make_engine("local", work, workers=1)
 reduce = ClipAndSum(np.ones(clients))
 peaks = []
 for cohort in (20, clients):
@@ -460,17 +543,18 @@ def test_memory_does_not_grow_with_the_cohort(layer: str, engine: str) -> None:
 
 
 def test_make_engine_chooses() -> None:
-    data = Data()
-    terms = (data.features, data.labels, data.shards, STEPS, RANDOMNESS)
-    assert make_engine("local", logistic(), *terms).name == "dense"
-    assert make_engine("local", nn.Sequential(nn.Linear(12, 3), nn.Sigmoid()), *terms, workers=0).name == "clientwise"
-    assert make_engine("reference", logistic(), *terms).name == "reference"
+    def work(module: nn.Module) -> Workload:
+        return Data().work(module, STEPS)
+
+    assert make_engine("local", work(logistic())).name == "dense"
+    assert make_engine("local", work(nn.Sequential(nn.Linear(12, 3), nn.Sigmoid())), workers=0).name == "clientwise"
+    assert make_engine("reference", work(logistic())).name == "reference"
     with pytest.raises(InvalidInput, match="'remote'"):
-        make_engine("remote", logistic(), *terms)
+        make_engine("remote", work(logistic()))
     with pytest.raises(InvalidInput, match="workers"):
-        make_engine("local", logistic(), *terms, workers=-1)
+        make_engine("local", work(logistic()), workers=-1)
     with pytest.raises(InvalidInput, match="BatchNorm1d"):
-        make_engine("local", nn.Sequential(nn.Linear(12, 3), nn.BatchNorm1d(3)), *terms)
+        make_engine("local", work(nn.Sequential(nn.Linear(12, 3), nn.BatchNorm1d(3))))
 
 
 def test_what_the_dense_engine_supports() -> None:
@@ -489,7 +573,7 @@ def test_what_the_dense_engine_supports() -> None:
     ]
     assert not any(dense.supports(nn.Sequential(*chain)) for chain in chains)
     with pytest.raises(InvalidInput, match="local"):
-        DenseEngine(Branches(), torch.zeros(1, 2, 4, 4), torch.zeros(1, dtype=torch.int64), [np.arange(1)], STEPS, RANDOMNESS)
+        DenseEngine(Data((2, 4, 4)).work(Branches(), STEPS))
 
 
 @pytest.mark.parametrize("model", MODELS)

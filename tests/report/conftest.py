@@ -88,6 +88,7 @@ def make_run(
         }
         if randomness == "seeded":
             record |= {"cohort": 71, "clipped_share": 0.9 - 0.4 * gone, "mean_norm": 1.9 - 0.8 * gone, "discarded": 0}
+            record["norm_quantiles"] = [share * record["mean_norm"] for share in (0.6, 0.9, 1.5)]
         lines.append(json.dumps(change(record)) + "\n")
     (folder / "metrics.jsonl").write_text("".join(lines))
     return folder

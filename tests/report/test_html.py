@@ -79,7 +79,7 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
         "Clip norm": "planned",
         "Noise of the averaged update": "planned",
         "Clipped updates": "simulation",
-        "Mean update norm": "simulation",
+        "Update norms": "simulation",
     }
     for words in (
         "85.8%",
@@ -98,13 +98,33 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
 
 def test_a_real_run_shows_no_statistics_of_updates(make, report, tmp_path):
     def leak(record):
-        return record | {"clipped_share": 0.123456, "mean_norm": 7.654321, "cohort": 71}
+        return record | {
+            "clipped_share": 0.123456,
+            "mean_norm": 7.654321,
+            "norm_quantiles": [6.1, 7.2, 8917.5],
+            "cohort": 71,
+            "overflowed": 3,
+        }
 
     page = report(make(tmp_path / "real", randomness="os", change=leak))
     assert page.text.count("Real run") == 1
     assert "Simulation" not in page.text
     assert "simulation" not in {mark for _, mark in page.figures()}
-    assert not re.search(r"12\.3%|7\.65", page.text)
+    assert not re.search(r"12\.3%|7\.65|8917|8,917|8918|modulus", page.text)
+
+
+def test_norms_are_shaded_and_overflow_is_reported(make, report, tmp_path):
+    """A record without quantiles (an older run, a damaged line) has no shade, and is shown all the same."""
+    page = report(make(tmp_path / "shaded", change=lambda r: r | {"overflowed": 0}))
+    assert "all but the shortest and longest tenth. No coordinate left the modulus." in page.text
+    page = report(make(tmp_path / "over", change=lambda r: r | {"overflowed": int(r["round"] in (3, 4))}))
+    assert "2 coordinates left the modulus" in page.text
+    for bad in (None, [], "wide", [None, 1.0, 2.0], [math.inf, 1.0]):
+        page = report(
+            make(tmp_path / f"bad-{bad}", change=lambda r, bad=bad: r | {"norm_quantiles": bad} if r["round"] == 2 else r)
+        )
+        assert "shortest" not in page.text
+        assert dict(page.figures())["Update norms"] == "simulation"
 
 
 def test_statistics_need_every_stamp_to_say_simulation(make, report, tmp_path):
@@ -204,7 +224,7 @@ def test_a_run_in_progress(make, report, tmp_path):
 
 def test_fedavg_has_no_plan_and_says_so(make, report, tmp_path):
     page = report(make(tmp_path / "fedavg", method="fedavg"))
-    assert page.figures() == [("Accuracy", "simulation"), ("Loss", "simulation"), ("Mean update norm", "simulation")]
+    assert page.figures() == [("Accuracy", "simulation"), ("Loss", "simulation"), ("Update norms", "simulation")]
     assert "this method promises nothing" in page.text
     real = report(make(tmp_path / "real", method="fedavg", randomness="os"))
     assert "Not private" in real.text[:300]

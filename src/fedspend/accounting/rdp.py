@@ -30,6 +30,10 @@ ORDERS: tuple[float, ...] = _public_orders()
 """The order set that plans are read at. Public and data-independent; every plan carries a copy."""
 
 
+WHOLE_ORDERS: tuple[float, ...] = tuple(sorted({float(a) for a in range(2, 21)} | {a for a in ORDERS if a == int(a)}))
+"""The order set of plans for discrete noise: at whole orders the sampled discrete Gaussian has the divergence of the Gaussian."""
+
+
 def check_orders(orders: Any) -> FloatArray:
     """`orders` as an increasing float array, every one finite and above 1."""
     try:

@@ -27,7 +27,7 @@ def show_verdict(plan: Plan, result: Verification) -> None:
     out.print(Text(f"plan {short_hash(plan)}, {size(plan)}, {plan.policy}, delta {plan.delta:g}", style="dim"))
     out.print()
     show_checks(out, result)
-    show_margin(out, result)
+    show_margin(out, plan, result)
     for failure in result.failures:
         out.print(Text.assemble(("failed: ", "red"), failure))
     if result.failure_count > len(result.failures):
@@ -56,8 +56,11 @@ def worst(check: Check) -> str:
     return "0" if check.worst == 0 else f"{check.worst:.4g}"
 
 
-def show_margin(out: Console, result: Verification) -> None:
+def show_margin(out: Console, plan: Plan, result: Verification) -> None:
     """The slack between the pessimistic PLD epsilon and the budget, where it is smallest."""
+    if plan.discrete:
+        out.print(Text("no PLD reading: the plan is for discrete noise, whose Rényi bound at whole orders carries the guarantee"))
+        return
     if math.isfinite(result.worst_margin):
         how = f"over {result.pld_schedules:,} of {result.schedules:,} distinct schedules" if result.sampled else "over all clients"
         out.print(

@@ -45,9 +45,8 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
         warnings.simplefilter("ignore", FedspendWarning)  # about the plan, which the search has made and warned of already
         setup = from_config(config)
     dataset = setup.federation.dataset
-    features, labels = torch.from_numpy(dataset.features), torch.from_numpy(dataset.labels)
     test_features, test_labels = torch.from_numpy(dataset.test_features), torch.from_numpy(dataset.test_labels)
-    engine = make_engine(setup.engine, setup.module, features, labels, setup.federation.shards, setup.local, setup.randomness, 1)
+    engine = make_engine(setup.engine, setup.workload(), 1)
     evaluating = 0.0
     losses: list[float | None] = []
     accuracies: list[float] = []

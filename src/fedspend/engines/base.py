@@ -7,20 +7,23 @@ workers and are added in a fixed order in float64, so one engine with one seed g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.engines.shaping import UNSHAPED, Shape
 from fedspend.errors import InvalidInput
+from fedspend.randomness import Randomness
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a sampled client does: plain SGD with momentum on the mean cross-entropy of each batch.
+    """What a sampled client does: plain SGD with momentum on the mean cross-entropy of each batch, and how its update is shaped.
 
     Exactly one of `steps` and `epochs` is set. A client with fewer examples than a batch uses all of them in every step;
     a client with none returns a zero update.
@@ -30,10 +33,23 @@ class LocalTraining:
     steps: int | None = None
     epochs: int | None = None
     momentum: float = 0.0
+    shape: Shape = UNSHAPED
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise InvalidInput("give either local_steps or local_epochs, not both and not neither")
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What an engine works on: `shards[n]` are the rows of `features` and `labels` that belong to client n."""
+
+    module: nn.Module
+    features: torch.Tensor
+    labels: torch.Tensor
+    shards: Sequence[IntArray]
+    training: LocalTraining
+    randomness: Randomness
 
 
 @dataclass(frozen=True)
@@ -59,8 +75,15 @@ class Reduced:
         return cls(np.zeros(parameters), np.zeros(0), none, none)
 
 
-# (updates (k, parameters) float32, client numbers (k,)) -> Reduced. Picklable, since workers call it.
-Reduce = Callable[[torch.Tensor, IntArray], Reduced]
+class Reduce(Protocol):
+    """(updates (k, parameters) float32, client numbers (k,)) -> Reduced. Picklable, since workers call it."""
+
+    @property
+    def clip_norms(self) -> FloatArray:
+        """The bound of every client of the federation, infinite for none; the radius of BLUR's ball."""
+        ...
+
+    def __call__(self, updates: torch.Tensor, clients: IntArray) -> Reduced: ...
 
 
 class Engine(Protocol):

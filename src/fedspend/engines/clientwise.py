@@ -6,20 +6,19 @@ depends on the model alone, each on one thread; a block is reduced where it was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedspend.arrays import IntArray
-from fedspend.engines.base import LocalTraining, Reduce, Reduced
+from fedspend.engines.base import Reduce, Reduced, Workload
 from fedspend.engines.batches import step_batches
-from fedspend.engines.flat import FlatModule, as_batch, parameter_count
+from fedspend.engines.flat import FlatModule, as_batch, layer_sizes, parameter_count
+from fedspend.engines.shaping import sparsify
 from fedspend.engines.workers import Workers
 from fedspend.models.checking import check_module
-from fedspend.randomness import Randomness
 
 # Raw updates that wait for one call of `reduce`: this many numbers, and at most so many clients. Part of the result's last bits.
 _BLOCK_NUMBERS = 2**22
@@ -29,41 +28,37 @@ _BLOCK_CLIENTS = 8
 class ClientTrainer:
     """Trains a block of clients in this process."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        features: torch.Tensor,
-        labels: torch.Tensor,
-        shards: Sequence[IntArray],
-        training: LocalTraining,
-        randomness: Randomness,
-    ) -> None:
-        self._module = module
+    def __init__(self, work: Workload) -> None:
+        self._work = work
         self._flat: FlatModule | None = None  # made where it is used, so that workers get the plain module
         self._updates = torch.empty(0, 0)
-        self._features, self._labels, self._shards = features, labels, shards
-        self._training, self._randomness = training, randomness
 
     def __call__(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         """The reduced updates of these clients. Seeds torch's global generator: call it inside `single_threaded`."""
-        self._flat = self._flat or FlatModule(self._module, self._training.momentum)
+        self._flat = self._flat or FlatModule(self._work.module, self._work.training.momentum, self._work.training.shape.blur)
         if len(self._updates) < len(clients):
             self._updates = torch.empty(len(clients), self._flat.size)
         updates = self._updates[: len(clients)]
         for client, update in zip(clients, updates, strict=True):
-            self._train(self._flat, parameters, int(client), round, lr, update)
+            self._train(self._flat, parameters, int(client), round, lr, float(reduce.clip_norms[client]), update)
         return reduce(updates, clients)
 
-    def _train(self, flat: FlatModule, parameters: torch.Tensor, client: int, round: int, lr: float, update: torch.Tensor) -> None:
-        shard = self._shards[client]
-        generator = self._randomness.generator("batches", round, client)
-        batches = step_batches(generator, len(shard), self._training)
+    def _train(
+        self, flat: FlatModule, parameters: torch.Tensor, client: int, round: int, lr: float, radius: float, update: torch.Tensor
+    ) -> None:
+        work, shard = self._work, self._work.shards[client]
+        generator = work.randomness.generator("batches", round, client)
+        batches = step_batches(generator, len(shard), work.training)
         torch.manual_seed(int(generator.integers(2**63)))  # for dropout and the like
         flat.load(parameters)
         for positions in batches:
             rows = torch.from_numpy(shard[positions])
-            flat.step(as_batch(self._features.index_select(0, rows)), self._labels.index_select(0, rows), lr)
+            flat.step(as_batch(work.features.index_select(0, rows)), work.labels.index_select(0, rows), lr, radius)
         flat.difference(parameters, out=update)
+        if work.training.shape.lus > 0 and batches:
+            gradient = torch.empty(flat.size)
+            flat.gradient(out=gradient)
+            sparsify(update[None], gradient[None], layer_sizes(work.module), work.training.shape.lus)
 
 
 @contextmanager
@@ -79,24 +74,15 @@ def single_threaded() -> Iterator[None]:
 
 
 class ClientwiseEngine:
-    """`shards[n]` are the rows of `features` and `labels` that belong to client n. One worker or none: runs in this process."""
+    """One worker or none: runs in this process."""
 
     name = "clientwise"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        features: torch.Tensor,
-        labels: torch.Tensor,
-        shards: Sequence[IntArray],
-        training: LocalTraining,
-        randomness: Randomness,
-        workers: int = 1,
-    ) -> None:
-        check_module(module)
-        self._size = parameter_count(module)
+    def __init__(self, work: Workload, workers: int = 1) -> None:
+        check_module(work.module)
+        self._size = parameter_count(work.module)
         self._block = max(1, min(_BLOCK_CLIENTS, _BLOCK_NUMBERS // self._size))
-        self._trainer = ClientTrainer(module, features, labels, shards, training, randomness)
+        self._trainer = ClientTrainer(work)
         self._workers = Workers(self._trainer, self._size, workers) if workers > 1 else None
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:

@@ -2,12 +2,12 @@
 
 Guarantee: the same batches and, up to float rounding, the same updates as `reference`. A client never touches another one's
 numbers: padding repeats rows of its own batch with weight zero, so a NaN stays where it arose. Memory is bounded by `_BLOCK_BYTES`
-(or one client, if that is larger) and not by the size of the cohort.
+(or one client, if that is larger), with shaping by three times that, and not by the size of the cohort.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from fedspend.arrays import FloatArray, IntArray
-from fedspend.engines.base import LocalTraining, Reduce, Reduced
+from fedspend.engines.base import LocalTraining, Reduce, Reduced, Workload
 from fedspend.engines.batches import padded_batches, step_count
-from fedspend.engines.flat import parameter_count
+from fedspend.engines.flat import layer_sizes, parameter_count
+from fedspend.engines.shaping import sparsify
 from fedspend.errors import InvalidInput
 from fedspend.models.checking import check_module
-from fedspend.randomness import Randomness
 
 # Weights and activations of the clients that are trained together: enough to hide the cost of a call, few enough for the cache.
 _BLOCK_BYTES = 8 * 2**20
@@ -72,34 +72,27 @@ def _layers(module: nn.Module) -> list[Layer]:
 
 
 class DenseEngine:
-    """`shards[n]` are the rows of `features` and `labels` that belong to client n."""
-
     name = "dense"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        features: torch.Tensor,
-        labels: torch.Tensor,
-        shards: Sequence[IntArray],
-        training: LocalTraining,
-        randomness: Randomness,
-    ) -> None:
-        check_module(module)
-        self._layers = _layers(module)
+    def __init__(self, work: Workload) -> None:
+        check_module(work.module)
+        self._layers = _layers(work.module)
         if not self._layers:
             raise InvalidInput("the dense engine takes a Sequential of Flatten, Linear and ReLU only; use engine 'local'")
-        self._size = parameter_count(module)
-        self._features = features.reshape(len(features), -1)
-        self._labels, self._shards = labels, shards
-        self._training, self._randomness = training, randomness
+        self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)
+        self._work = work
+        self._features = work.features.reshape(len(work.features), -1)
+        # Kept from block to block: fresh memory would cost shaping more than its arithmetic.
+        self._space, self._gradients = torch.empty(0), torch.empty(0, self._size)
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         total: FloatArray = np.zeros(self._size)
         norms = np.zeros(len(cohort))
         clipped, discarded = np.zeros(len(cohort), dtype=bool), np.zeros(len(cohort), dtype=bool)
         for members in self._blocks(cohort):
-            reduced = reduce(self._updates(parameters, cohort[members], round, lr), cohort[members])
+            reduced = reduce(
+                self._updates(parameters, cohort[members], round, lr, reduce.clip_norms[cohort[members]]), cohort[members]
+            )
             total += reduced.total
             norms[members], clipped[members], discarded[members] = reduced.norms, reduced.clipped, reduced.discarded
         return Reduced(total, norms, clipped, discarded)
@@ -109,9 +102,9 @@ class DenseEngine:
 
     def _blocks(self, cohort: IntArray) -> Iterator[IntArray]:
         """Positions in the cohort of clients that are trained together: like sizes next to each other, so that little is padded."""
-        examples = np.array([len(self._shards[client]) for client in cohort], dtype=np.int64)
-        steps = np.array([step_count(int(n), self._training) for n in examples], dtype=np.int64)
-        widths = np.minimum(examples, self._training.batch_size)
+        examples = np.array([len(self._work.shards[client]) for client in cohort], dtype=np.int64)
+        steps = np.array([step_count(int(n), self._work.training) for n in examples], dtype=np.int64)
+        widths = np.minimum(examples, self._work.training.batch_size)
         order = np.lexsort((np.arange(len(cohort)), -widths, -steps))
         activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
         start = 0
@@ -121,27 +114,37 @@ class DenseEngine:
             yield order[start:stop]
             start = stop
 
-    def _updates(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float) -> torch.Tensor:
-        """The raw updates of these clients (most steps first), one row each."""
+    def _updates(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float, radius: FloatArray) -> torch.Tensor:
+        """The updates of these clients (most steps first), one row each, before clipping."""
         rows, counts = self._tables(clients, round)
         width = rows.shape[2]
         share = torch.from_numpy((np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]).float()
         chosen = torch.from_numpy(rows)
-        labels = self._labels.index_select(0, chosen.view(-1)).view(chosen.shape)
-        block = _Block(self._layers, parameters, len(clients), lr, self._training.momentum)
+        labels = self._work.labels.index_select(0, chosen.view(-1)).view(chosen.shape)
+        shape = self._work.training.shape
+        if shape.blur > 0 and len(self._space) < len(clients) * self._size:
+            self._space = torch.empty(len(clients) * self._size)
+        if shape.lus > 0 and len(self._gradients) < len(clients):
+            self._gradients = torch.zeros(len(clients), self._size)  # finite, also in rows of clients that take no step
+        gradients = self._gradients[: len(clients)]
+        block = _Block(self._layers, parameters, lr, self._work.training, torch.from_numpy(radius), self._space, gradients)
         space = torch.empty(len(clients) * width, self._features.shape[1])
         active, widest = np.count_nonzero(counts, axis=1).tolist(), counts.max(axis=1, initial=0).tolist()
         for step, (many, wide) in enumerate(zip(active, widest, strict=True)):
             place = (step, slice(many), slice(wide))
             batch = torch.index_select(self._features, 0, chosen[place].reshape(-1), out=space[: many * wide])
-            block.step(batch.view(many, wide, -1), labels[place][:, :, None], share[place][:, :, None])
-        return block.updates(parameters)
+            ending = slice(active[step + 1] if step + 1 < len(active) else 0, many)  # clients whose last step this is
+            block.step(batch.view(many, wide, -1), labels[place][:, :, None], share[place][:, :, None], ending)
+        updates = block.updates()
+        if shape.lus > 0:
+            sparsify(updates, gradients, self._sizes, shape.lus)
+        return updates
 
     def _tables(self, clients: IntArray, round: int) -> tuple[IntArray, IntArray]:
         """Rows of `features` for (step, client, column), and how many columns count for (step, client): 0 after the last step."""
-        shards = [self._shards[client] for client in clients]
-        generators = [self._randomness.generator("batches", round, int(client)) for client in clients]
-        drawn = [padded_batches(g, len(shard), self._training) for g, shard in zip(generators, shards, strict=True)]
+        shards = [self._work.shards[client] for client in clients]
+        generators = [self._work.randomness.generator("batches", round, int(client)) for client in clients]
+        drawn = [padded_batches(g, len(shard), self._work.training) for g, shard in zip(generators, shards, strict=True)]
         steps = max(len(table) for table, _ in drawn)
         width = max(table.shape[1] for table, _ in drawn)
         rows = np.zeros((steps, len(clients), width), dtype=np.int64)
@@ -162,32 +165,46 @@ class _Block:
     Values between layers are (clients, outputs, examples): with few outputs the products are twice as fast that way round.
     """
 
-    def __init__(self, layers: list[Layer], parameters: torch.Tensor, clients: int, lr: float, momentum: float) -> None:
-        self._layers, self._clients = layers, clients
-        self._lr, self._momentum = lr, momentum
-        self._weights = [parameters[layer.weight].view(layer.outputs, -1).repeat(clients, 1, 1) for layer in layers]
+    def __init__(
+        self,
+        layers: list[Layer],
+        parameters: torch.Tensor,
+        lr: float,
+        training: LocalTraining,
+        radius: torch.Tensor,
+        space: torch.Tensor,
+        gradients: torch.Tensor,
+    ) -> None:
+        """`gradients` takes the loss gradient of each client's last step, if it has rows: LUS asks for it. `space` is for BLUR."""
+        self._layers, self._clients = layers, len(radius)
+        self._start, self._lr, self._momentum = parameters, lr, training.momentum
+        self._blur, self._radius = training.shape.blur, radius
+        self._space, self._gradients = space, gradients
+        self._moved = False
+        self._weights = [parameters[layer.weight].view(layer.outputs, -1).repeat(self._clients, 1, 1) for layer in layers]
         self._biases = [
-            None if layer.bias is None else parameters[layer.bias].view(-1, 1).repeat(clients, 1, 1) for layer in layers
+            None if layer.bias is None else parameters[layer.bias].view(-1, 1).repeat(self._clients, 1, 1) for layer in layers
         ]
-        if momentum:
+        if self._momentum:
             self._weight_velocities = [torch.zeros_like(weight) for weight in self._weights]
             self._bias_velocities = [None if bias is None else torch.zeros_like(bias) for bias in self._biases]
 
-    def updates(self, parameters: torch.Tensor) -> torch.Tensor:
-        """How far each client has moved from these parameters."""
-        moved = torch.empty(self._clients, parameters.numel())
+    def updates(self) -> torch.Tensor:
+        """How far each client has moved from the start."""
+        moved = torch.empty(self._clients, self._start.numel())
         for layer, weight, bias in zip(self._layers, self._weights, self._biases, strict=True):
-            torch.sub(weight.view(self._clients, -1), parameters[layer.weight], out=moved[:, layer.weight])
+            torch.sub(weight.view(self._clients, -1), self._start[layer.weight], out=moved[:, layer.weight])
             if bias is not None and layer.bias is not None:
-                torch.sub(bias.view(self._clients, -1), parameters[layer.bias], out=moved[:, layer.bias])
+                torch.sub(bias.view(self._clients, -1), self._start[layer.bias], out=moved[:, layer.bias])
         return moved
 
-    def step(self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor) -> None:
-        """One step of the first `len(batch)` clients on (clients, examples, features).
+    def step(self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, ending: slice) -> None:
+        """One step of the first `len(batch)` clients on (clients, examples, features); for those in `ending` it is the last.
 
         `labels` and `share` are (clients, examples, 1); a share is what an example weighs in its client's mean loss.
         """
         clients = len(batch)
+        pull = self._pull(clients)
         value = batch.transpose(1, 2)
         inputs = []
         for layer, weight, bias in zip(self._layers, self._weights, self._biases, strict=True):
@@ -201,23 +218,51 @@ class _Block:
         gradient = errors.transpose(1, 2)
         for number in reversed(range(len(self._layers))):
             below = torch.bmm(self._weights[number][:clients].transpose(1, 2), gradient) if number else None
-            self._descend(number, gradient, inputs[number].transpose(1, 2))
+            self._descend(number, gradient, inputs[number].transpose(1, 2), pull, ending)
             if below is not None:
                 relu = self._layers[number - 1].relu
                 gradient = torch.ops.aten.threshold_backward(below, inputs[number], 0) if relu else below
 
-    def _descend(self, number: int, gradient: torch.Tensor, inputs: torch.Tensor) -> None:
-        clients = len(gradient)
+    def _pull(self, clients: int) -> torch.Tensor | None:
+        """BLUR's weight of `w - w_t` in the gradient: `blur` for a client outside its ball, else 0; None if all are inside."""
+        if not self._blur or not self._moved:
+            self._moved = True
+            return None
+        norms = []
+        for layer, weight, bias in zip(self._layers, self._weights, self._biases, strict=True):
+            norms.append(torch.linalg.vector_norm(self._from_start(weight[:clients], layer.weight), dim=1))
+            if bias is not None and layer.bias is not None:
+                norms.append(torch.linalg.vector_norm(self._from_start(bias[:clients], layer.bias), dim=1))
+        outside = torch.linalg.vector_norm(torch.stack(norms), dim=0) > self._radius[:clients]
+        return torch.where(outside, self._blur, 0.0).float()[:, None, None] if bool(outside.any()) else None
+
+    def _from_start(self, values: torch.Tensor, place: slice) -> torch.Tensor:
+        """`w - w_t` of some parameters, one row per client; valid until the next call."""
+        out = self._space[: values.numel()].view(len(values), -1)
+        return torch.sub(values.flatten(1), self._start[place], out=out)
+
+    def _descend(self, number: int, gradient: torch.Tensor, inputs: torch.Tensor, pull: torch.Tensor | None, ending: slice) -> None:
+        clients, layer = len(gradient), self._layers[number]
         weight, bias = self._weights[number][:clients], self._biases[number]
+        if len(self._gradients) and ending.start < ending.stop:
+            self._gradients[ending, layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
         if self._momentum:
             velocity = self._weight_velocities[number][:clients]
             velocity.baddbmm_(gradient, inputs, beta=self._momentum)
+            if pull is not None:
+                velocity.addcmul_(self._from_start(weight, layer.weight).view_as(weight), pull)
             weight.add_(velocity, alpha=-self._lr)
         else:
+            if pull is not None:
+                weight.lerp_(self._start[layer.weight].view(layer.outputs, -1), self._lr * pull)
             weight.baddbmm_(gradient, inputs, alpha=-self._lr)
-        if bias is None:
+        if bias is None or layer.bias is None:
             return
         change = gradient.sum(dim=2, keepdim=True)
+        if len(self._gradients):
+            self._gradients[ending, layer.bias] = change[ending, :, 0]
+        if pull is not None:
+            change.addcmul_(self._from_start(bias[:clients], layer.bias)[:, :, None], pull)
         if self._momentum:
             velocities = self._bias_velocities[number]
             assert velocities is not None

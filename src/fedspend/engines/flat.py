@@ -7,6 +7,7 @@ weights are kept channels-last inside, the faster layout for convolutions on a C
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import nn
@@ -17,6 +18,15 @@ from fedspend.models.checking import check_module
 
 def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def layer_sizes(module: nn.Module) -> tuple[int, ...]:
+    """Sizes of the layers in the flat vector: weight and bias of one layer together. What per-layer clipping and LUS go by."""
+    sizes: dict[str, int] = {}
+    for name, parameter in module.named_parameters():
+        layer = name.rpartition(".")[0]
+        sizes[layer] = sizes.get(layer, 0) + parameter.numel()
+    return tuple(sizes.values())
 
 
 def as_batch(rows: torch.Tensor) -> torch.Tensor:
@@ -32,16 +42,19 @@ def as_batch(rows: torch.Tensor) -> torch.Tensor:
 class FlatModule:
     """A private copy of a module whose parameters can be set, stepped and compared as vectors."""
 
-    def __init__(self, module: nn.Module, momentum: float = 0.0) -> None:
+    def __init__(self, module: nn.Module, momentum: float = 0.0, blur: float = 0.0) -> None:
         check_module(module)
         self.module = copy.deepcopy(module).train()
         self.size = parameter_count(module)
         self._momentum = momentum
+        self._blur = blur
         self._values = torch.empty(self.size)
+        self._start, self._moved = torch.empty(2, self.size if blur else 0)
         self._velocity = torch.zeros(self.size if momentum else 0)
         self._trained: list[nn.Parameter] = []
         self._velocities: list[torch.Tensor] = []
         self._images: list[tuple[slice, torch.Tensor]] = []  # channels-last weights: their place in the vector, their value
+        self._places: list[slice] = []  # of the trained parameters
         start = 0
         for parameter in self.module.parameters():
             place = slice(start, start + parameter.numel())
@@ -54,6 +67,7 @@ class FlatModule:
                 self._images.append((place, value))
             if parameter.requires_grad:
                 self._trained.append(parameter)
+                self._places.append(place)
                 if momentum:
                     self._velocities.append(self._velocity.as_strided(parameter.shape, strides, start))
             start = place.stop
@@ -64,6 +78,8 @@ class FlatModule:
         for place, value in self._images:
             value.copy_(vector[place].view(value.shape))
         self._velocity.zero_()
+        if self._blur:
+            self._start.copy_(self._values)
 
     @torch.no_grad()
     def difference(self, vector: torch.Tensor, out: torch.Tensor) -> None:
@@ -73,8 +89,15 @@ class FlatModule:
             out[place].view(value.shape).copy_(value)
             out[place].sub_(vector[place])
 
-    def step(self, rows: torch.Tensor, labels: torch.Tensor, lr: float) -> None:
-        """One step of SGD on the mean cross-entropy."""
+    def gradient(self, out: torch.Tensor) -> None:
+        """Write the loss gradient of the last step to `out`; zero where the loss does not depend on a parameter."""
+        out.zero_()
+        for place, parameter in zip(self._places, self._trained, strict=True):
+            if parameter.grad is not None:
+                out[place].view(parameter.shape).copy_(parameter.grad)
+
+    def step(self, rows: torch.Tensor, labels: torch.Tensor, lr: float, radius: float = math.inf) -> None:
+        """One step of SGD on the mean cross-entropy, with BLUR's pull to the start once that is further away than `radius`."""
         # fresh gradients are taken over without a copy, which costs less than adding them into a zeroed buffer
         for parameter in self._trained:
             parameter.grad = None
@@ -82,12 +105,20 @@ class FlatModule:
         used = [number for number, parameter in enumerate(self._trained) if parameter.grad is not None]
         gradients = [gradient for parameter in self._trained if (gradient := parameter.grad) is not None]
         with torch.no_grad():
+            pulled = self._blur > 0 and radius < math.inf and self._distance() > radius
             if self._momentum:
                 self._velocity.mul_(self._momentum)
                 torch._foreach_add_([self._velocities[number] for number in used], gradients)
+                if pulled:
+                    self._velocity.add_(self._moved, alpha=self._blur)
                 self._values.add_(self._velocity, alpha=-lr)
             else:
+                if pulled:
+                    self._values.add_(self._moved, alpha=-lr * self._blur)
                 torch._foreach_add_([self._trained[number] for number in used], gradients, alpha=-lr)
+
+    def _distance(self) -> float:
+        return float(torch.linalg.vector_norm(torch.sub(self._values, self._start, out=self._moved)))
 
 
 def _strides(parameter: nn.Parameter) -> tuple[int, ...]:

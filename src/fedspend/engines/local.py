@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
-import torch
-from torch import nn
-
-from fedspend.arrays import IntArray
 from fedspend.engines import dense
-from fedspend.engines.base import Engine, LocalTraining
+from fedspend.engines.base import Engine, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import InvalidInput
-from fedspend.randomness import Randomness
 
 
-def make_engine(
-    name: str,
-    module: nn.Module,
-    features: torch.Tensor,
-    labels: torch.Tensor,
-    shards: Sequence[IntArray],
-    training: LocalTraining,
-    randomness: Randomness,
-    workers: int | None = None,
-) -> Engine:
+def make_engine(name: str, work: Workload, workers: int | None = None) -> Engine:
     """`local`: dense models batched over clients, all others client by client over `workers` processes (default: one per core).
 
-    `reference`: plain and sequential. `shards[n]` are the rows of `features` and `labels` that belong to client n.
+    `reference`: plain and sequential.
     """
     if workers is not None and workers < 0:
         raise InvalidInput(f"workers must be at least 0, got {workers}")
     if name == "reference":
-        return ReferenceEngine(module, features, labels, shards, training, randomness)
+        return ReferenceEngine(work)
     if name == "local":
-        if dense.supports(module):
-            return dense.DenseEngine(module, features, labels, shards, training, randomness)
+        if dense.supports(work.module):
+            return dense.DenseEngine(work)
         count = cores() if workers is None else workers
-        return ClientwiseEngine(module, features, labels, shards, training, randomness, count)
+        return ClientwiseEngine(work, count)
     raise InvalidInput(f"engine must be 'local' or 'reference', got {name!r}")
 
 

@@ -72,7 +72,7 @@ def observers(run: RunData) -> Markup:
     budgets = [pair[0] for pair in pairs(found[0])]
     by_budget = 0 < len(budgets) <= MOST_BUDGETS
     heads = [f"budget {budget:.4g}" for budget in budgets] if by_budget else ["smallest", "median", "largest"]
-    central = run.settings.get("privacy.noise") == "central"
+    central = run.settings.get("privacy.noise") in ("central", "discrete")
     rows: list[Sequence[Content]] = []
     for n, one in enumerate(found):
         values = [pair[1] for pair in pairs(one)] if by_budget else [number(one.get(key)) for key in heads]

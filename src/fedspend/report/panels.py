@@ -98,23 +98,42 @@ def updates(run: RunData) -> list[Panel]:
     if not run.statistics:
         return []
     clipped = _recorded(run, "clipped_share", "Clipped updates", "share of the cohort", percent=True, zero=True)
-    norm = _recorded(run, "mean_norm", "Mean update norm", "Euclidean norm before clipping", zero=True)
-    clips = tuple(number(record.get("clip")) for record in run.metrics)
-    if any(clip is not None for clip in clips):
-        x = {record["round"]: clip for record, clip in zip(run.metrics, clips, strict=True)}
-        first = norm.series[0]
-        lines = (
-            Series("norm", first.values, 1),
-            Series("mean clip", tuple(x.get(t) for t in norm.x), 2, dashed=True),
-        )
-        norm = Chart(norm.title, norm.y_label, norm.x, lines, marked=norm.marked)
+    norm = _norms(run)
     discarded = sum(int(number(record.get("discarded")) or 0) for record in run.metrics)
     note = f"{counted(discarded, 'update')} were not finite and counted as zero." if discarded else ""
+    length = "Length of updates before clipping" + (
+        "; shaded: all but the shortest and longest tenth." if norm.series[0].low else "."
+    )
     panels = [
         Panel("Clipped updates", "simulation", clipped, f"Updates longer than their clip. {note}".strip()),
-        Panel("Mean update norm", "simulation", norm, "Length of updates before clipping."),
+        Panel("Update norms", "simulation", norm, f"{length} {_overflow(run)}".strip()),
     ]
     return [panel for panel in panels[run.plan is None :] if not panel.chart.empty]  # without a plan there is no clip
+
+
+def _norms(run: RunData) -> Chart:
+    """Lengths of updates by round (Figure 2 of Cheng et al., 2022): the mean, the middle eight tenths, and the clip beside them."""
+    norm = _recorded(run, "mean_norm", "Update norms", "Euclidean norm before clipping", zero=True)
+    by_round = {record["round"]: record for record in run.metrics}
+    spread = [by_round.get(t, {}).get("norm_quantiles") for t in norm.x]
+    ends = [(number(q[0]), number(q[-1])) if isinstance(q, list) and q else (None, None) for q in spread]
+    known = [(low, high) for low, high in ends if low is not None and high is not None]
+    shade = tuple(zip(*known, strict=True)) if len(known) == len(norm.x) else (None, None)
+    lines = [Series("mean norm", norm.series[0].values, 1, low=shade[0], high=shade[1])]
+    clips = tuple(number(by_round.get(t, {}).get("clip")) for t in norm.x)
+    if any(clip is not None for clip in clips):
+        lines.append(Series("mean clip", clips, 2, dashed=True))
+    return Chart(norm.title, norm.y_label, norm.x, tuple(lines), marked=norm.marked)
+
+
+def _overflow(run: RunData) -> str:
+    counts = [int(number(record["overflowed"]) or 0) for record in run.metrics if "overflowed" in record]
+    if not counts:
+        return ""
+    left = sum(counts)
+    return (
+        "No coordinate left the modulus." if left == 0 else f"{counted(left, 'coordinate')} left the modulus and came back wrong."
+    )
 
 
 # --- building blocks ------------------------------------------------------------------------------------------------------------

@@ -53,20 +53,20 @@ def _log_moment_excess(q: FloatArray, s: FloatArray, a: FloatArray, width: Float
     cell = np.repeat(np.arange(q.size), edges)
     first = np.cumsum(edges) - edges
     edge = (np.arange(cell.size) - first[cell]) * width[cell] - REACH
-    at_edge = _log_integrand(edge, q[cell], s[cell], a[cell])
+    at_edge = log_integrand(edge, q[cell], s[cell], a[cell])
     top = np.maximum.reduceat(at_edge, first)
     # The integrand's log curves down by at most 1 (Gaussian) away from u = 0, so a panel of width 2 is never much above its edges.
     keep = np.maximum(at_edge[:-1], at_edge[1:]) > top[cell[:-1]] - KEPT
     left = np.flatnonzero(keep & (cell[:-1] == cell[1:]))
     owner = cell[left]
     half = width[owner, None] / 2
-    height = _log_integrand(edge[left, None] + half * (1 + NODES), q[owner, None], s[owner, None], a[owner, None])
+    height = log_integrand(edge[left, None] + half * (1 + NODES), q[owner, None], s[owner, None], a[owner, None])
     area = half[:, 0] * (np.exp(height - top[owner, None]) @ WEIGHTS)
     result: FloatArray = top + np.log(np.bincount(owner, weights=area, minlength=q.size)) - 0.5 * math.log(2 * math.pi)
     return result
 
 
-def _log_integrand(x: FloatArray, q: FloatArray, s: FloatArray, a: FloatArray) -> FloatArray:
+def log_integrand(x: FloatArray, q: FloatArray, s: FloatArray, a: FloatArray) -> FloatArray:
     """log((1+u)^a - 1 - a u) - x^2/2, each of three regimes by the form that keeps its digits."""
     loss = x / s - 0.5 / s**2
     q, a = np.broadcast_to(q, x.shape), np.broadcast_to(a, x.shape)
