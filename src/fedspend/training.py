@@ -218,7 +218,7 @@ def run(
     engine = make_engine(setup.engine, setup.workload(), setup.workers)
     try:
         if folder is not None and not (resume and (folder / "run.json").exists()):
-            check_ledger(setup, ledger, folder)
+            check_ledger(setup, ledger)
         store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
         certify(setup, store)
         with store.charging(setup.plan, ledger, simulation=setup.randomness.simulation):
@@ -236,13 +236,12 @@ def run(
     return Result(store.metrics(), setup.module, setup.plan, folder)
 
 
-def check_ledger(setup: Setup, ledger: str | None, folder: Path) -> None:
-    """Refuse what the ledger would refuse, before anything is written."""
+def check_ledger(setup: Setup, ledger: str | None) -> None:
+    """Refuse what the ledger would refuse, before anything is written. A run with a ledger of its own begins with an empty one."""
     if setup.plan is None:
         return
-    location = ledger or str(folder / OWN)
-    if holds_ledger(location):
-        with Ledger.open(location) as book:
+    if ledger is not None and holds_ledger(ledger):
+        with Ledger.open(ledger) as book:
             check_kind(book.state, setup.randomness.simulation, book.location)
             plan_fits(book, setup.plan)
         return
