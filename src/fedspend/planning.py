@@ -290,7 +290,7 @@ def plan(
     check_client_ids(ids)
     if noise not in NOISES:
         raise InvalidInput(f"noise must be one of {', '.join(NOISES)}; got {noise!r}")
-    orders = WHOLE_ORDERS if noise == "discrete" else ORDERS
+    orders = WHOLE_ORDERS if noise == "discrete" or (past is not None and bool(past.discrete.any())) else ORDERS
     terms = policies.Terms(check_delta(delta), check_rate("rate", rate), whole_number("rounds", rounds, 1), orders)
     check_size(terms.rounds, 1)
     clip = finite_number("clip", clip)

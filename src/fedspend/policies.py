@@ -34,6 +34,7 @@ from fedspend.accounting.calibration import (
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.curves import curve
 from fedspend.accounting.mechanisms import Mechanisms
+from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, finite_number
 
@@ -179,7 +180,7 @@ def _sealed(
 
 def by_itself(spending: Spending, terms: Terms) -> Spending:
     """The same schedules with the epsilon that they spend alone, whatever was spent before them."""
-    alone = Mechanisms.of_schedules(spending.noise, spending.rate)
+    alone = Mechanisms.of_schedules(spending.noise, spending.rate, discrete=terms.orders == WHOLE_ORDERS)
     epsilon, order = alone.best(np.full(spending.epsilon.size, terms.delta))
     return Spending(spending.noise, spending.rate, epsilon, order)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedspend.accounting.calibration import seal, starting_cost
 from fedspend.accounting.mechanisms import Mechanisms
+from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.arrays import BoolArray, FloatArray, distinct_rows
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
@@ -61,13 +62,13 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     """
     if plan.accountant != "rdp":
         raise InvalidInput(f"planning anew goes by accountant 'rdp', and this plan is by {plan.accountant!r}; drop --replan")
-    old = plan.schedules
+    old, orders = plan.schedules, WHOLE_ORDERS if others.discrete.any() else plan.orders
     first, of_client = distinct_rows(old.of_client, others.alike(), lifetime)
     column = old.of_client[first]
     noise, rate = (_longer(table[:, column], more) for table in (old.noise_multiplier, old.sampling_rate))
     rest = np.arange(plan.rounds + more)[:, None] >= np.full(first.size, begun)
     scaled = fitted(noise, rate, rest, old.epsilon[column], plan.delta, Mechanisms.none(first.size), plan.orders)
-    within = fitted(noise, rate, rest, lifetime[first], plan.delta, others.take(first), plan.orders)
+    within = fitted(noise, rate, rest, lifetime[first], plan.delta, others.take(first), orders)
     noise = np.where(rest, np.maximum(scaled, within), noise)
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)

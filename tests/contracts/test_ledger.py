@@ -473,6 +473,46 @@ def test_racing_for_the_last_of_a_budget(ledger, place, racers, tmp_path):
     assert audit(place).ok
 
 
+# --- discrete noise ---
+
+
+def test_discrete_noise_is_read_at_whole_orders(ledger, place):
+    """At fractional orders nothing is proven for it; one discrete run in a history decides for all of it."""
+    discrete = make_plan(5.0, noise="discrete")
+    admit(ledger, "one", discrete)
+    for round in range(6):
+        ledger.reserve("one", round)
+    ledger.close_run("one", reason="finished")
+    found = ledger.balances()
+    assert np.all(found.order == np.floor(found.order))
+    assert np.all(found.spent <= 5.0)
+    np.testing.assert_allclose(found.spent, 5.0, rtol=1e-6)
+    names = ledger.accounts().names
+    ledger.change(names, 8.0, reason="consent")
+    for kind in ("continuous", "discrete"):
+        second = fedspend.plan([8.0] * 4, delta=DELTA, rounds=4, rate=0.5, clients=names, past=ledger.past(names), noise=kind)
+        assert all(order == int(order) for order in second.orders)
+        assert not ledger.over(Proposal.of_plan(second)).size
+    admit(ledger, "two", second)
+    total = ledger.balances().total
+    assert np.all(total <= 8.0)
+    np.testing.assert_allclose(total, 8.0, rtol=1e-6)
+    with pytest.raises(Refused, match="differs"):
+        ledger.replan("two", replace(Proposal.of_plan(second), discrete=False, plan="sha256:other"))
+    ledger.close()
+    assert audit(place).ok
+
+
+def test_the_same_rounds_cost_no_less_with_discrete_noise(ledger):
+    plain = Proposal.of_plan(make_plan(2.0))
+    ledger.register(plain.names, 20.0, delta=DELTA)
+    ledger.admit("plain", plain, simulation=True)
+    continuous = ledger.balances().total[0]
+    ledger.close_run("plain", reason="never began")
+    ledger.admit("discrete", replace(plain, discrete=True), simulation=True)
+    assert ledger.balances().total[0] > continuous
+
+
 # --- records ---
 
 

@@ -4,6 +4,8 @@ One round is a Gaussian on a Poisson sample, repeated `steps` times, inside a Po
 client-level round has one step and a client rate of 1; a record-level round has both (Liu et al. 2024, with the bound of
 `two_stage`).
 
+Discrete noise has the divergence of the Gaussian at whole orders only, so a history with discrete rounds is read at those.
+
 Guarantee: `rdp_at` is the exact kernel, so an epsilon read there at any one order is an upper bound. `curves` steers: it is
 interpolated where there are many distinct rounds, and only chooses the order.
 """
@@ -17,8 +19,8 @@ import numpy as np
 
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.curves import curve
-from fedspend.accounting.rdp import ORDERS, exact_rdp_at, rdp
-from fedspend.arrays import FloatArray, IntArray, distinct_rows
+from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, exact_rdp_at, rdp
+from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 
 _EXACT_ROUNDS = 64  # distinct rounds (of 4096) up to which the exact kernel steers
 _MANY_ROWS = 20_000  # beyond which steering looks at every fourth order only
@@ -51,28 +53,32 @@ class Mechanisms:
     noise: FloatArray
     client_rate: FloatArray
     steps: FloatArray
+    discrete: BoolArray
     histories: int
 
     @classmethod
     def none(cls, histories: int) -> Mechanisms:
         empty = np.zeros(0)
-        return cls(np.zeros(0, dtype=np.int64), empty, empty, empty, empty, empty, histories)
+        return cls(np.zeros(0, dtype=np.int64), empty, empty, empty, empty, empty, np.zeros(0, dtype=bool), histories)
 
     @classmethod
-    def of_schedules(cls, noise: FloatArray, rate: FloatArray, client_rate: float = 1.0, steps: int = 1) -> Mechanisms:
+    def of_schedules(
+        cls, noise: FloatArray, rate: FloatArray, client_rate: float = 1.0, steps: int = 1, discrete: bool = False
+    ) -> Mechanisms:
         """One history per column of (rounds, histories) tables."""
         rounds, histories = noise.shape
         history = np.repeat(np.arange(histories), rounds)
         flat = (noise.T.ravel(), rate.T.ravel())
         ones = np.ones(history.size)
-        return cls(history, ones, flat[1], flat[0], client_rate * ones, steps * ones, histories).merged()
+        kind = np.full(history.size, discrete)
+        return cls(history, ones, flat[1], flat[0], client_rate * ones, steps * ones, kind, histories).merged()
 
     @classmethod
     def joined(cls, parts: list[Mechanisms], histories: int) -> Mechanisms:
         """Everything that `parts`, which number their histories alike, have run."""
         if not parts:
             return cls.none(histories)
-        columns = ("history", "count", "rate", "noise", "client_rate", "steps")
+        columns = ("history", "count", "rate", "noise", "client_rate", "steps", "discrete")
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
         return cls(**joined, histories=histories).merged()
 
@@ -80,7 +86,7 @@ class Mechanisms:
         """The same with equal rounds of a history counted together."""
         if not self.history.size:
             return self
-        keys = (self.steps, self.client_rate, self.noise, self.rate, self.history)
+        keys = (self.discrete, self.steps, self.client_rate, self.noise, self.rate, self.history)
         by_key = np.lexsort(keys)
         new = np.ones(by_key.size, dtype=bool)
         new[1:] = np.logical_or.reduce([key[by_key][1:] != key[by_key][:-1] for key in keys])
@@ -93,6 +99,7 @@ class Mechanisms:
             self.noise[first],
             self.client_rate[first],
             self.steps[first],
+            self.discrete[first],
             self.histories,
         )
 
@@ -104,7 +111,9 @@ class Mechanisms:
         of_row = np.repeat(np.arange(rows.size), wanted)
         offset = np.arange(of_row.size) - np.repeat(np.cumsum(wanted) - wanted, wanted)
         at = first[rows][of_row] + offset
-        return Mechanisms(of_row, self.count[at], self.rate[at], self.noise[at], self.client_rate[at], self.steps[at], rows.size)
+        columns = (self.count, self.rate, self.noise, self.client_rate, self.steps, self.discrete)
+        count, rate, noise, client_rate, steps, discrete = (column[at] for column in columns)
+        return Mechanisms(of_row, count, rate, noise, client_rate, steps, discrete, rows.size)
 
     def renamed(self, names: IntArray, histories: int) -> Mechanisms:
         """The same with history `n` called `names[n]`."""
@@ -112,7 +121,7 @@ class Mechanisms:
 
     def alike(self) -> IntArray:
         """A number for each history; equal histories have equal numbers."""
-        rows = np.stack([self.count, self.rate, self.noise, self.client_rate, self.steps], axis=1)
+        rows = np.stack([self.count, self.rate, self.noise, self.client_rate, self.steps, self.discrete], axis=1)
         ends = np.cumsum(np.bincount(self.history, minlength=self.histories))
         known: dict[bytes, int] = {}
         begins = np.concatenate([[0], ends[:-1]])
@@ -137,31 +146,38 @@ class Mechanisms:
             out[who] += np.add.reduceat(divergence, begins)
         return out
 
-    def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Epsilon of each history at its `delta`, and the order it was read at; 0 for a history without rounds.
+    def whole(self) -> BoolArray:
+        """Which histories have discrete rounds, and so are read at whole orders only."""
+        found = np.zeros(self.histories, dtype=bool)
+        found[self.history[self.discrete]] = True
+        return found
 
-        Steering gives an order to begin with; from there the exact kernel goes down to the lowest reading.
-        """
-        alpha = np.asarray(ORDERS)
-        epsilon, order = np.zeros(self.histories), np.full(self.histories, alpha[0])
-        busy = np.unique(self.history)
-        if not busy.size:
-            return epsilon, order
-        mine = self.take(busy)
-        cost = conversion_costs(delta[busy])
-        step = 1 if mine.history.size <= _MANY_ROWS else 4
-        at = step * (mine.curves(ORDERS[::step]) + cost[:, ::step]).argmin(axis=1)
-        found = mine.rdp_at(alpha[at]) + cost[np.arange(busy.size), at]
+    def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Epsilon of each history at its `delta`, and the order it was read at; 0 for a history without rounds."""
+        epsilon, order = np.zeros(self.histories), np.full(self.histories, 2.0)
+        busy, whole = np.bincount(self.history, minlength=self.histories) > 0, self.whole()
+        for rows, orders in ((busy & ~whole, ORDERS), (busy & whole, WHOLE_ORDERS)):
+            mine = np.flatnonzero(rows)
+            if mine.size:
+                epsilon[mine], order[mine] = self.take(mine)._lowest(delta[mine], orders)
+        return epsilon, order
+
+    def _lowest(self, delta: FloatArray, orders: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
+        """Steering gives an order to begin with; from there the exact kernel goes down to the lowest reading."""
+        alpha, rows = np.asarray(orders), np.arange(self.histories)
+        cost = conversion_costs(delta, orders)
+        step = 1 if self.history.size <= _MANY_ROWS else 4
+        at = step * (self.curves(orders[::step]) + cost[:, ::step]).argmin(axis=1)
+        found = self.rdp_at(alpha[at]) + cost[rows, at]
         for direction in (1, -1):
-            moving = np.arange(busy.size)
+            moving = rows
             while moving.size:
                 to = np.clip(at[moving] + direction, 0, alpha.size - 1)
-                value = mine.take(moving).rdp_at(alpha[to]) + cost[moving, to]
+                value = self.take(moving).rdp_at(alpha[to]) + cost[moving, to]
                 lower = value < found[moving]
                 moving, to, value = moving[lower], to[lower], value[lower]
                 at[moving], found[moving] = to, value
-        epsilon[busy], order[busy] = np.maximum(found, 0.0), alpha[at]
-        return epsilon, order
+        return np.maximum(found, 0.0), alpha[at]
 
     def _total(self, per_row: FloatArray) -> FloatArray:
         total: FloatArray = np.bincount(self.history, weights=per_row, minlength=self.histories).astype(np.float64)

@@ -159,6 +159,10 @@ def _recomputed(state: State, unit: str, classes: tuple[int, ...], *, held: bool
     rates, noises, client_rates, steps = (np.zeros(0) for _ in range(4))
     for run, own in zip(state.runs_of(unit), classes, strict=True):
         if own >= 0:
+            if run.discrete and not (order >= 2 and order == int(order)):
+                raise FedspendError(
+                    f"an account with discrete noise (run {run.id}) was read at order {order:g}, which proves nothing"
+                )
             upto = run.planned if held and run.closed is None else run.next_round
             rates, noises = np.append(rates, run.rate[:upto, own]), np.append(noises, run.noise[:upto, own])
             client_rates = np.append(client_rates, np.full(upto, run.client_rate))

@@ -13,7 +13,7 @@ from fedspend.files import write_whole
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.state import UNITS
 
-COLUMNS = ("unit", "name", "run", "round", "state", "client_rate", "rate", "noise_multiplier", "steps")
+COLUMNS = ("unit", "name", "run", "round", "state", "client_rate", "rate", "noise_multiplier", "steps", "noise")
 
 
 def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
@@ -23,7 +23,7 @@ def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
         for round, state in run.rounds.items():
             for account, own in zip(run.accounts.tolist(), run.of_class.tolist(), strict=True):
                 mechanism = (run.client_rate, float(run.rate[round, own]), float(run.noise[round, own]), run.steps)
-                yield unit, names[account], run.id, round + 1, state, *mechanism
+                yield unit, names[account], run.id, round + 1, state, *mechanism, "discrete" if run.discrete else "continuous"
 
 
 def export_csv(ledger: Ledger, path: Path, unit: str) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.accounting.mechanisms import conversion_costs
 from fedspend.arrays import BoolArray
 from fedspend.budgets import Population
 from fedspend.errors import InvalidInput, Refused
@@ -82,7 +81,7 @@ def _plan_remaining(ledger: Ledger, arguments: dict[str, Any], exhausted: str) -
 def has_left(ledger: Ledger, names: Any) -> BoolArray:
     """Whether each client has anything left that some amount of noise could spend."""
     accounts, who = ledger.accounts(), account_numbers(ledger.state, "client", names)
-    floor = (ledger.past(names).curves() + conversion_costs(accounts.delta[who])).min(axis=1)
+    floor, _ = ledger.past(names).best(accounts.delta[who])
     usable: BoolArray = (accounts.budget[who] > floor * (1 + 1e-5)) & ~accounts.withdrawn[who]
     return usable
 

@@ -38,6 +38,7 @@ class Proposal:
     unit: str = "client"
     client_rate: float = 1.0
     steps: int = 1
+    discrete: bool = False
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Proposal:
@@ -53,6 +54,7 @@ class Proposal:
             method=str(plan.parameters.get("method", "")),
             accountant=plan.accountant,
             order=table.order,
+            discrete=plan.discrete,
         )
 
     def as_run(self, id: str, accounts: IntArray) -> Run:
@@ -67,6 +69,7 @@ class Proposal:
             noise=self.noise,
             client_rate=self.client_rate,
             steps=self.steps,
+            discrete=self.discrete,
         )
 
     def registration(self) -> Body:
@@ -88,7 +91,8 @@ class Proposal:
 
     def opening(self, accounts: IntArray) -> Body:
         about = {"unit": self.unit, "method": self.method, "accountant": self.accountant}
-        return about | {"client_rate": self.client_rate, "steps": self.steps, "accounts": to_ranges(accounts)} | self.tables()
+        mechanism = {"client_rate": self.client_rate, "steps": self.steps, "discrete": self.discrete}
+        return about | mechanism | {"accounts": to_ranges(accounts)} | self.tables()
 
 
 # --- who ---
@@ -185,7 +189,7 @@ def refuse_second_hand(state: State, run: str, round: int) -> None:
 def same_beginning(new: Run, old: Run) -> bool:
     """Whether two plans of a run agree on who takes part, on the kind of mechanism and on every round that was begun."""
     begun = slice(0, old.next_round)
-    alike = all(getattr(new, name) == getattr(old, name) for name in ("unit", "accountant", "client_rate", "steps"))
+    alike = all(getattr(new, name) == getattr(old, name) for name in ("unit", "accountant", "client_rate", "steps", "discrete"))
     return (
         alike
         and np.array_equal(new.accounts, old.accounts)

@@ -16,7 +16,7 @@ import numpy as np
 from fedspend.accounting.calibration import first_guess, solve
 from fedspend.accounting.curves import Curve, curve
 from fedspend.accounting.mechanisms import Mechanisms, conversion_cost_at, conversion_costs
-from fedspend.accounting.rdp import NOISE_RANGE, ORDERS
+from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, WHOLE_ORDERS
 from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput
 from fedspend.ledger.state import Run, State
@@ -77,7 +77,7 @@ def pld_epsilon(mechanisms: Mechanisms, history: int, delta: float, rough: float
     from fedspend.accounting.pld import discretisation, schedule_epsilon
 
     mine = np.flatnonzero(mechanisms.history == history)
-    if not np.all((mechanisms.client_rate[mine] == 1) & (mechanisms.steps[mine] == 1)):
+    if not np.all((mechanisms.client_rate[mine] == 1) & (mechanisms.steps[mine] == 1) & ~mechanisms.discrete[mine]):
         return rough
     counts = mechanisms.count[mine].astype(np.int64)
     noise, rate = (np.repeat(column[mine], counts) for column in (mechanisms.noise, mechanisms.rate))
@@ -156,7 +156,7 @@ def remaining(state: State, unit: str, past: Histories) -> FloatArray:
     first, of_account = distinct_rows(*(column[who] for column in (past.of_account, accounts.budget, accounts.delta, rate, rounds)))
     one = who[first]  # an account of each kind
     found = np.zeros(one.size)
-    orders = ORDERS if one.size <= _MANY else ORDERS[::4]
+    orders = WHOLE_ORDERS if past.mechanisms.discrete.any() else ORDERS if one.size <= _MANY else ORDERS[::4]
     curves = past.mechanisms.curves(orders)
     kinds, of_one = distinct_rows(rate[one], rounds[one])
     for kind in range(kinds.size):
@@ -201,7 +201,8 @@ def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None 
     over = np.ones(first.size, dtype=bool)
     if hint is not None:
         order = np.clip(hint[run.of_class[first]], ORDERS[0], ORDERS[-1])  # a plan by PLD names none
-        over = ~(total.rdp_at(order) + conversion_cost_at(order, delta[first]) <= least)
+        proves = ~total.whole() | (order == np.floor(order))
+        over = ~(proves & (total.rdp_at(order) + conversion_cost_at(order, delta[first]) <= least))
     doubtful = np.flatnonzero(over)
     epsilon = np.zeros(first.size)
     epsilon[doubtful], _ = epsilons(total.take(doubtful), delta[first][doubtful], by_pld[doubtful])

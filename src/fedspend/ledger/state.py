@@ -8,7 +8,7 @@ a budget for an unknown client, a second registration) is refused as damage, who
 | `ledger` | the first: format, id, and whether this is a simulation |
 | `register` | names, lifetime budgets, and the one delta of these accounts |
 | `change`, `withdraw` | new budgets, or names that take no part any more; with a reason |
-| `open` | a run was admitted: its accounts, the class of each, and rate and noise of every class in every round |
+| `open` | a run was admitted: its accounts, the class of each, rate and noise of every class in every round, the kind of noise |
 | `reserve` | a round of a run is about to be sampled: from here on it is spent, by every account of the run |
 | `commit` | its release was stored; the SHA-256 of the release |
 | `lost` | it was begun, and there is no release; it stays spent |
@@ -72,6 +72,7 @@ class Run:
     noise: FloatArray
     client_rate: float
     steps: int
+    discrete: bool  # discrete noise: read at whole orders only
     rounds: dict[int, str] = field(default_factory=dict)  # begun: reserved, committed or lost
     releases: dict[int, str] = field(default_factory=dict)
     closed: str | None = None  # the reason
@@ -93,7 +94,7 @@ class Run:
     def mechanisms(self, held: bool) -> Mechanisms:
         """What each class has spent; with `held`, also what it may yet spend. One history per class."""
         upto = self.planned if held and self.closed is None else self.next_round
-        return Mechanisms.of_schedules(self.noise[:upto], self.rate[:upto], self.client_rate, self.steps)
+        return Mechanisms.of_schedules(self.noise[:upto], self.rate[:upto], self.client_rate, self.steps, self.discrete)
 
 
 @dataclass(eq=False)
@@ -169,6 +170,7 @@ def _open(state: State, body: Body) -> None:
     require(body["run"] not in state.runs and who.size == of_class.size > 0 and rate.shape == noise.shape)
     require(bool(who.min() >= 0 and who.max() < len(accounts) and of_class.min() >= 0 and of_class.max() < noise.shape[1]))
     require(np.unique(who).size == who.size and 0 < body["client_rate"] <= 1 and body["steps"] >= 1)
+    require(isinstance(body["discrete"], bool))
     state.runs[body["run"]] = Run(
         id=body["run"],
         unit=body["unit"],
@@ -180,6 +182,7 @@ def _open(state: State, body: Body) -> None:
         noise=noise,
         client_rate=float(body["client_rate"]),
         steps=int(body["steps"]),
+        discrete=body["discrete"],
     )
 
 
