@@ -22,6 +22,18 @@ def plan_file(plan, tmp_path):
     return path
 
 
+def test_a_plan_for_discrete_noise_says_what_carries_its_guarantee(run, refused, tmp_path):
+    path = tmp_path / "discrete.json"
+    terms = ("--epsilon", "4:2,8:1", "--delta", "1e-3", "--rounds", "3", "--rate", "0.5", "--set", "privacy.noise=discrete")
+    assert run("plan", *terms, "-o", path).code == 0
+    outcome = run("verify", path)
+    assert outcome.code == 0
+    for words in ("whole orders", "sum over the integers", "no PLD reading"):
+        assert words in outcome.out
+    assert json.loads(run("verify", path, "--json").out)["ok"] is True
+    assert "pld" in refused("plan", *terms, "--accountant", "pld", "-o", tmp_path / "no.json")
+
+
 def test_a_sound_plan_passes(run, plan_file):
     outcome = run("verify", plan_file, "--colluders", "2")
     assert (outcome.code, outcome.err) == (0, "")
