@@ -38,7 +38,7 @@ def test_a_million_records():
     rates = records.rates(budgets, **PAPER)
     some = generator.choice(budgets.size, 100, replace=False)  # the benchmark checks 1,000
     check_exact(budgets[some], rates[some], PAPER)
-    assert np.unique(rates).size < 5000, "records share mechanisms, so that the ledger stays small"
+    assert np.unique(rates).size < 2000, "records share mechanisms, so that the ledger stays small"
     by_budget = np.argsort(budgets)
     assert (np.diff(rates[by_budget]) >= 0).all(), "who allows more is sampled at least as often"
 
@@ -51,7 +51,7 @@ def test_search_finds_the_same():
     spent = records.epsilon(searched, **PAPER)[1:-1]
     assert (spent <= budgets[1:-1]).all()
     assert spent == pytest.approx(budgets[1:-1], rel=1e-4)
-    assert records.epsilon(exact, **PAPER)[1:-1] == pytest.approx(budgets[1:-1], rel=2.1e-3)
+    assert records.epsilon(exact, **PAPER)[1:-1] == pytest.approx(budgets[1:-1], rel=4e-3)
 
 
 def test_the_papers_fit_and_what_it_would_overspend():

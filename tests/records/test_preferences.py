@@ -19,7 +19,7 @@ def test_three_levels_has_exact_shares():
 
 def test_bounded_pareto_follows_its_distribution_function():
     drawn = np.sort(records.BoundedPareto().draw(200_000, np.random.default_rng(0)))
-    assert 0.1 <= drawn[0]
+    assert drawn[0] >= 0.1
     assert drawn[-1] <= 10
     for budget in (0.12, 0.2, 0.5, 2.0, 8.0):
         promised = (1 - 0.1 / budget) / (1 - 0.1 / 10)

@@ -1,7 +1,7 @@
 """A sampling rate for every record, from its budget.
 
 Guarantee: `exact`, `search` and `scf-clamped` never give a record a rate whose epsilon against the public, read at
-`records.ORDERS`, is above its budget. `exact` leaves at most 0.2% of a budget unspent unless the rate is 0 or 1. A budget that no
+`records.ORDERS`, is above its budget. `exact` leaves at most 0.4% of a budget unspent unless the rate is 0 or 1. A budget that no
 rate can meet gets rate 0: the record takes no part. `scf` is the paper's estimate and overspends; it must not be trained with.
 Rates depend on budgets only, never on data, so choosing them costs no privacy; a record's own rate is as private as its budget.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from fedspend.arrays import FloatArray
 from fedspend.choices import choose
 from fedspend.records.curve_fit import fit_curve
-from fedspend.records.spending import epsilon
+from fedspend.records.spending import Stretches, epsilon
 from fedspend.records.table import LEAST_RATE, ladder
 from fedspend.records.terms import Terms, check_budgets
 
@@ -47,11 +47,13 @@ def rates(
     return float(found) if found.ndim == 0 else found
 
 
-def assign(budget: FloatArray, terms: Terms, method: str = "exact") -> FloatArray:
-    """`rates` with everything checked but the method's name."""
+def assign(budget: FloatArray, terms: Terms, method: str = "exact", stretches: Stretches | None = None) -> FloatArray:
+    """`rates` with everything checked but the method's name. With `stretches`, the rate of a stretch whose share is 1."""
+    if stretches is not None:
+        return ladder(terms, stretches=stretches).highest_within(budget)
     match choose("method", method, METHODS):
         case "exact":
-            return np.asarray(ladder(terms).highest_within(budget))
+            return ladder(terms).highest_within(budget)
         case "scf":
             return fit_curve(terms).rates(budget)
         case "scf-clamped":

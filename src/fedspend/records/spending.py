@@ -29,6 +29,7 @@ from fedspend.records.terms import Terms, check_rates
 
 OBSERVERS = ("public", "sees-participation", "picks-participants")
 CONVERSIONS = ("balle", "classic")
+Stretches = tuple[tuple[float, int], ...]  # (share of the full rate, number of rounds), one after the other
 _AT_ONCE = 512  # distinct rates whose curves are in memory together
 
 
@@ -68,12 +69,15 @@ def epsilon(
     return float(spent) if spent.ndim == 0 else spent
 
 
-def divergence(rate: FloatArray, alpha: FloatArray, terms: Terms, observer: str = "public") -> FloatArray:
-    """Rényi divergence of all rounds, (rates, orders)."""
-    inner = terms.local_steps * rdp(rate, terms.noise_multiplier, alpha)
-    if observer == "picks-participants":
-        return np.asarray(terms.rounds * inner)
-    return terms.rounds * two_stage(inner, np.array(terms.client_rate), alpha)
+def divergence(
+    rate: FloatArray, alpha: FloatArray, terms: Terms, observer: str = "public", stretches: Stretches | None = None
+) -> FloatArray:
+    """Rényi divergence of all rounds, (rates, orders). With `stretches`, a round runs at its stretch's share of the rate."""
+    total = np.zeros((rate.size, alpha.size))
+    for share, rounds in stretches or ((1.0, terms.rounds),):
+        inner = terms.local_steps * rdp(share * rate, terms.noise_multiplier, alpha)
+        total += rounds * (inner if observer == "picks-participants" else two_stage(inner, np.array(terms.client_rate), alpha))
+    return total
 
 
 def conversion_costs(alpha: FloatArray, delta: float, conversion: str = "balle") -> FloatArray:

@@ -16,12 +16,12 @@ from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.rdp import ORDERS
 from fedspend.arrays import FloatArray, IntArray
 from fedspend.errors import Refused
-from fedspend.records.spending import divergence
+from fedspend.records.spending import Stretches, divergence
 from fedspend.records.terms import Terms
 
 LEAST_RATE = 1e-9  # the smallest rate that the kernel is exact for; below it a record is left out
 LEAST_EPSILON = 1e-6  # budgets below it may leave more unspent
-STEP = 0.002
+STEP = 0.004
 COARSE = 97  # rungs to begin with, over nine decades
 _SAFETY = 1e-8  # above the kernel's own error
 _AROUND = 3  # orders read on either side of the best one of the coarse rungs nearby
@@ -41,7 +41,7 @@ class Ladder:
 
 
 @lru_cache(maxsize=64)
-def ladder(terms: Terms, step: float = STEP, coarse: int = COARSE) -> Ladder:
+def ladder(terms: Terms, step: float = STEP, coarse: int = COARSE, stretches: Stretches | None = None) -> Ladder:
     """Begin with a coarse ladder read at all orders; put rungs into every gap that is too wide, read at the orders nearby.
 
     Leaving orders out reads higher, so it can only cost a little budget. In practice the best order moves slowly and is always
@@ -49,20 +49,29 @@ def ladder(terms: Terms, step: float = STEP, coarse: int = COARSE) -> Ladder:
     """
     alpha, cost = np.asarray(ORDERS), conversion_cost(ORDERS, terms.delta)
     rate = np.geomspace(LEAST_RATE, 1.0, coarse)
-    reading = divergence(rate, alpha, terms) + cost
+    reading = divergence(rate, alpha, terms, stretches=stretches) + cost
     epsilon, best = np.maximum(reading.min(axis=1), 0.0), reading.argmin(axis=1)
     for _ in range(60):
         new = _between(rate, epsilon, step)
         if not new.size:
             break
         owner = np.searchsorted(rate, new) - 1
-        values, places = _read(new, best[owner], best[owner + 1], alpha, cost, terms)
+        values, places = _read(new, best[owner], best[owner + 1], alpha, cost, terms, stretches)
         rate, epsilon, best = (np.concatenate(pair) for pair in ((rate, new), (epsilon, values), (best, places)))
         by_rate = np.argsort(rate, kind="stable")
         rate, epsilon, best = rate[by_rate], epsilon[by_rate], best[by_rate]
     else:
         raise Refused("the ladder of rates did not settle; choose another noise_multiplier")
-    return Ladder(rate, np.maximum.accumulate(epsilon * (1 + _SAFETY)))
+    return _thinned(rate, np.maximum.accumulate(epsilon * (1 + _SAFETY)), step)
+
+
+def _thinned(rate: FloatArray, epsilon: FloatArray, step: float) -> Ladder:
+    """Without the rungs that nobody needs: from each rung on to the highest that is within `step` of it."""
+    kept, last = [0], rate.size - 1
+    while kept[-1] < last:
+        reach = max(epsilon[kept[-1]], LEAST_EPSILON) * (1 + step)
+        kept.append(max(kept[-1] + 1, int(np.searchsorted(epsilon, reach, side="right")) - 1))
+    return Ladder(rate[kept], epsilon[kept])
 
 
 def _between(rate: FloatArray, epsilon: FloatArray, step: float) -> FloatArray:
@@ -79,7 +88,7 @@ def _between(rate: FloatArray, epsilon: FloatArray, step: float) -> FloatArray:
 
 
 def _read(
-    rate: FloatArray, low: IntArray, high: IntArray, alpha: FloatArray, cost: FloatArray, terms: Terms
+    rate: FloatArray, low: IntArray, high: IntArray, alpha: FloatArray, cost: FloatArray, terms: Terms, stretches: Stretches | None
 ) -> tuple[FloatArray, IntArray]:
     """Epsilon of each rate at the orders around those of its neighbours, and the order it was read at."""
     first, last = np.minimum(low, high), np.maximum(low, high)
@@ -87,7 +96,7 @@ def _read(
     for start, stop in np.unique(np.stack([first, last], axis=1), axis=0):
         rows = np.flatnonzero((first == start) & (last == stop))
         columns = slice(max(0, start - _AROUND), min(alpha.size, stop + _AROUND + 1))
-        reading = divergence(rate[rows], alpha[columns], terms) + cost[columns]
+        reading = divergence(rate[rows], alpha[columns], terms, stretches=stretches) + cost[columns]
         best = reading.argmin(axis=1)
         epsilon[rows], place[rows] = np.maximum(reading[np.arange(rows.size), best], 0.0), best + columns.start
     return epsilon, place
