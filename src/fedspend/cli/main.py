@@ -16,10 +16,19 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from fedspend.cli import compare, data, ledger, plan, report, train, verify
+from fedspend.cli import compare, data, ledger, plan, records, report, train, verify
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
-COMMANDS = {"plan": plan, "verify": verify, "train": train, "report": report, "compare": compare, "ledger": ledger, "data": data}
+COMMANDS = {
+    "plan": plan,
+    "verify": verify,
+    "train": train,
+    "report": report,
+    "compare": compare,
+    "records": records,
+    "ledger": ledger,
+    "data": data,
+}
 
 
 class Parser(argparse.ArgumentParser):
