@@ -18,7 +18,9 @@ from fedspend.arrays import FloatArray
 from fedspend.errors import InvalidInput
 
 Source = Literal["seeded", "os"]
-Role = Literal["data", "model", "cohort", "batches", "noise", "client-noise", "bit-noise", "groups"]
+Role = Literal[
+    "data", "model", "cohort", "batches", "noise", "client-noise", "bit-noise", "groups", "budgets", "record-sample", "record-noise"
+]
 
 # Part of every key, so that no two uses ever share a stream. Never renumber.
 _ROLES: dict[Role, int] = {
@@ -30,6 +32,9 @@ _ROLES: dict[Role, int] = {
     "client-noise": 5,
     "bit-noise": 6,
     "groups": 7,
+    "budgets": 8,
+    "record-sample": 9,
+    "record-noise": 10,
 }
 
 

@@ -36,7 +36,8 @@ from fedspend.ledger import Ledger
 from fedspend.ledger.account import RunAccount, check_same, locate, refuse_gone
 from fedspend.ledger.rules import Proposal
 from fedspend.methods.base import Release
-from fedspend.planning import Plan
+from fedspend.records.plan_file import load_any_plan
+from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.rounds import Progress, Record
 
 
@@ -90,7 +91,7 @@ class RunDirectory:
         return asked or locate(named["location"], self.folder)
 
     @contextmanager
-    def charging(self, plan: Plan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:
+    def charging(self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
         location = self.ledger_location(ledger)
         if plan is None or location is None:
@@ -100,7 +101,7 @@ class RunDirectory:
         with Ledger.open_or_create(location, simulation=simulation) as book:
             account = RunAccount(book, read_run(self.folder)["ledger"]["run"], self.folder)
             account.check_head()
-            account.admit(Proposal.of_plan(plan), simulation=simulation)
+            account.admit(plan.proposal() if isinstance(plan, RecordPlan) else Proposal.of_plan(plan), simulation=simulation)
             self.account = account
             try:
                 yield
@@ -189,12 +190,12 @@ class RunDirectory:
         path = self.folder / "certificate.json"
         return path.exists() and json.loads(path.read_text()).get("plan_hash") == plan_hash
 
-    def stored_plan(self) -> Plan | None:
+    def stored_plan(self) -> AnyPlan | None:
         """The plan that this run was verified and begun with."""
         path = self.folder / "plan.json"
-        return Plan.load(path) if path.exists() else None
+        return load_any_plan(path) if path.exists() else None
 
-    def write_certificate(self, plan: Plan, verdict: dict[str, Any]) -> None:
+    def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None:
         plan.save(self.folder / "plan.json")
         write_whole(self.folder / "certificate.json", _json(verdict))
 

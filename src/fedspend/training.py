@@ -20,7 +20,7 @@ import torch
 import fedspend
 from fedspend import data
 from fedspend.config import Config, config_of, load_config
-from fedspend.engines.base import LocalTraining
+from fedspend.engines.base import Engine, LocalTraining
 from fedspend.engines.evaluation import evaluate
 from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
@@ -31,6 +31,8 @@ from fedspend.methods.planned import Planned
 from fedspend.models import check_module
 from fedspend.planning import Plan
 from fedspend.randomness import Randomness
+from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.records.verification import verify_records
 from fedspend.replanning import plan_anew
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
@@ -49,7 +51,7 @@ class Result:
 
     metrics: list[Record]
     model: torch.nn.Module
-    plan: Plan | None
+    plan: AnyPlan | None
     folder: Path | None
 
     @property
@@ -89,7 +91,7 @@ def train(
     if clients is not None:
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
-        if setup.plan is not None and where is not None and not resume and holds_ledger(where):
+        if isinstance(setup.plan, Plan) and where is not None and not resume and holds_ledger(where):
             with Ledger.open(where) as book:
                 plan_fits(book, setup.plan)
     elif options or model is not None or test is not None:
@@ -101,13 +103,17 @@ def train(
         with prepared(folder, where, resume=resume) as (book, stored):
             if plan is not None:
                 stored = approved(plan, stored, settings, book)
-            if replan and folder is not None and book is not None and stored is not None:
+            if replan and isinstance(stored, RecordPlan):
+                raise InvalidInput(
+                    "--replan is for client-level methods; a lost round of a record-level run stays spent and is skipped"
+                )
+            if replan and folder is not None and book is not None and isinstance(stored, Plan):
                 stored = plan_anew(folder, book, stored, int(settings.get("train.rounds")), on_note)
             setup = from_config(settings, book, stored)
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
 
 
-def approved(plan: Plan, stored: Plan | None, config: Config, ledger: Ledger | None) -> Plan:
+def approved(plan: Plan, stored: AnyPlan | None, config: Config, ledger: Ledger | None) -> Plan:
     """A plan that was made and checked before, if it is for this config, this run and this ledger."""
     method, rounds = config.get("method.name") or "dp-fedavg", config.get("train.rounds")
     if stored is not None:
@@ -124,7 +130,7 @@ def approved(plan: Plan, stored: Plan | None, config: Config, ledger: Ledger | N
 
 
 @contextmanager
-def prepared(folder: Path | None, ledger: str | None, *, resume: bool) -> Iterator[tuple[Ledger | None, Plan | None]]:
+def prepared(folder: Path | None, ledger: str | None, *, resume: bool) -> Iterator[tuple[Ledger | None, AnyPlan | None]]:
     """What is there before planning: the ledger, if there is one yet, and the plan of the run to be resumed."""
     stored = None
     if folder is not None and resume and (folder / "run.json").exists():
@@ -221,16 +227,7 @@ def _play(
 ) -> Progress:
     observer = Observer.of(setup)
     log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
-    engine = make_engine(
-        setup.engine,
-        setup.module,
-        torch.from_numpy(setup.federation.dataset.features),
-        torch.from_numpy(setup.federation.dataset.labels),
-        setup.federation.shards,
-        setup.local,
-        setup.randomness,
-        setup.workers,
-    )
+    engine = open_engine(setup)
     try:
         rounds = run_rounds(progress, setup.method, engine, setup.training, setup.randomness, store, observer.record)
         for after, record in rounds:
@@ -242,6 +239,18 @@ def _play(
     finally:
         engine.close()
     return progress
+
+
+def open_engine(setup: Setup) -> Engine:
+    features, labels = (torch.from_numpy(part) for part in (setup.federation.dataset.features, setup.federation.dataset.labels))
+    if isinstance(setup.plan, RecordPlan):
+        from fedspend.records.engine import RecordEngine
+
+        shards, momentum = setup.federation.shards, setup.local.momentum
+        return RecordEngine(setup.module, features, labels, shards, setup.plan, setup.randomness, momentum)
+    return make_engine(
+        setup.engine, setup.module, features, labels, setup.federation.shards, setup.local, setup.randomness, setup.workers
+    )
 
 
 def _open(setup: Setup, folder: Path, resume: bool, ledger: str | None) -> RunDirectory:
@@ -275,7 +284,7 @@ def certify(setup: Setup, store: RunDirectory | Memory) -> None:
     """Refuse to train under a plan that does not verify; keep the verdict beside the plan."""
     if setup.plan is None or store.certified(setup.plan.hash):
         return
-    verdict = verify(setup.plan)
+    verdict = verify_records(setup.plan) if isinstance(setup.plan, RecordPlan) else verify(setup.plan)
     if not verdict.ok:
         raise Refused(f"the plan does not verify, so nothing is trained: {verdict.failures[0]}")
     store.write_certificate(setup.plan, verdict.to_dict() | {"randomness": setup.randomness.source})
@@ -307,6 +316,9 @@ class Observer:
             "epsilon": self.spent(progress.done - 1),
             "randomness": self.setup.randomness.source,
         }
+        if isinstance(self.setup.plan, RecordPlan):  # noise and clip are in the local steps, not in the server's sum
+            hidden = ("noise_deviation", "clip", "clipped_share")
+            statistics = {name: value for name, value in statistics.items() if name not in hidden}
         if self.setup.randomness.simulation:
             return line | statistics
         if statistics.get("discarded"):
@@ -340,7 +352,7 @@ class Memory(Store):
         self._metrics: list[Record] = []
 
     @contextmanager
-    def charging(self, plan: Plan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:  # noqa: ARG002
+    def charging(self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:  # noqa: ARG002
         yield
 
     def recovery(self, done: int, simulation: bool) -> str:  # noqa: ARG002
@@ -369,7 +381,7 @@ class Memory(Store):
     def certified(self, plan_hash: str) -> bool:  # noqa: ARG002
         return False
 
-    def write_certificate(self, plan: Plan, verdict: dict[str, Any]) -> None: ...
+    def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None: ...
 
     def metrics(self) -> list[Record]:
         return list(self._metrics)

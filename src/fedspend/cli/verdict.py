@@ -9,14 +9,14 @@ from rich.text import Text
 
 from fedspend.cli.tables import figures, frame, short_hash, size
 from fedspend.cli.terminal import console
-from fedspend.planning import Plan
+from fedspend.records.planning import AnyPlan
 from fedspend.report.groups import counted
 from fedspend.verification import Check, Verification
 
 MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for
 
 
-def show_verdict(plan: Plan, result: Verification) -> None:
+def show_verdict(plan: AnyPlan, result: Verification) -> None:
     out = console()
     word, style, sentence = (
         ("PASS", "bold green", "every claim was reproduced and is within its budget")

@@ -17,7 +17,8 @@ import numpy as np
 
 from fedspend.errors import InvalidInput
 from fedspend.files import read_lines
-from fedspend.planning import Plan
+from fedspend.records.plan_file import load_any_plan
+from fedspend.records.planning import AnyPlan
 from fedspend.report.groups import group_clients
 
 Record = dict[str, Any]
@@ -31,7 +32,7 @@ class RunData:
     settings: dict[str, Any]
     environment: dict[str, Any]
     metrics: tuple[Record, ...]
-    plan: Plan | None
+    plan: AnyPlan | None
     certificate: dict[str, Any] | None
     labels: tuple[str, ...] | None  # group of each client, where the budgets named one
     majority: float | None
@@ -127,12 +128,12 @@ def load_run(folder: Path, name: str) -> RunData:
     )
 
 
-def _load_plan(folder: Path, named: Any) -> Plan | None:
+def _load_plan(folder: Path, named: Any) -> AnyPlan | None:
     if named is None:
         return None
     if not (folder / "plan.json").exists():
         raise InvalidInput(f"{folder}: plan.json is missing; the run has not begun, or the file was removed")
-    plan = Plan.load(folder / "plan.json")
+    plan = load_any_plan(folder / "plan.json")
     if plan.hash != named:
         raise InvalidInput(f"{folder}: plan.json is not the plan of this run, which is {str(named)[:19]}; restore it")
     return plan
