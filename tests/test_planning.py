@@ -109,10 +109,10 @@ def test_an_altered_file_is_refused(plan, tmp_path, change):
 
 
 def rehash(content):
-    from fedspend.plan_file import _canonical, _hash
+    from fedspend.plan_file import canonical, hash_of
 
     content.pop("hash")
-    content["hash"] = _hash(_canonical(content))
+    content["hash"] = hash_of(canonical(content))
 
 
 @pytest.mark.parametrize(

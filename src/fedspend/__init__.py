@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedspend import accounting as accounting
     from fedspend import design as design
+    from fedspend import records as records
     from fedspend.planning import Plan as Plan
     from fedspend.planning import plan as plan
     from fedspend.training import train as train
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from fedspend.verification import verify as verify
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Verification", "__version__", "accounting", "design", "plan", "train", "verify"]
+__all__ = ["Plan", "Verification", "__version__", "accounting", "design", "plan", "records", "train", "verify"]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
 _HOME = {"Plan": "planning", "plan": "planning", "train": "training", "Verification": "verification", "verify": "verification"}
@@ -30,7 +31,7 @@ _HOME = {"Plan": "planning", "plan": "planning", "train": "training", "Verificat
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"fedspend.{_HOME[name]}"), name)
-    if name in ("accounting", "design"):
+    if name in ("accounting", "design", "records"):
         return import_module(f"fedspend.{name}")
     raise AttributeError(f"module 'fedspend' has no attribute {name!r}")
 

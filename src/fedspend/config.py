@@ -19,7 +19,7 @@ from fedspend.config_keys import SECTIONS, Key
 from fedspend.errors import InvalidInput
 from fedspend.toml_lines import value_lines
 
-BUDGET_SOURCES = ("epsilon", "groups", "budgets")
+BUDGET_SOURCES = ("epsilon", "groups", "budgets", "preferences")
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "examples": whole(1, "synthetic data: number of training examples"),
             "features": whole(1, "synthetic data: number of features"),
             "classes": whole(2, "number of classes: required for your own data, optional for synthetic"),
+            "budget": text("column of your own data that holds each record's epsilon, for record-level methods"),
         },
         "model": {
             "name": text("which model"),
@@ -206,11 +207,27 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
                 "adaptive-clip: deviation of the noise on the sum of bits; default 0.05 times the expected cohort"
             ),
             "noise_level": positive("dp-fedsgd: deviation of the noise that one client adds, in place of a budget"),
+            "rates": choice("exact", "search", "scf", "scf-clamped", help="rpdp: how budgets become rates", default="exact"),
+            "saving_share": number(
+                "a number from 0.01 to 1",
+                lambda x: 0.01 <= x <= 1,
+                "rpdp: share of its rate that a record uses before the transition",
+            ),
+            "common_rate": probability("filter: the rate of every record that has not run out"),
         },
         "privacy": {
             "epsilon": positive("one budget for every client"),
             "groups": tables(GROUP, "budgets by group"),
             "budgets": text("CSV file with one line per client: client, epsilon, and optionally saving_rate, transition, group"),
+            "preferences": choice(
+                "three-levels",
+                "bounded-pareto",
+                "bounded-mix-gauss",
+                help="record-level methods: draw a budget for every record from one of the paper's distributions",
+            ),
+            "noise_multiplier": positive(
+                "record-level methods: noise of a local step, in clips; default: suggested from the budgets"
+            ),
             "delta": number("a number above 0 and below 1", lambda x: 0 < x < 1, "the delta of every budget"),
             "rate": probability("sampling rate: the probability that a client takes part in a round"),
             "clip": positive("clip norm of the average client", 1.0),

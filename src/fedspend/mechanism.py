@@ -117,6 +117,26 @@ def release_on_grid(
     return update, overflowed
 
 
+def clip_factors(norms: torch.Tensor, bound: float) -> torch.Tensor:
+    """What each row must be multiplied by to be within `bound`, from its float64 norm. A row that is not finite counts as zero."""
+    finite = torch.isfinite(norms)
+    over = norms > bound
+    scale = torch.where(over, bound * _ROUNDING / torch.where(over, norms, torch.ones_like(norms)), torch.ones_like(norms))
+    return torch.where(finite, scale, torch.zeros_like(norms))
+
+
+def release_step(
+    total: FloatArray, deviation: float, denominator: float, randomness: Randomness, step: int, client: int
+) -> FloatArray:
+    """The noised mean gradient of one local step of one client: its sum of clipped gradients, over the planned batch.
+
+    Steps are numbered through all rounds, so that no two share noise.
+    """
+    if deviation > 0:
+        total = total + deviation * randomness.normal(total.size, "record-noise", step, client)
+    return total / denominator
+
+
 def release_bit(
     reduced: Reduced, deviation: float, denominator: float, randomness: Randomness, round: int, discrete: bool = False
 ) -> float:

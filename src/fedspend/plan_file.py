@@ -31,7 +31,7 @@ _KEYS = ("format", "version", "hash", "guarantee", "parameters", "rounds", "clip
 def save(plan: Plan, path: Path) -> None:
     """Write the plan next to `path` and move it into place."""
     content = to_content(plan)
-    content["hash"] = _hash(_canonical(content))
+    content["hash"] = hash_of(canonical(content))
     body = _readable(content).encode()
     write_whole(path, gzip.compress(body, compresslevel=5, mtime=0) if path.suffix == ".gz" else body)
 
@@ -45,14 +45,14 @@ def _readable(content: dict[str, Any]) -> str:
 
 
 def content_hash(plan: Plan) -> str:
-    return _hash(_canonical(to_content(plan)))
+    return hash_of(canonical(to_content(plan)))
 
 
-def _canonical(content: dict[str, Any]) -> str:
+def canonical(content: dict[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -77,7 +77,7 @@ def to_content(plan: Plan) -> dict[str, Any]:
             {
                 "epsilon": float(s.epsilon[k]),
                 "order": float(s.order[k]),
-                **{name: _to_runs(getattr(s, name)[:, k]) for name in TABLES},
+                **{name: to_runs(getattr(s, name)[:, k]) for name in TABLES},
             }
             for k in range(s.count)
         ],
@@ -85,7 +85,7 @@ def to_content(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _to_runs(column: FloatArray) -> list[list[float | int]]:
+def to_runs(column: FloatArray) -> list[list[float | int]]:
     first = np.flatnonzero(np.append(True, column[1:] != column[:-1]))
     lengths = np.diff(np.append(first, column.size))
     return [list(pair) for pair in zip(column[first].tolist(), lengths.tolist(), strict=True)]
@@ -94,13 +94,14 @@ def _to_runs(column: FloatArray) -> list[list[float | int]]:
 def load(path: Path) -> Plan:
     """Read, check the hash, check the shape, build."""
     try:
-        content = _parse(path)
+        content = read_content(path)
         return from_content(content)
     except FedspendError as error:
         raise InvalidInput(f"{path}: {error}") from None
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def read_content(path: Path, format: str = FORMAT, keys: tuple[str, ...] = _KEYS) -> dict[str, Any]:
+    """The checked JSON of a plan file, without its hash."""
     try:
         body = path.read_bytes()
     except OSError as error:
@@ -115,14 +116,14 @@ def _parse(path: Path) -> dict[str, Any]:
         if isinstance(error, FedspendError):
             raise
         raise InvalidInput(f"not a plan: it is not valid JSON ({str(error).splitlines()[0]})") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InvalidInput(f'not a plan: a plan is a JSON object with "format": "{FORMAT}"')
+    if not isinstance(content, dict) or content.get("format") != format:
+        raise InvalidInput(f'not a plan: a plan is a JSON object with "format": "{format}"')
     if content.get("version") != VERSION:
         raise InvalidInput(f"plan version {content.get('version')!r} is not {VERSION}, the one that this fedspend reads")
     stored = content.pop("hash", None)
-    if stored != _hash(_canonical(content)):
+    if stored != hash_of(canonical(content)):
         raise InvalidInput("the content does not match its hash: the file was altered or damaged after it was saved")
-    unknown, missing = sorted(set(content) - set(_KEYS)), sorted(set(_KEYS) - {"hash"} - set(content))
+    unknown, missing = sorted(set(content) - set(keys)), sorted(set(keys) - {"hash"} - set(content))
     if unknown or missing:
         raise InvalidInput(f"unknown key {unknown[0]!r} in the plan" if unknown else f"the plan has no key {missing[0]!r}")
     return content
@@ -144,11 +145,11 @@ def from_content(content: dict[str, Any]) -> Plan:
     try:
         rounds, guarantee, clients = content["rounds"], content["guarantee"], content["clients"]
         listed = content["schedules"]
-        tables = {name: np.column_stack([_from_runs(one[name], rounds) for one in listed]) for name in TABLES}
+        tables = {name: np.column_stack([from_runs(one[name], rounds) for one in listed]) for name in TABLES}
         schedules = Schedules(
-            epsilon=_floats([one["epsilon"] for one in listed]),
-            order=_floats([one["order"] for one in listed]),
-            of_client=_integers(clients["schedule"]),
+            epsilon=floats([one["epsilon"] for one in listed]),
+            order=floats([one["order"] for one in listed]),
+            of_client=integers(clients["schedule"]),
             **tables,
         )
         for name, expected in (("unit", "client"), ("adjacency", ADJACENCY), ("observer", OBSERVER)):
@@ -156,12 +157,12 @@ def from_content(content: dict[str, Any]) -> Plan:
                 raise InvalidInput(f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can check")
         return Plan(
             clients=clients["id"],
-            budget=_floats(clients["budget"]),
+            budget=floats(clients["budget"]),
             schedules=schedules,
-            delta=_floats([guarantee["delta"]])[0],
-            clip=_floats([content["clip"]])[0],
+            delta=floats([guarantee["delta"]])[0],
+            clip=floats([content["clip"]])[0],
             accountant=guarantee["accountant"],
-            orders=_floats(content["orders"]).tolist(),
+            orders=floats(content["orders"]).tolist(),
             parameters=dict(content["parameters"]),
         )
     except FedspendError:
@@ -172,21 +173,21 @@ def from_content(content: dict[str, Any]) -> Plan:
         raise InvalidInput("the plan is malformed: a value has the wrong type or length") from None
 
 
-def _floats(values: list[Any]) -> FloatArray:
+def floats(values: list[Any]) -> FloatArray:
     if not all(type(value) in (float, int) for value in values):
         raise InvalidInput("the plan is malformed: a number was expected")
     return np.array(values, dtype=np.float64)
 
 
-def _integers(values: list[Any]) -> Any:
+def integers(values: list[Any]) -> Any:
     if not all(type(value) is int for value in values):
         raise InvalidInput("the plan is malformed: a whole number was expected")
     return np.array(values, dtype=np.int64)
 
 
-def _from_runs(runs: list[list[Any]], rounds: int) -> FloatArray:
+def from_runs(runs: list[list[Any]], rounds: int) -> FloatArray:
     values, lengths = zip(*runs, strict=True)
-    counts = _integers(list(lengths))
+    counts = integers(list(lengths))
     if not (type(rounds) is int and counts.min() >= 1 and counts.sum() == rounds):
         raise InvalidInput(f"the plan is malformed: a column does not have {rounds} rounds")
-    return np.repeat(_floats(list(values)), counts)
+    return np.repeat(floats(list(values)), counts)

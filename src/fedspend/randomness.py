@@ -19,7 +19,20 @@ from fedspend.discrete_gaussian import Words
 from fedspend.errors import InvalidInput
 
 Source = Literal["seeded", "os"]
-Role = Literal["data", "model", "cohort", "batches", "noise", "client-noise", "bit-noise", "groups", "rounding"]
+Role = Literal[
+    "data",
+    "model",
+    "cohort",
+    "batches",
+    "noise",
+    "client-noise",
+    "bit-noise",
+    "groups",
+    "rounding",
+    "budgets",
+    "record-sample",
+    "record-noise",
+]
 
 # Part of every key, so that no two uses ever share a stream. Never renumber.
 _ROLES: dict[Role, int] = {
@@ -32,6 +45,9 @@ _ROLES: dict[Role, int] = {
     "bit-noise": 6,
     "groups": 7,
     "rounding": 8,
+    "budgets": 9,
+    "record-sample": 10,
+    "record-noise": 11,
 }
 
 

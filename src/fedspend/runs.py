@@ -35,9 +35,9 @@ from fedspend.files import append_line, one_at_a_time, read_lines, write_whole
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import RunAccount, check_same, locate, refuse_gone
 from fedspend.ledger.participants import check_planned_on
-from fedspend.ledger.rules import Proposal
 from fedspend.methods.base import Release
-from fedspend.planning import Plan
+from fedspend.records.plan_file import load_any_plan
+from fedspend.records.planning import AnyPlan, proposal_of
 from fedspend.rounds import Progress, Record
 
 
@@ -91,7 +91,7 @@ class RunDirectory:
         return asked or locate(named["location"], self.folder)
 
     @contextmanager
-    def charging(self, plan: Plan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:
+    def charging(self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
         if plan is None:
             yield
@@ -104,7 +104,7 @@ class RunDirectory:
             account = RunAccount(book, read_run(self.folder)["ledger"]["run"], self.folder)
             account.check_head()
             check_planned_on(book, plan)
-            account.admit(Proposal.of_plan(plan), simulation=simulation)
+            account.admit(proposal_of(plan), simulation=simulation)
             self.account = account
             try:
                 yield
@@ -193,12 +193,12 @@ class RunDirectory:
         path = self.folder / "certificate.json"
         return path.exists() and json.loads(path.read_text()).get("plan_hash") == plan_hash
 
-    def stored_plan(self) -> Plan | None:
+    def stored_plan(self) -> AnyPlan | None:
         """The plan that this run was verified and begun with."""
         path = self.folder / "plan.json"
-        return Plan.load(path) if path.exists() else None
+        return load_any_plan(path) if path.exists() else None
 
-    def write_certificate(self, plan: Plan, verdict: dict[str, Any]) -> None:
+    def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None:
         plan.save(self.folder / "plan.json")
         write_whole(self.folder / "certificate.json", _json(verdict))
 

@@ -1,4 +1,4 @@
-"""Poisson cohorts: every client enters on its own, with its planned rate."""
+"""Poisson samples: every client enters a round, and every record a step, on its own and with its planned rate."""
 
 from __future__ import annotations
 
@@ -12,3 +12,9 @@ def draw_cohort(sampling_rate: FloatArray, randomness: Randomness, round: int) -
     """Numbers of the clients that take part, in increasing order. May be empty: that is a normal round."""
     chance = randomness.uniform(sampling_rate.size, "cohort", round)
     return np.flatnonzero(chance < sampling_rate)
+
+
+def draw_records(rate: FloatArray, randomness: Randomness, step: int, client: int) -> IntArray:
+    """Which of a client's records enter a step; steps are numbered through all rounds. May be empty: that is a normal step."""
+    chance = randomness.uniform(rate.size, "record-sample", step, client)
+    return np.flatnonzero(chance < rate)

@@ -32,18 +32,21 @@ from fedspend.methods.adaptive_clip import AdaptiveClip
 from fedspend.methods.base import Method
 from fedspend.methods.fedavg import FedAvg
 from fedspend.methods.planned import Planned
+from fedspend.methods.record_level import RecordLevel
 from fedspend.models.feature_cache import cached_features
 from fedspend.plan_inputs import resolve
 from fedspend.planning import Plan, plan
 from fedspend.randomness import Randomness
+from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.rounds import Server, Training
 
 _DATA_OPTIONS = {
     "synthetic": ("examples", "features", "classes"),
-    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes"),
+    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget"),
     "npz": ("path", "label", "client", "bounds", "classes"),
 }
-METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd")
+RECORD_METHODS = ("rpdp", "minimum", "dropout", "filter")
+METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", *RECORD_METHODS, "privacy-free")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,7 @@ class Setup:
 
     federation: Federation
     module: torch.nn.Module
-    plan: Plan | None  # None for fedavg, which has no privacy to plan
+    plan: AnyPlan | None  # None for fedavg, which has no privacy to plan
     labels: tuple[str, ...] | None  # group of each client, where the budgets name one
     method: Method
     training: Training
@@ -70,21 +73,33 @@ class Setup:
         return Workload(self.module, features, labels, self.federation.shards, self.local, self.randomness)
 
 
-def from_config(config: Config, ledger: Ledger | None = None, stored: Plan | None = None) -> Setup:
+def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> Setup:
     """Load, deal, build and plan what `config` describes, within what `ledger` allows. A `stored` plan is taken as it is."""
     seed = int(config.get("train.seed"))
     name = config.get("method.name") or "dp-fedavg"
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS)}; got {name!r}")
     local = LocalTraining(
-        batch_size=_needed(config, "train.batch_size"),
+        batch_size=1 if name in RECORD_METHODS else _needed(config, "train.batch_size"),  # records: the sum of their rates
         steps=config.get("train.local_steps"),
         epochs=config.get("train.local_epochs"),
         momentum=config.get("train.momentum"),
         shape=_shape(config, name),
     )
-    made, population = (None, None) if name == "fedavg" else _plan(config, name, ledger, stored)
-    federation = _federation(config, made, population, seed)
+    made: AnyPlan | None = None
+    planned: Plan | None = None
+    population: Population | None = None
+    if name in RECORD_METHODS:
+        from fedspend.records.from_config import record_plan
+
+        federation = _federation(config, None, None, seed)
+        made = record_plan(config, name, federation, ledger, stored)
+    else:
+        if isinstance(stored, RecordPlan):
+            raise InvalidInput(f"the run was begun with a record-level method, and the config says {name!r}; choose another folder")
+        if name not in ("fedavg", "privacy-free"):  # which have no privacy to plan
+            planned, population = _plan(config, name, ledger, stored)
+        federation, made = _federation(config, planned, population, seed), planned
     module = models.build(
         _needed(config, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
@@ -95,7 +110,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: Plan | Non
     randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
     rounds = int(_needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
-    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), made, parameter_count(module))
+    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, parameter_count(module))
     return Setup(
         federation=federation,
         module=module,
@@ -215,9 +230,11 @@ def aligned(federation: Federation, clients: tuple[str, ...], roster: tuple[str,
     return replace(federation, clients=clients, shards=tuple(shard_of[client] for client in clients))
 
 
-def make_method(name: str, made: Plan | None, config: Config, clients: int) -> Method:
+def make_method(name: str, made: AnyPlan | None, config: Config, clients: int) -> Method:
     if made is None:
-        return FedAvg(clients, float(config.get("privacy.rate") or 1.0))
+        return FedAvg(clients, float(config.get("privacy.rate") or 1.0), name)
+    if isinstance(made, RecordPlan):
+        return RecordLevel(made, name)
     if name == "adaptive-clip":
         expected = float(made.round_rate.min()) * clients
         usual = max(0.05 * expected, 1.01 * float(made.schedules.noise_multiplier.max()) / 2)
@@ -241,7 +258,7 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
     return at
 
 
-def _settings(config: Config, made: Plan | None, randomness: Randomness) -> dict[str, Any]:
+def _settings(config: Config, made: AnyPlan | None, randomness: Randomness) -> dict[str, Any]:
     """Every setting that has an effect on the result, given or default; workers have none."""
     values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
     without_effect = (f"design.{key}" for key in SECTIONS["design"])

@@ -36,6 +36,8 @@ from fedspend.methods.planned import Planned
 from fedspend.models import check_module
 from fedspend.planning import Plan
 from fedspend.randomness import Randomness
+from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.records.verification import verify_records
 from fedspend.replanning import plan_anew
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
@@ -54,7 +56,7 @@ class Result:
 
     metrics: list[Record]
     model: torch.nn.Module
-    plan: Plan | None
+    plan: AnyPlan | None
     folder: Path | None
 
     @property
@@ -101,7 +103,11 @@ def train(
         with prepared(folder, where, resume=resume) as (book, stored):
             if plan is not None:
                 stored = approved(plan, stored, settings)
-            if replan and folder is not None and book is not None and stored is not None:
+            if replan and isinstance(stored, RecordPlan):
+                raise InvalidInput(
+                    "--replan is for client-level methods; a lost round of a record-level run stays spent and is skipped"
+                )
+            if replan and folder is not None and book is not None and isinstance(stored, Plan):
                 stored = plan_anew(folder, book, stored, int(settings.get("train.rounds")), on_note)
             setup = from_config(settings, book, stored)
     if folder is None and where is not None:
@@ -109,7 +115,7 @@ def train(
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
 
 
-def approved(plan: Plan, stored: Plan | None, config: Config) -> Plan:
+def approved(plan: Plan, stored: AnyPlan | None, config: Config) -> Plan:
     """A plan that was made and checked before, if it is for this config and this run."""
     method, rounds = config.get("method.name") or "dp-fedavg", config.get("train.rounds")
     if stored is not None:
@@ -124,7 +130,7 @@ def approved(plan: Plan, stored: Plan | None, config: Config) -> Plan:
 
 
 @contextmanager
-def prepared(folder: Path | None, ledger: str | None, *, resume: bool) -> Iterator[tuple[Ledger | None, Plan | None]]:
+def prepared(folder: Path | None, ledger: str | None, *, resume: bool) -> Iterator[tuple[Ledger | None, AnyPlan | None]]:
     """What is there before planning: the ledger, if there is one yet, and the plan of the run to be resumed."""
     stored = None
     if folder is not None and resume and (folder / "run.json").exists():
@@ -215,7 +221,7 @@ def run(
 
     `ledger` names the ledger to charge; without it there is one in the run directory.
     """
-    engine = make_engine(setup.engine, setup.workload(), setup.workers)
+    engine = open_engine(setup)
     try:
         if folder is not None and not (resume and (folder / "run.json").exists()):
             check_ledger(setup, ledger)
@@ -271,6 +277,17 @@ def _play(
     return progress
 
 
+def open_engine(setup: Setup) -> Engine:
+    if isinstance(setup.plan, RecordPlan):
+        from fedspend.records.engine import RecordEngine
+
+        work = setup.workload()
+        return RecordEngine(
+            work.module, work.features, work.labels, work.shards, setup.plan, work.randomness, work.training.momentum
+        )
+    return make_engine(setup.engine, setup.workload(), setup.workers)
+
+
 def _open(setup: Setup, folder: Path, resume: bool, ledger: str | None) -> RunDirectory:
     labels = setup.federation.dataset.test_labels
     about = {
@@ -302,7 +319,7 @@ def certify(setup: Setup, store: RunDirectory | Memory) -> None:
     """Refuse to train under a plan that does not verify; keep the verdict beside the plan."""
     if setup.plan is None or store.certified(setup.plan.hash):
         return
-    verdict = verify(setup.plan)
+    verdict = verify_records(setup.plan) if isinstance(setup.plan, RecordPlan) else verify(setup.plan)
     if not verdict.ok:
         raise Refused(f"the plan does not verify, so nothing is trained: {verdict.failures[0]}")
     store.write_certificate(setup.plan, verdict.to_dict() | {"randomness": setup.randomness.source})
@@ -334,6 +351,9 @@ class Observer:
             "epsilon": self.spent(progress.done - 1),
             "randomness": self.setup.randomness.source,
         }
+        if isinstance(self.setup.plan, RecordPlan):  # noise and clip are in the local steps, not in the server's sum
+            hidden = ("noise_deviation", "clip", "clipped_share")
+            statistics = {name: value for name, value in statistics.items() if name not in hidden}
         if self.setup.randomness.simulation:
             return line | statistics
         if statistics.get("discarded"):
@@ -367,7 +387,7 @@ class Memory(Store):
         self._metrics: list[Record] = []
 
     @contextmanager
-    def charging(self, plan: Plan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:  # noqa: ARG002
+    def charging(self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:  # noqa: ARG002
         yield
 
     def recovery(self, done: int, simulation: bool) -> str:  # noqa: ARG002
@@ -396,7 +416,7 @@ class Memory(Store):
     def certified(self, plan_hash: str) -> bool:  # noqa: ARG002
         return False
 
-    def write_certificate(self, plan: Plan, verdict: dict[str, Any]) -> None: ...
+    def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None: ...
 
     def metrics(self) -> list[Record]:
         return list(self._metrics)

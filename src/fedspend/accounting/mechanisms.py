@@ -22,7 +22,7 @@ from fedspend.accounting.curves import curve
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, exact_rdp_at, rdp
 from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 
-_EXACT_ROUNDS = 64  # distinct rounds (of 4096) up to which the exact kernel steers
+_EXACT_ROUNDS = 64  # distinct rounds (of 4096) up to which the exact kernel steers, whatever their rates
 _MANY_ROWS = 20_000  # beyond which steering looks at every fourth order only
 
 
@@ -65,10 +65,11 @@ class Mechanisms:
     def of_schedules(
         cls, noise: FloatArray, rate: FloatArray, client_rate: float = 1.0, steps: int = 1, discrete: bool = False
     ) -> Mechanisms:
-        """One history per column of (rounds, histories) tables."""
+        """One history per column of (rounds, histories) tables. A round at rate 0 is none."""
         rounds, histories = noise.shape
-        history = np.repeat(np.arange(histories), rounds)
-        flat = (noise.T.ravel(), rate.T.ravel())
+        used = rate.T.ravel() > 0
+        history = np.repeat(np.arange(histories), rounds)[used]
+        flat = (noise.T.ravel()[used], rate.T.ravel()[used])
         ones = np.ones(history.size)
         kind = np.full(history.size, discrete)
         return cls(history, ones, flat[1], flat[0], client_rate * ones, steps * ones, kind, histories).merged()
@@ -187,7 +188,7 @@ class Mechanisms:
 def _steering(rate: FloatArray, noise: FloatArray, orders: tuple[float, ...]) -> FloatArray:
     """Divergence of single rounds, (rounds, orders): exact for a few distinct ones, interpolated for many."""
     first, of_row = distinct_rows(rate, noise)
-    if first.size <= _EXACT_ROUNDS:
+    if first.size <= max(_EXACT_ROUNDS, 4 * np.unique(rate).size):  # a table per rate pays only where rates are few
         exact: FloatArray = rdp(rate[first], noise[first], orders)[of_row]
         return exact
     out = np.empty((rate.size, len(orders)))

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from fedspend.cli import compare, data, design, ledger, plan, report, train, verify
+from fedspend.cli import compare, data, design, ledger, plan, records, report, train, verify
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
 COMMANDS = {
@@ -25,6 +25,7 @@ COMMANDS = {
     "train": train,
     "report": report,
     "compare": compare,
+    "records": records,
     "ledger": ledger,
     "design": design,
     "data": data,

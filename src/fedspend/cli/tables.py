@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fedspend.cli.terminal import console
 from fedspend.planning import Plan
+from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_tracks, landmarks, quarters
 from fedspend.report.numbers import noise_of_average
 
@@ -65,11 +66,12 @@ def show_header(out: Console, plan: Plan) -> None:
     out.print()
 
 
-def size(plan: Plan) -> str:
-    return f"{counted(len(plan.clients), 'client')}, {counted(plan.rounds, 'round')}"
+def size(plan: AnyPlan) -> str:
+    records = f"{counted(len(plan.records), 'record')} of " if isinstance(plan, RecordPlan) else ""
+    return records + f"{counted(len(plan.clients), 'client')}, {counted(plan.rounds, 'round')}"
 
 
-def short_hash(plan: Plan) -> str:
+def short_hash(plan: AnyPlan) -> str:
     return plan.hash.rpartition(":")[2][:12]
 
 

@@ -10,13 +10,14 @@ from rich.text import Text
 from fedspend.cli.tables import figures, frame, short_hash, size
 from fedspend.cli.terminal import console
 from fedspend.planning import Plan
+from fedspend.records.planning import AnyPlan
 from fedspend.report.groups import counted
 from fedspend.verification import Check, Verification
 
 MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for
 
 
-def show_verdict(plan: Plan, result: Verification) -> None:
+def show_verdict(plan: AnyPlan, result: Verification) -> None:
     out = console()
     word, style, sentence = (
         ("PASS", "bold green", "every claim was reproduced and is within its budget")
@@ -56,9 +57,9 @@ def worst(check: Check) -> str:
     return "0" if check.worst == 0 else f"{check.worst:.4g}"
 
 
-def show_margin(out: Console, plan: Plan, result: Verification) -> None:
+def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
     """The slack between the pessimistic PLD epsilon and the budget, where it is smallest."""
-    if plan.discrete:
+    if isinstance(plan, Plan) and plan.discrete:
         out.print(Text("no PLD reading: the plan is for discrete noise, whose Rényi bound at whole orders carries the guarantee"))
         return
     if math.isfinite(result.worst_margin):

@@ -28,12 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.colluders >= 0:
         raise InvalidInput(f"--colluders must be a whole number of at least 0, got {args.colluders}")
+    from pathlib import Path
+
     import fedspend
     from fedspend.cli.terminal import progress_bar
+    from fedspend.records.plan_file import load_any_plan
+    from fedspend.records.planning import RecordPlan
+    from fedspend.records.verification import verify_records
 
-    plan = fedspend.Plan.load(args.plan)
+    plan = load_any_plan(Path(args.plan))
     with progress_bar("verifying", args.quiet) as progress:
-        result = fedspend.verify(plan, colluders=args.colluders, progress=progress)
+        if isinstance(plan, RecordPlan):
+            result = verify_records(plan)
+        else:
+            result = fedspend.verify(plan, colluders=args.colluders, progress=progress)
     if args.json:
         import json
 

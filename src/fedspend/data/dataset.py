@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import BoolArray, IntArray
+from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.budgets import apportion
 from fedspend.errors import InvalidInput, finite_number, whole_number
 from fedspend.randomness import Randomness
@@ -44,6 +44,7 @@ class Dataset:
     classes: int
     client_of: npt.NDArray[Any] | None = None
     public: bool = False
+    budget_of: FloatArray | None = None  # epsilon of each training row, where the data has a column for it
 
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, at_least=2)
@@ -74,6 +75,7 @@ class Rows:
     test_features: Features | None = None
     test_labels: IntArray | None = None
     client_of: npt.NDArray[Any] | None = None
+    budget_of: FloatArray | None = None
 
 
 def from_arrays(
@@ -117,7 +119,8 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) 
     if share == 0:
         if test_features is None or test_labels is None:
             raise InvalidInput("there are no test rows; give them, or hold some training rows out with validation = 0.2")
-        return Dataset(name, rows.features, rows.labels, test_features, test_labels, rows.classes, rows.client_of, public)
+        found = (rows.features, rows.labels, test_features, test_labels, rows.classes, rows.client_of)
+        return Dataset(name, *found, public, rows.budget_of)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
     held = stratified(rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM))
     return Dataset(
@@ -129,6 +132,7 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) 
         rows.classes,
         None if rows.client_of is None else rows.client_of[~held],
         public,
+        None if rows.budget_of is None else rows.budget_of[~held],
     )
 
 

@@ -37,19 +37,21 @@ def read_csv(
     test_path: str | Path | None = None,
     features: Sequence[str] | None = None,
     bounds: Bounds | None = None,
+    budget: str | None = None,
 ) -> Rows:
     """`classes` is how many there are, or the list of the label column's values. Test rows come from `test_path`, from a `split`
     column that says train or test, or not at all. `features` names the columns to use; the default is every other column.
-    Columns called client and split serve as such where they exist; under another name they must be there.
+    Columns called client and split serve as such where they exist; under another name they must be there. `budget` names a column
+    with each record's epsilon, and test rows need one too, which is not used.
     """
     known = _classes(classes)
     table = read_table(path)
     client, split = _present(client, CLIENT, table.header), _present(split, SPLIT, table.header)
     if test_path is not None and split is not None:
         raise InvalidInput(f"test rows come from {test_path} and from column {split!r}; give either test_path or split")
-    special = [column for column in (label, client, split) if column is not None]
+    special = [column for column in (label, client, split, budget) if column is not None]
     if len(set(special)) < len(special):
-        raise InvalidInput(f"label, client and split must be different columns, got {', '.join(special)}")
+        raise InvalidInput(f"label, client, split and budget must be different columns, got {', '.join(special)}")
     for column in special:
         choose(f"column in {table.name}:", column, table.header)
     used = [column for column in table.header if column not in special] if features is None else list(features)
@@ -59,14 +61,18 @@ def read_csv(
     values, labels = _features(table, used, by_column), _labels(table, label, known)
     clients = None if client is None else np.array(read_labels(client, table.columns[client], _lines(table)))
     count = known if isinstance(known, int) else len(known)
+    budgets = None
+    if budget is not None:
+        budgets = read_numbers(budget, table.columns[budget], _lines(table), "a positive number", lambda x: x > 0)
     if split is not None:
         test = _test_rows(table, split)
-        return Rows(values[~test], labels[~test], count, values[test], labels[test], None if clients is None else clients[~test])
+        mine, own = (None if column is None else column[~test] for column in (clients, budgets))
+        return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own)
     if test_path is None:
-        return Rows(values, labels, count, client_of=clients)
+        return Rows(values, labels, count, client_of=clients, budget_of=budgets)
     other = read_table(test_path)
     choose(f"column in {other.name}:", label, other.header)
-    return Rows(values, labels, count, _features(other, used, by_column), _labels(other, label, known), clients)
+    return Rows(values, labels, count, _features(other, used, by_column), _labels(other, label, known), clients, budgets)
 
 
 def read_npz(

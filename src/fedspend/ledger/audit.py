@@ -167,7 +167,7 @@ def _recomputed(state: State, unit: str, classes: tuple[int, ...], *, held: bool
             rates, noises = np.append(rates, run.rate[:upto, own]), np.append(noises, run.noise[:upto, own])
             client_rates = np.append(client_rates, np.full(upto, run.client_rate))
             steps = np.append(steps, np.full(upto, run.steps))
-    if not rates.size:
+    if not (rates > 0).any():
         return 0.0
     if order == 0:
         pairs, counts = np.unique(np.stack([rates, noises]), axis=1, return_counts=True)
@@ -177,7 +177,8 @@ def _recomputed(state: State, unit: str, classes: tuple[int, ...], *, held: bool
 
 def _divergence(rates: FloatArray, noises: FloatArray, client_rates: FloatArray, steps: FloatArray, order: float) -> float:
     """Sum over rounds of `log(1 - p + p exp((a-1) steps R)) / (a-1)`."""
-    distinct, counts = np.unique(np.stack([rates, noises, client_rates, steps]), axis=1, return_counts=True)
+    used = rates > 0  # a round at rate 0 is none
+    distinct, counts = np.unique(np.stack([rates, noises, client_rates, steps])[:, used], axis=1, return_counts=True)
     q, s, p, k = distinct
     exponent = (order - 1) * k * renyi_divergence(q, s, order)
     with np.errstate(divide="ignore"):

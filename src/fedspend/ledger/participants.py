@@ -5,7 +5,7 @@ Guarantee: who is left out is decided by budgets and past spending alone, never 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import Proposal, account_numbers, members, refuse_overdrawn
 from fedspend.planning import Plan, plan
+
+if TYPE_CHECKING:
+    from fedspend.records.planning import AnyPlan
 
 SPEND = ("config", "remaining")
 EXHAUSTED = ("refuse", "leave-out")
@@ -52,7 +55,7 @@ def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhaus
         arguments = _without(made.clients, arguments, fits, exhausted, "the plan would exceed its lifetime budget", "--remaining")
 
 
-def check_planned_on(ledger: Ledger | None, made: Plan) -> None:
+def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
     """A plan that spends what a ledger has left is for that ledger only."""
     if "ledger" in made.parameters:
         if ledger is None:
@@ -60,11 +63,13 @@ def check_planned_on(ledger: Ledger | None, made: Plan) -> None:
         ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
 
 
-def plan_fits(ledger: Ledger, made: Plan) -> None:
+def plan_fits(ledger: Ledger, made: AnyPlan) -> None:
     """Refuse a plan that the ledger would not admit, before anything is written."""
+    from fedspend.records.planning import proposal_of
+
     check_planned_on(ledger, made)
-    if len(ledger.accounts()):
-        proposal = Proposal.of_plan(made)
+    proposal = proposal_of(made)
+    if len(ledger.accounts(proposal.unit)):
         refuse_overdrawn(ledger.state, proposal.as_run("", members(ledger.state, proposal)), joining=True, hint=proposal.order)
 
 

@@ -166,7 +166,7 @@ def _open(state: State, body: Body) -> None:
     accounts = state.accounts[body["unit"]]
     who = from_ranges(body["accounts"])
     of_class = np.array(body["classes"], dtype=np.int64)
-    rate, noise = table(body["rate"]), table(body["noise"])
+    rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(body["run"] not in state.runs and who.size == of_class.size > 0 and rate.shape == noise.shape)
     require(bool(who.min() >= 0 and who.max() < len(accounts) and of_class.min() >= 0 and of_class.max() < noise.shape[1]))
     require(np.unique(who).size == who.size and 0 < body["client_rate"] <= 1 and body["steps"] >= 1)
@@ -208,7 +208,7 @@ def _replan(state: State, body: Body) -> None:
     """New classes for the rounds to come; the rounds begun keep what they were."""
     run = open_run(state, body)
     of_class = np.array(body["classes"], dtype=np.int64)
-    rate, noise = table(body["rate"]), table(body["noise"])
+    rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(of_class.size == run.accounts.size and rate.shape == noise.shape and noise.shape[0] >= run.next_round)
     require(bool(of_class.min() >= 0 and of_class.max() < noise.shape[1]))
     begun = slice(0, run.next_round)
@@ -250,11 +250,12 @@ def numbers(values: Any) -> FloatArray:
     return np.array(values, dtype=np.float64).reshape(len(values))
 
 
-def table(columns: Any) -> FloatArray:
-    """(rounds, classes), stored class by class; a class that never changes as {"all": value, "rounds": how many}."""
+def table(columns: Any, rest: bool = False) -> FloatArray:
+    """(rounds, classes), stored class by class; a class that never changes as {"all": value, "rounds": how many}. A record may
+    `rest` in a round, at rate 0."""
     made = [np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column) for column in columns]
     values = np.stack(made, axis=1).astype(np.float64)
-    require(bool(np.all(np.isfinite(values) & (values > 0))))
+    require(bool(np.all(np.isfinite(values) & ((values > 0) | (rest & (values == 0))))))
     return values
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedspend.arrays import FloatArray, IntArray
-from fedspend.planning import Plan
+from fedspend.records.planning import AnyPlan
 
 MOST_GROUPS = 12
 BANDS = 8
@@ -59,7 +59,7 @@ class Grouping:
         return "group" if self.named else "budget"
 
 
-def group_clients(plan: Plan, labels: Sequence[str] | None = None, most: int = MOST_GROUPS, bands: int = BANDS) -> Grouping:
+def group_clients(plan: AnyPlan, labels: Sequence[str] | None = None, most: int = MOST_GROUPS, bands: int = BANDS) -> Grouping:
     """By label if there are any, else by budget; more than `most` of them become `bands` bands by budget."""
     if labels is not None:
         names, of_client = np.unique(np.asarray(labels, dtype=object), return_inverse=True)
@@ -82,7 +82,7 @@ def budget_label(budgets: FloatArray) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def group_tracks(plan: Plan, grouping: Grouping) -> list[GroupTracks]:
+def group_tracks(plan: AnyPlan, grouping: Grouping) -> list[GroupTracks]:
     """The tracks of every group."""
     s = plan.schedules
     spent = plan.spent_by_schedule()

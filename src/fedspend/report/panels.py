@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fedspend.arrays import FloatArray
 from fedspend.planning import Plan
+from fedspend.records.planning import RecordPlan
 from fedspend.report.charts import COLOURS, Chart, Reference, Series
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
 from fedspend.report.numbers import noise_of_average
@@ -70,11 +71,12 @@ def spending(run: RunData) -> list[Panel]:
     )
     references = tuple(Reference(budget, f"budget {words[n]}" if alike else "", n + 1) for n, budget in enumerate(budgets))
     chart = Chart("Privacy spent", f"epsilon at delta {power(run.plan.delta)}", x, lines[:1] if alike else lines, references)
-    notes = ["Dashed: the budgets. Every round is charged to every client, sampled or not."]
+    who = "record" if isinstance(run.plan, RecordPlan) else "client"
+    notes = [f"Dashed: the budgets. Every round is charged to every {who}, sampled or not."]
     if run.done < run.rounds:
         notes.append(f"Faint: planned for rounds {run.done + 1} to {run.rounds}.")
     if any(group.budget.low[0] < group.budget.high[0] for group in groups):
-        notes.append("Budgets differ within a group: lines are means over its clients, shades their range.")
+        notes.append(f"Budgets differ within a group: lines are means over its {who}s, shades their range.")
     return [Panel("Privacy spent", "planned", chart, " ".join(notes))]
 
 
@@ -82,6 +84,8 @@ def schedule(run: RunData) -> list[Panel]:
     """Noise, sampling rate, clip, and the noise that ends up in the averaged update."""
     if run.plan is None:
         return []
+    if isinstance(run.plan, RecordPlan):
+        return [_record_rates(run), _active(run, run.plan)]
     noise_note = (
         "Noise relative to the client's clip, for update and clip bit together." if run.adaptive else "Noise relative to the clip."
     )
@@ -205,6 +209,22 @@ def _same(a: Track, b: Track) -> bool:
         for mine, other in ((a.low, b.low), (a.mean, b.mean), (a.high, b.high))
         for p, q in zip(mine, other, strict=True)
     )
+
+
+def _record_rates(run: RunData) -> Panel:
+    return Panel(
+        "Sampling rate",
+        "planned",
+        _by_group(run, "rate", "Sampling rate", "probability"),
+        "Chance of a record to enter a local step.",
+    )
+
+
+def _active(run: RunData, plan: RecordPlan) -> Panel:
+    x, title = rounds_shown(run.rounds), "Active records"
+    line = Series("active", tuple(float(plan.active[t - 1]) for t in x), done=run.done)
+    caption = f"Records of {len(plan.records):,} that can be sampled in a round; the others are left out or have run out."
+    return Panel(title, "planned", Chart(title, "records", x, (line,), zero=True), caption)
 
 
 def _clip(run: RunData) -> Panel:

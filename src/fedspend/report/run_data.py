@@ -19,7 +19,8 @@ from fedspend.errors import InvalidInput
 from fedspend.files import read_lines
 from fedspend.ledger.account import HEAD
 from fedspend.ledger.chain import Head
-from fedspend.planning import Plan
+from fedspend.records.plan_file import load_any_plan
+from fedspend.records.planning import AnyPlan
 from fedspend.report.groups import group_clients
 
 Record = dict[str, Any]
@@ -33,7 +34,7 @@ class RunData:
     settings: dict[str, Any]
     environment: dict[str, Any]
     metrics: tuple[Record, ...]
-    plan: Plan | None
+    plan: AnyPlan | None
     certificate: dict[str, Any] | None
     labels: tuple[str, ...] | None  # group of each client, where the budgets named one
     majority: float | None
@@ -140,12 +141,12 @@ def _load_account(folder: Path, named: Any) -> dict[str, str]:
     return {"run": str(named.get("run"))} | head
 
 
-def _load_plan(folder: Path, named: Any) -> Plan | None:
+def _load_plan(folder: Path, named: Any) -> AnyPlan | None:
     if named is None:
         return None
     if not (folder / "plan.json").exists():
         raise InvalidInput(f"{folder}: plan.json is missing; the run has not begun, or the file was removed")
-    plan = Plan.load(folder / "plan.json")
+    plan = load_any_plan(folder / "plan.json")
     if plan.hash != named:
         raise InvalidInput(f"{folder}: plan.json is not the plan of this run, which is {str(named)[:19]}; restore it")
     return plan

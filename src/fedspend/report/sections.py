@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedspend.records.planning import RecordPlan
 from fedspend.report.certificate import judge, margin
 from fedspend.report.groups import budget_label, counted
 from fedspend.report.markup import Markup, element
@@ -35,6 +36,13 @@ def protection(run: RunData) -> tuple[str, str, str]:
         return "bare", "Not private", "This run added no noise and clipped nothing. Its models and numbers protect nobody."
     if verdict != "PASS":
         return "bare", "Not verified", f"Rely on nothing that this page says about privacy. {sentence}"
+    if isinstance(run.plan, RecordPlan):
+        text = (
+            "Noise, cohorts and record samples were drawn from the operating system's randomness. Every record's budget holds "
+            "against the public, other clients, and a server that sees who takes part. "
+            "Ask before you publish this page: it shows budgets."
+        )
+        return "real", "Real run", text
     text = (
         "Noise and cohorts were drawn from the operating system's randomness. The budgets hold against other clients and "
         "the public as long as nobody learns who took part. This page shows the clients' budgets: ask before you publish it."
@@ -48,6 +56,8 @@ def facts(run: RunData) -> str:
     parts = [run.method + (f" with {model}" if model else "") + (f" on {data}" if data else "")]
     if run.plan is not None:
         parts += [counted(len(run.plan.clients), "client"), f"policy {run.plan.policy}"]
+        if isinstance(run.plan, RecordPlan):
+            parts.insert(2, counted(len(run.plan.records), "record"))
     parts.append(counted(run.rounds, "round"))
     return " · ".join(parts)
 
@@ -108,10 +118,12 @@ def settings(run: RunData) -> Markup:
     sections["account"] = [(key, value) for key, value in run.account.items()]
     sections["environment"] = [(key, plain(value)) for key, value in run.environment.items()]
     if run.plan is not None:
+        by_record = isinstance(run.plan, RecordPlan)
+        observer = "the public, other clients, and a server that does not choose who takes part"
         sections["guarantee"] = [
-            ("unit", "one client, with everything it holds"),
+            ("unit", "one record" if by_record else "one client, with everything it holds"),
             ("adjacency", "zero-out"),
-            ("observer", "other clients and the public; participation hidden"),
+            ("observer", observer if by_record else "other clients and the public; participation hidden"),
             ("delta", power(run.plan.delta)),
             ("accountant", run.plan.accountant),
         ]

@@ -1,0 +1,37 @@
+"""A privacy budget for every single record: two-stage accounting, rates from budgets, and the choice of noise. Works without torch.
+
+>>> from fedspend import records
+>>> terms = dict(delta=1e-3, rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1.0)
+>>> rates = records.rates([0.5, 1.0, 5.0], **terms)
+>>> bool((records.epsilon(rates, **terms) <= [0.5, 1.0, 5.0]).all())
+True
+"""
+
+from fedspend.accounting.rdp import ORDERS
+from fedspend.records.assignment import METHODS, SAFE_METHODS, Overspending, rates
+from fedspend.records.curve_fit import Fit, fit_curve
+from fedspend.records.noise_choice import Candidate, Suggestion, suggest_noise
+from fedspend.records.preferences import PREFERENCES, BoundedMixGauss, BoundedPareto, ThreeLevels
+from fedspend.records.spending import CONVERSIONS, OBSERVERS, epsilon
+from fedspend.records.terms import Terms
+
+__all__ = [
+    "CONVERSIONS",
+    "METHODS",
+    "OBSERVERS",
+    "ORDERS",
+    "PREFERENCES",
+    "SAFE_METHODS",
+    "BoundedMixGauss",
+    "BoundedPareto",
+    "Candidate",
+    "Fit",
+    "Overspending",
+    "Suggestion",
+    "Terms",
+    "ThreeLevels",
+    "epsilon",
+    "fit_curve",
+    "rates",
+    "suggest_noise",
+]

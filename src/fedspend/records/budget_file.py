@@ -1,0 +1,64 @@
+"""Budgets of records as a CSV file: `epsilon[,record][,client]`, one line per record, UTF-8; and rates written back.
+
+Guarantee: a record without a budget, a budget that is no positive number, and an id that is empty or stands there twice are refused
+with one line that names the file and the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedspend.arrays import FloatArray
+from fedspend.budgets import numbered
+from fedspend.budgets_csv import Lines, read_labels, read_numbers
+from fedspend.choices import choose
+from fedspend.csv_rows import read_table
+from fedspend.errors import InvalidInput
+from fedspend.files import write_whole
+
+COLUMNS = ("record", "client", "epsilon")
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBudgets:
+    """One budget per record; without a client column all records are one client's."""
+
+    records: tuple[str, ...]
+    budget: FloatArray
+    clients: tuple[str, ...] | None = None
+
+
+def read_record_budgets(path: str | Path) -> RecordBudgets:
+    table = read_table(path)
+    for column in table.header:
+        choose(f"column in {table.name}:{table.header_line}:", column, COLUMNS)
+    if "epsilon" not in table.header:
+        raise InvalidInput(f"{table.name}:{table.header_line}: column 'epsilon' is missing; every record needs a budget")
+    at = Lines(table.name, table.lines)
+    budget = read_numbers("epsilon", table.columns["epsilon"], at, "a positive number", lambda x: x > 0)
+    clients = read_labels("client", table.columns["client"], at) if "client" in table.header else None
+    names = read_labels("record", table.columns["record"], at) if "record" in table.header else numbered(len(table))
+    first: dict[str, int] = {}
+    for row, name in enumerate(names):
+        if first.setdefault(name, row) != row:
+            raise InvalidInput(f"{at(row)}: record {name!r} stands there twice, first on line {table.lines[first[name]]}; keep one")
+    return RecordBudgets(names, budget, clients)
+
+
+def write_rates(path: Path, budgets: RecordBudgets, rate: FloatArray, spent: FloatArray) -> None:
+    """`record[,client],epsilon,rate,spent`. As private as the budgets: readable by its owner only."""
+    named = budgets.clients is not None
+    columns = [budgets.records, *([budgets.clients] if budgets.clients is not None else [])]
+    numbers = [[repr(value) for value in column.tolist()] for column in (budgets.budget, rate, spent)]
+    write_csv(path, ["record", *(["client"] if named else []), "epsilon", "rate", "spent"], [*columns, *numbers])
+
+
+def write_csv(path: Path, header: list[str], columns: list[tuple[str, ...] | list[str]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(zip(*columns, strict=True))
+    write_whole(path, text.getvalue().encode())

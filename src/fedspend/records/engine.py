@@ -1,0 +1,76 @@
+"""Runs the clients of a record-level plan: DP-SGD at every client, with a rate of its own for every record.
+
+Guarantee: each local step is a Poisson sample at the planned rates, a sum of gradients clipped to the plan's clip, Gaussian noise
+of `noise_multiplier * clip` and a division by the planned batch. All that a client does afterwards is made of such steps. A
+client none of whose records can be sampled in a round returns zero without looking at its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedspend.arrays import IntArray
+from fedspend.engines.base import Reduce, Reduced
+from fedspend.engines.clientwise import single_threaded
+from fedspend.errors import InvalidInput
+from fedspend.mechanism import release_step
+from fedspend.randomness import Randomness
+from fedspend.records.gradients import clipped_sum
+from fedspend.records.planning import RecordPlan
+from fedspend.sampling import draw_records
+
+
+class RecordEngine:
+    """`shards[n]` are the rows of `features` and `labels` that belong to client n, in the order of its records in the plan."""
+
+    name = "records"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        features: torch.Tensor,
+        labels: torch.Tensor,
+        shards: Sequence[IntArray],
+        plan: RecordPlan,
+        randomness: Randomness,
+        momentum: float = 0.0,
+    ) -> None:
+        self._features, self._labels, self._shards = features, labels, shards
+        self._plan, self._randomness, self._momentum = plan, randomness, momentum
+        self._sum = clipped_sum(module, plan.clip)
+        classes = plan.schedules.of_client
+        self._classes = [classes[plan.owner == client] for client in range(len(plan.clients))]
+        if [len(mine) for mine in self._classes] != [len(shard) for shard in shards]:
+            raise InvalidInput("the plan and the data do not have the same records at every client; make them agree")
+
+    def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
+        reduced = Reduced.nothing(parameters.numel())
+        with single_threaded():
+            for client in cohort:
+                update = self._update(parameters, int(client), round, lr)
+                reduced = reduced.plus(reduce(update[None], np.array([client])))
+        return reduced
+
+    def _update(self, start: torch.Tensor, client: int, round: int, lr: float) -> torch.Tensor:
+        plan, shard = self._plan, self._shards[client]
+        batch = float(plan.expected_batch[round, client])
+        if batch == 0:
+            return torch.zeros_like(start)
+        rate = plan.schedules.sampling_rate[round][self._classes[client]]
+        deviation = plan.terms.noise_multiplier * plan.clip
+        parameters, velocity = start.clone(), torch.zeros_like(start)
+        for number in range(plan.terms.local_steps):
+            step = round * plan.terms.local_steps + number
+            rows = torch.from_numpy(shard[draw_records(rate, self._randomness, step, client)])
+            total = self._sum(parameters, self._features[rows], self._labels[rows])
+            gradient = release_step(total, deviation, batch, self._randomness, step, client)
+            velocity.mul_(self._momentum).add_(torch.from_numpy(gradient).float())
+            parameters.sub_(velocity, alpha=lr)
+        return parameters - start
+
+    def close(self) -> None:
+        pass

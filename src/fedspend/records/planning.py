@@ -1,0 +1,250 @@
+"""The plan of a record-level run: every record's sampling rate in every round, made before training from budgets alone.
+
+Guarantee: a record that is sampled as its column says, clipped to `clip`, under noise of `terms.noise_multiplier * clip` on every
+step's sum, has spent at most its claim at `delta` against the public and against a server that sees who takes part. Adjacency is
+zero-out: the record's gradients become zero; roster, budgets, rates and the expected batch sizes stay. Records at rate 0 spend
+nothing. What is public is whatever the consortium publishes of it: rates tell budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedspend.accounting.conversion import conversion_cost
+from fedspend.accounting.mechanisms import two_stage
+from fedspend.accounting.rdp import ORDERS, rdp
+from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.errors import InvalidInput, finite_number
+from fedspend.ledger.rules import Proposal
+from fedspend.planning import Plan, check_client_ids
+from fedspend.records.policies import Wanted, rate_table
+from fedspend.records.terms import Terms, check_budgets
+from fedspend.schedules import Schedules
+
+ADJACENCY = "zero-out: one record's gradients become zero; roster, budgets, rates and expected batches stay fixed"
+OBSERVER = "other clients, the public, and a server that sees every client's update and who takes part but does not choose"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordPlan:
+    """Rates for all records, the claim for each, and what is needed to check it. `schedules.of_client` is by record here."""
+
+    records: tuple[str, ...]
+    owner: IntArray  # (records,) number of the client that holds each
+    clients: tuple[str, ...]
+    budget: FloatArray  # (records,)
+    schedules: Schedules  # classes of records with equal rates
+    terms: Terms
+    clip: float
+    parameters: dict[str, Any]
+    orders: tuple[float, ...] = ORDERS
+    unit: ClassVar[str] = "record"
+    accountant: ClassVar[str] = "rdp"
+
+    def __post_init__(self) -> None:
+        check_record_plan(self)
+        for array in (self.owner, self.budget):
+            array.flags.writeable = False
+
+    @property
+    def delta(self) -> float:
+        return self.terms.delta
+
+    @property
+    def rounds(self) -> int:
+        return self.terms.rounds
+
+    @property
+    def policy(self) -> str:
+        return str(self.parameters["policy"])
+
+    @property
+    def rate(self) -> FloatArray:
+        """(rounds, records)."""
+        return self.schedules.wide("sampling_rate")
+
+    @property
+    def epsilon(self) -> FloatArray:
+        """Claimed epsilon of each record at `delta`."""
+        return self.schedules.wide("epsilon")
+
+    @cached_property
+    def expected_batch(self) -> FloatArray:
+        """(rounds, clients): the sum of a client's rates, by which its steps divide. Planned, never counted."""
+        batch = np.zeros((self.rounds, len(self.clients)))
+        for t in range(self.rounds):
+            rates = self.schedules.sampling_rate[t][self.schedules.of_client]
+            batch[t] = np.bincount(self.owner, weights=rates, minlength=len(self.clients))
+        return batch
+
+    @property
+    def active(self) -> IntArray:
+        """How many records can still be sampled in each round (the paper's Figure 7)."""
+        count: IntArray = (self.schedules.sampling_rate > 0) @ self.schedules.clients_of
+        return count
+
+    def spent_by_schedule(self) -> FloatArray:
+        """Cumulative epsilon after each round, (rounds, classes)."""
+        return self._spent
+
+    @cached_property
+    def _spent(self) -> FloatArray:
+        rate = self.schedules.sampling_rate
+        every = 1 if rate.shape[1] <= 300 else 3  # fewer orders read higher; the last round shows the claim itself
+        orders = np.asarray(self.orders)[::every]
+        values, at = np.unique(rate, return_inverse=True)
+        curves, at = round_curves(values, self.terms, orders), at.reshape(rate.shape)
+        cost, total = conversion_cost(orders, self.delta), np.zeros((rate.shape[1], orders.size))
+        spent = np.zeros(rate.shape)
+        for t in range(self.rounds):
+            total += curves[at[t]]
+            reading = np.maximum((total + cost).min(axis=1), 0.0)
+            spent[t] = np.minimum(np.where(total[:, 0] > 0, reading, 0.0), self.schedules.epsilon)
+        return spent
+
+    @cached_property
+    def hash(self) -> str:
+        from fedspend.records.plan_file import content_hash
+
+        return content_hash(self)
+
+    def save(self, path: str | Path) -> None:
+        from fedspend.records.plan_file import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> RecordPlan:
+        from fedspend.records.plan_file import load
+
+        return load(Path(path))
+
+    def proposal(self) -> Proposal:
+        """What the ledger is asked for: every record, by class."""
+        return Proposal(
+            names=self.records,
+            budgets=self.budget,
+            delta=self.delta,
+            of_class=self.schedules.of_client,
+            rate=self.schedules.sampling_rate,
+            noise=self.schedules.noise_multiplier,
+            plan=self.hash,
+            method=str(self.parameters["method"]),
+            order=self.schedules.order,
+            unit="record",
+            client_rate=self.terms.client_rate,
+            steps=self.terms.local_steps,
+        )
+
+
+AnyPlan = Plan | RecordPlan
+
+
+def proposal_of(plan: AnyPlan) -> Proposal:
+    """What a plan of either kind asks of the ledger."""
+    return plan.proposal() if isinstance(plan, RecordPlan) else Proposal.of_plan(plan)
+
+
+def plan_records(
+    epsilons: Any,
+    owner: Any,
+    terms: Terms,
+    *,
+    clients: Sequence[str],
+    records: Sequence[str] | None = None,
+    clip: float = 1.0,
+    wanted: Wanted | None = None,
+    left_out: BoolArray | None = None,
+) -> RecordPlan:
+    """The plan for one budget per record. `owner` is the number of each record's client; `wanted` says how budgets become rates.
+
+    Records that are `left_out` (their lifetime budget is used up) keep their place at rate 0.
+    """
+    budget = np.atleast_1d(check_budgets(epsilons)).ravel()
+    owner = np.asarray(owner, dtype=np.int64)
+    if owner.shape != budget.shape:
+        raise InvalidInput(f"every record needs a budget and a client: got {budget.size} budgets for {owner.size} records")
+    wanted = wanted or Wanted()
+    table, of_record = rate_table(budget, terms, wanted)
+    if left_out is not None and left_out.any():
+        table = np.column_stack([table, np.zeros(terms.rounds)])
+        of_record = np.where(left_out, table.shape[1] - 1, of_record)
+    epsilon, order = claims(table, terms)
+    names = tuple(map(str, range(budget.size))) if records is None else tuple(records)
+    shape = table.shape
+    return RecordPlan(
+        records=names,
+        owner=owner,
+        clients=tuple(clients),
+        budget=budget.copy(),
+        schedules=Schedules(
+            noise_multiplier=np.full(shape, terms.noise_multiplier),
+            sampling_rate=table,
+            clip_norm=np.full(shape, float(clip)),
+            epsilon=epsilon,
+            order=order,
+            of_client=of_record,
+        ),
+        terms=terms,
+        clip=float(clip),
+        parameters=wanted.parameters(),
+    )
+
+
+def claims(table: FloatArray, terms: Terms) -> tuple[FloatArray, FloatArray]:
+    """Epsilon of each column of rates (rounds, classes), and the order it is read at; 0 for a column that is never sampled."""
+    orders = np.asarray(ORDERS)
+    values, at = np.unique(table, return_inverse=True)
+    curves, at = round_curves(values, terms, orders), at.reshape(table.shape)
+    total = sum((curves[at[t]] for t in range(1, len(at))), curves[at[0]])
+    reading = total + conversion_cost(orders, terms.delta)
+    best = reading.argmin(axis=1)
+    used = table.max(axis=0) > 0
+    epsilon = np.where(used, np.maximum(reading[np.arange(best.size), best], 0.0), 0.0)
+    return epsilon, orders[best]
+
+
+def round_curves(rate: FloatArray, terms: Terms, orders: FloatArray) -> FloatArray:
+    """Rényi divergence of one round at each rate, (rates, orders)."""
+    inner = terms.local_steps * rdp(rate, terms.noise_multiplier, orders)
+    return two_stage(inner, np.array(terms.client_rate), orders)
+
+
+def check_record_plan(plan: RecordPlan) -> None:
+    """Refuse a plan whose parts do not fit together. That it keeps its promise is for the verifier to say."""
+    s, records = plan.schedules, len(plan.records)
+    if not (plan.owner.shape == plan.budget.shape == s.of_client.shape == (records,)):
+        raise InvalidInput(f"the plan lists {records} records, {plan.budget.size} budgets and {plan.owner.size} owners")
+    if s.rounds != plan.terms.rounds or s.count < 1:
+        raise InvalidInput(f"the plan's tables have {s.rounds} rounds, and its terms {plan.terms.rounds}")
+    if not (records >= 1 and s.of_client.min() >= 0 and s.of_client.max() < s.count):
+        raise InvalidInput("the plan has no record, or a record follows a class that is not there")
+    if not (plan.owner.min() >= 0 and plan.owner.max() < len(plan.clients)):
+        raise InvalidInput(f"a record belongs to client number {int(plan.owner.max())}, but there are {len(plan.clients)}")
+    if len(set(plan.records)) < records:
+        raise InvalidInput("two records have the same name; every record needs its own")
+    check_client_ids(plan.clients)
+    check_budgets(plan.budget)
+    Terms.checked(**vars(plan.terms))
+    if not finite_number("clip", plan.clip) > 0:
+        raise InvalidInput(f"clip must be positive, got {plan.clip!r}")
+    if not np.all((s.sampling_rate >= 0) & (s.sampling_rate <= 1)):
+        raise InvalidInput("every rate in a plan must lie from 0 to 1")
+    if not (np.all(s.noise_multiplier == plan.terms.noise_multiplier) and np.all(s.clip_norm == plan.clip)):
+        raise InvalidInput("a record-level plan has one noise multiplier and one clip")
+    if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0) & np.isfinite(s.order)):
+        raise InvalidInput("every claimed epsilon must be finite and not negative")
+    idle = np.flatnonzero(plan.expected_batch.max(axis=0) == 0)
+    if idle.size:
+        name = plan.clients[int(idle[0])]
+        others = f" and {idle.size - 1} more" if idle.size > 1 else ""
+        raise InvalidInput(
+            f"no record of client {name!r}{others} can be sampled: its budgets are below what any rate could meet; choose more "
+            "noise (fedspend records noise suggests one), larger budgets or fewer steps, or leave the client out"
+        )

@@ -1,0 +1,109 @@
+"""From budgets to a rate for every round: rPDP and the baselines of Liu et al. (2024, Section 7), and saving for later.
+
+| method | who is sampled |
+|---|---|
+| `rpdp` | every record at its own rate; with a saving share, at that share of it before the transition round |
+| `minimum` | every record at the rate of the strictest budget |
+| `dropout` | records that allow at least the mean budget, at the rate of the mean budget; the others not at all |
+| `filter` | every record at one common rate until its budget is used up; then it stops (a Rényi filter at the clip bound) |
+
+Guarantee: the columns of the table come from `exact`, or from rates clamped to it, so none spends more than its record's budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedspend.accounting.conversion import conversion_cost
+from fedspend.accounting.rdp import ORDERS
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.choices import choose
+from fedspend.errors import InvalidInput, Refused, finite_number
+from fedspend.records.assignment import SAFE_METHODS, assign
+from fedspend.records.spending import Stretches, divergence
+from fedspend.records.terms import Terms
+
+METHODS = ("rpdp", "minimum", "dropout", "filter")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How budgets become rates. `saving_share` and `transition` are for rpdp, `common_rate` is for filter."""
+
+    method: str = "rpdp"
+    rates: str = "exact"
+    saving_share: float | None = None
+    transition: int | None = None  # first round at the full rate, counted from 1
+    common_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        choose("method", self.method, METHODS)
+        if self.rates == "scf":
+            raise Refused("rates from the curve fit overspend, so nothing is trained with them; use scf-clamped or exact")
+        choose("way to rates", self.rates, SAFE_METHODS)
+        if self.saving_share is not None and not (self.method == "rpdp" and self.rates == "exact"):
+            raise InvalidInput("a saving share is for method rpdp with rates exact; drop one of the two")
+        if self.saving_share is not None and not 0.01 <= finite_number("saving_share", self.saving_share) <= 1:
+            raise InvalidInput(f"saving_share must lie from 0.01 to 1, got {self.saving_share!r}")
+        if self.transition is not None and self.saving_share is None:
+            raise InvalidInput("a transition round needs a saving share; give both or none")
+        if self.common_rate is not None and not (
+            self.method == "filter" and 0 < finite_number("common_rate", self.common_rate) <= 1
+        ):
+            raise InvalidInput(f"common_rate is for method filter and lies above 0 and at most at 1, got {self.common_rate!r}")
+
+    @property
+    def policy(self) -> str:
+        return "uniform" if self.saving_share is None else "spend-as-you-go"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"policy": self.policy} | {name: value for name, value in vars(self).items() if value is not None}
+
+
+def rate_table(budget: FloatArray, terms: Terms, wanted: Wanted) -> tuple[FloatArray, IntArray]:
+    """(rounds, classes) and the class of each record."""
+    ones = np.ones(terms.rounds)
+    match wanted.method:
+        case "minimum":
+            rate = np.full(budget.shape, float(assign(budget.min(keepdims=True), terms, wanted.rates)[0]))
+        case "dropout":
+            rate = np.where(budget >= budget.mean(), assign(budget.mean(keepdims=True), terms, wanted.rates)[0], 0.0)
+        case "filter":
+            return filter_table(budget, terms, wanted)
+        case _ if wanted.saving_share is not None:
+            ones = round_shares(terms.rounds, wanted)
+            rate = assign(budget, terms, stretches=stretches_of(ones))
+        case _:
+            rate = assign(budget, terms, wanted.rates)
+    values, of_record = np.unique(rate, return_inverse=True)
+    return ones[:, None] * values, of_record
+
+
+def round_shares(rounds: int, wanted: Wanted) -> FloatArray:
+    """Each round's share of the full rate."""
+    begins = rounds // 2 + 1 if wanted.transition is None else wanted.transition
+    if not 1 <= begins <= rounds:
+        raise InvalidInput(f"transition must be a round from 1 to {rounds}, got {wanted.transition!r}")
+    return np.where(np.arange(1, rounds + 1) < begins, float(wanted.saving_share or 1.0), 1.0)
+
+
+def stretches_of(shares: FloatArray) -> Stretches:
+    values, counts = np.unique(shares, return_counts=True)
+    return tuple(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def filter_table(budget: FloatArray, terms: Terms, wanted: Wanted) -> tuple[FloatArray, IntArray]:
+    """Every record at one rate for as many rounds as its budget pays for; by default at the mean budget's rate."""
+    rate = wanted.common_rate if wanted.common_rate is not None else float(assign(budget.mean(keepdims=True), terms)[0])
+    if not rate > 0:
+        raise InvalidInput("no rate can meet the mean budget, so there is no common rate to filter at; choose more noise")
+    alpha = np.asarray(ORDERS)
+    one_round = divergence(np.array([rate]), alpha, terms)[0] / terms.rounds
+    after = np.arange(1, terms.rounds + 1)[:, None] * one_round + conversion_cost(alpha, terms.delta)
+    spent = np.maximum(after.min(axis=1), 0.0) * (1 + 1e-8)
+    lasts = np.searchsorted(spent, budget, side="right")  # rounds that each record can pay for
+    values, of_record = np.unique(lasts, return_inverse=True)
+    return np.where(np.arange(terms.rounds)[:, None] < values, rate, 0.0), of_record

@@ -1,0 +1,144 @@
+"""The independent check of a record-level plan, by the second accountant: nothing here comes from `accounting`.
+
+Guarantee: if it is ok, every record's claim is reproduced to 1e-6 at its order and is within its budget. Where every client takes
+part in every round, dp-accounting's pessimistic PLD confirms some of the budgets from another direction; with client sampling
+there is no PLD of the two stages together, and the reproduced Rényi bound alone carries the guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.findings import Findings, Verification
+from fedspend.observers import Observer, spread
+from fedspend.records.planning import RecordPlan
+from fedspend.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
+
+TOLERANCE = 1e-6
+SHOWN, BY_PLD = 20, 8  # classes that observers are read for, and that PLD looks at
+
+
+def verify_records(plan: RecordPlan) -> Verification:
+    """Check a plan against everything it promises. Never raises for a plan that breaks its promise."""
+    table = plan.schedules
+    used = np.flatnonzero((table.sampling_rate.max(axis=0) > 0) & (table.clients_of > 0))
+    strictest = np.full(table.count, np.inf)
+    np.minimum.at(strictest, table.of_client, plan.budget)
+    findings = Findings(used.size)
+    claim = plan.epsilon
+    findings.record(
+        "claim within budget",
+        claim <= plan.budget,
+        "none",
+        float((claim / plan.budget).max()),
+        "largest claim / budget",
+        lambda n: f"record {plan.records[n]!r} claims epsilon {claim[n]:.9g}, its budget is {plan.budget[n]:g}",
+    )
+    unused = np.flatnonzero(table.sampling_rate.max(axis=0) == 0)
+    findings.record(
+        "left out means nothing spent",
+        table.epsilon[unused] == 0,
+        "none",
+        float(table.epsilon[unused].max(initial=0.0)),
+        "largest claim at rate 0",
+        lambda n: f"class {int(unused[n])} is never sampled and claims epsilon {table.epsilon[unused[n]]:.9g}",
+    )
+    reproduced = reproduce(plan, used)
+    off = np.abs(reproduced - table.epsilon[used]) / np.maximum(table.epsilon[used], 1e-9)
+    findings.record(
+        "claim reproduced",
+        (off <= TOLERANCE) & (reproduced <= strictest[used] * (1 + TOLERANCE)),
+        "second Rényi accountant",
+        float(off.max(initial=0.0)),
+        "largest relative difference",
+        lambda n: f"class {int(used[n])} claims epsilon {table.epsilon[used[n]]:.9g}, reproduced {reproduced[n]:.9g}",
+    )
+    pld = np.full(table.count, np.nan)
+    if plan.terms.client_rate == 1:
+        chosen = spread(used, strictest, BY_PLD)
+        pld[chosen] = [by_pld(plan, int(k)) for k in chosen]
+        findings.record(
+            "PLD within budget",
+            pld[chosen] <= strictest[chosen],
+            "dp-accounting",
+            float((pld[chosen] / strictest[chosen]).max()),
+            "largest PLD epsilon / budget",
+            lambda n: f"class {int(chosen[n])}: PLD epsilon {pld[chosen[n]]:.9g} is over the budget {strictest[chosen[n]]:g}",
+        )
+    seen = np.isfinite(pld)
+    epsilon = np.zeros(table.count)
+    epsilon[used] = reproduced
+    epsilon[seen] = pld[seen]
+    return Verification(
+        ok=findings.ok,
+        plan_hash=plan.hash,
+        epsilon=epsilon[table.of_client],
+        by_pld=seen[table.of_client],
+        worst_margin=float((1 - pld[seen] / strictest[seen]).min()) if seen.any() else math.nan,
+        schedules=used.size,
+        pld_schedules=int(seen.sum()),
+        failures=tuple(findings.failures),
+        failure_count=findings.failure_count,
+        checks=tuple(findings.checks),
+        observers=observers_of_records(plan, used, strictest),
+    )
+
+
+def reproduce(plan: RecordPlan, classes: IntArray) -> FloatArray:
+    """Epsilon of each class at the order of its claim."""
+    orders = plan.schedules.order[classes]
+    return epsilon_at(divergence(plan, classes, orders[:, None], picked=False)[:, 0], orders, plan.delta)
+
+
+def divergence(plan: RecordPlan, classes: IntArray, orders: FloatArray, *, picked: bool) -> FloatArray:
+    """Sum over rounds, (classes, orders), of `log(1 - p + p exp((a-1) steps R)) / (a-1)`, or of `steps R` if the server picks."""
+    p, steps = plan.terms.client_rate, plan.terms.local_steps
+    total = np.zeros(np.broadcast_shapes(orders.shape, (classes.size, 1)))
+    for row, k in enumerate(classes):
+        rates, counts = np.unique(plan.schedules.sampling_rate[:, k], return_counts=True)
+        a = np.broadcast_to(orders, total.shape)[row]
+        for q, count in zip(rates[rates > 0], counts[rates > 0], strict=True):
+            exponent = (a - 1) * steps * renyi_divergence(q, plan.terms.noise_multiplier, a)
+            grown = exponent if picked or p == 1 else np.logaddexp(math.log1p(-p), math.log(p) + exponent)
+            total[row] += count * grown / (a - 1)
+    return total
+
+
+def by_pld(plan: RecordPlan, k: int) -> float:
+    rates, counts = np.unique(plan.schedules.sampling_rate[:, k], return_counts=True)
+    busy = rates > 0
+    steps = (counts[busy] * plan.terms.local_steps).tolist()
+    return pld_epsilon(rates[busy].tolist(), [plan.terms.noise_multiplier] * int(busy.sum()), steps, plan.delta)
+
+
+def observers_of_records(plan: RecordPlan, used: IntArray, budget: FloatArray) -> tuple[Observer, ...]:
+    """Epsilon against the plan's observer and against a server that picks who takes part, by budget where there are few."""
+    shown = spread(used, budget, SHOWN)
+    if not shown.size:
+        return ()
+    orders = np.asarray(plan.orders)[::3]
+    picks = epsilon_at(divergence(plan, shown, orders[None, :], picked=True), orders, plan.delta).min(axis=1)
+    rows = (
+        ("plan", "other clients and the public, who see every model", plan.schedules.epsilon[shown]),
+        (
+            "server sees who takes part",
+            "sees every client's own update; does not choose who takes part",
+            plan.schedules.epsilon[shown],
+        ),
+        ("server picks who takes part", "can let a client take part in every round: client sampling hides nothing", picks),
+    )
+    named = used.size <= SHOWN
+    return tuple(
+        Observer(
+            name,
+            assumption,
+            tuple(zip(budget[shown].tolist(), values.tolist(), strict=True)) if named else (),
+            float(values.min()),
+            float(np.median(values)),
+            float(values.max()),
+        )
+        for name, assumption, values in rows
+    )

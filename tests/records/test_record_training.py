@@ -1,0 +1,435 @@
+"""Record-level training: sampling and noise as planned, limits, broken mechanisms, the account, kill and resume."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedspend
+from fedspend.engines.base import Reduced
+from fedspend.errors import InvalidInput, Refused
+from fedspend.ledger import Ledger
+from fedspend.randomness import Randomness
+from fedspend.records import Terms
+from fedspend.records import engine as record_engine
+from fedspend.records.engine import RecordEngine
+from fedspend.records.gradients import DenseSum, GeneralSum, clipped_sum
+from fedspend.records.planning import RecordPlan, plan_records
+from fedspend.records.policies import Wanted
+from fedspend.records.verification import verify_records
+from fedspend.sampling import draw_records
+
+TERMS = Terms(delta=1e-3, rounds=3, local_steps=4, client_rate=0.8, noise_multiplier=6.0)
+CONFIG = {
+    "data": {"name": "synthetic", "examples": 200, "features": 5, "classes": 3, "clients": 4, "partition": "iid"},
+    "model": {"name": "logistic"},
+    "method": {"name": "rpdp"},
+    "privacy": {"preferences": "three-levels", "delta": 1e-3, "rate": 0.8, "noise_multiplier": 8.0, "clip": 0.7},
+    "train": {"rounds": 4, "local_steps": 5, "lr": 0.5, "seed": 2},
+}
+
+
+@pytest.fixture
+def config():
+    return copy.deepcopy(CONFIG)
+
+
+def a_plan(budget=None, terms=TERMS, clients=2, **wanted):
+    budget = np.array([0.1, 0.5, 1.0, 2.0, 5.0, 0.3] if budget is None else budget)
+    owner = np.arange(budget.size) % clients
+    return plan_records(budget, owner, terms, clients=[f"c{n}" for n in range(clients)], wanted=Wanted(**wanted))
+
+
+def data(rows=12, columns=4, classes=3):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(rows, columns, generator=generator), torch.randint(0, classes, (rows,), generator=generator)
+
+
+# --- gradients ---
+
+
+def mlp():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3))
+
+
+def by_hand(module, rows, labels, clip):
+    """One record at a time, with autograd."""
+    total = np.zeros(sum(p.numel() for p in module.parameters()))
+    for row, label in zip(rows, labels, strict=True):
+        module.zero_grad()
+        nn.functional.cross_entropy(module(row[None]), label[None]).backward()
+        gradient = torch.cat([p.grad.reshape(-1) for p in module.parameters()]).double().numpy()
+        total += gradient * min(1.0, clip / np.linalg.norm(gradient))
+    return total
+
+
+@pytest.mark.parametrize("clip", [0.3, 1e9])
+def test_clipped_sums_are_those_of_a_plain_loop(clip):
+    module, (rows, labels) = mlp(), data()
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    wanted = by_hand(module, rows, labels, clip)
+    dense, general = clipped_sum(module, clip), GeneralSum(module, clip)
+    assert isinstance(dense, DenseSum)
+    assert dense(flat, rows, labels) == pytest.approx(wanted, abs=1e-5)
+    assert general(flat, rows, labels) == pytest.approx(wanted, abs=1e-5)
+    assert isinstance(clipped_sum(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), clip), GeneralSum)
+    for one in (dense, general):
+        assert (one(flat, rows[:0], labels[:0]) == 0).all(), "an empty batch is a normal one"
+
+
+@pytest.mark.parametrize("kind", [DenseSum, GeneralSum])
+def test_no_record_moves_the_sum_by_more_than_the_clip(kind):
+    """Also for a record with huge, infinite or missing values."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    summed = clipped_sum(module, 0.5) if kind is DenseSum else GeneralSum(module, 0.5)
+    rows, labels = data()
+    base = summed(flat, rows, labels)
+    for value in (1e3, 1e30, float("inf"), float("nan")):
+        worse, more = torch.cat([rows, torch.full((1, 4), value)]), torch.cat([labels, torch.tensor([1])])
+        moved = summed(flat, worse, more) - base
+        assert np.isfinite(moved).all()
+        assert np.linalg.norm(moved) <= 0.5
+
+
+# --- sampling and noise, measured ---
+
+
+def test_records_are_sampled_at_their_own_rates():
+    rate = np.array([0.0, 0.01, 0.2, 0.7, 1.0])
+    counts = np.zeros(5)
+    for step in range(4000):
+        counts[draw_records(rate, Randomness(3), step, 1)] += 1
+    assert counts[0] == 0
+    assert counts[-1] == 4000
+    assert np.abs(counts / 4000 - rate).max() < 4 * np.sqrt(0.25 / 4000)
+
+
+def updates(plan, randomness=None, lr=1.0, rounds=(0,), clip=None):
+    """Updates of client 0 from zero parameters, (rounds, parameters)."""
+    module = nn.Linear(4, 3)
+    rows, labels = data(len(plan.records))
+    shards = [np.flatnonzero(plan.owner == n) for n in range(len(plan.clients))]
+    plan = plan if clip is None else plan_records(plan.budget, plan.owner, plan.terms, clients=plan.clients, clip=clip)
+    engine = RecordEngine(module, rows, labels, shards, plan, randomness or Randomness(0))
+    out = []
+
+    def keep(update, _clients):
+        out.append(update[0].double().numpy())
+        return Reduced.nothing(update.shape[1])
+
+    for t in rounds:
+        engine.run(torch.zeros(15), np.array([0]), t, lr, keep)
+    return np.array(out)
+
+
+def noise_ratio(plan, **options):
+    """Measured deviation of an update over the planned one: tiny gradients, so that noise is all there is."""
+    terms = plan.terms
+    found = updates(plan, lr=1.0, rounds=range(terms.rounds), **options)
+    planned = terms.noise_multiplier * plan.clip * np.sqrt(terms.local_steps) / plan.expected_batch[0, 0]
+    return float(found.std() / planned)
+
+
+def loud():
+    return a_plan([1.0] * 4, Terms(1e-3, 400, 2, 0.8, 2000.0))
+
+
+def test_noise_has_the_planned_deviation():
+    assert noise_ratio(loud()) == pytest.approx(1.0, abs=0.03)
+
+
+def test_real_randomness_has_the_planned_deviation_and_does_not_repeat():
+    plan = loud()
+    assert noise_ratio(plan, randomness=Randomness(0, "os")) == pytest.approx(1.0, abs=0.03)
+    first, second = (updates(plan, randomness=Randomness(0, "os")) for _ in range(2))
+    assert (first != second).any()
+    assert (updates(plan) == updates(plan)).all(), "a seeded simulation repeats"
+
+
+# --- limits and mutants ---
+
+
+def certain(monkeypatch):
+    """Every record in every step and no noise."""
+    real = record_engine.release_step
+    monkeypatch.setattr(record_engine, "release_step", lambda total, _, *rest: real(total, 0.0, *rest))
+    monkeypatch.setattr(record_engine, "draw_records", lambda rate, *_: np.arange(rate.size))
+
+
+def test_no_noise_everyone_and_no_clip_is_plain_gradient_descent(monkeypatch):
+    plan = plan_records([1e6] * 6, [0, 0, 0, 1, 1, 1], TERMS, clients=["a", "b"], clip=1e9)
+    assert (plan.rate == 1).all(), "an enormous budget is always in"
+    certain(monkeypatch)
+    found = updates(plan, lr=0.1)[0]
+    module = nn.Linear(4, 3)
+    nn.utils.vector_to_parameters(torch.zeros(15), module.parameters())
+    rows, labels = data(6)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(TERMS.local_steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(rows[:3]), labels[:3]).backward()
+        optimizer.step()
+    assert found == pytest.approx(nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), abs=1e-6)
+
+
+def promises():
+    """What a sound engine keeps: the planned noise, planned samples, the clip, and a denominator that does not move."""
+    assert noise_ratio(loud()) == pytest.approx(1.0, abs=0.03), "noise"
+    sampled = []
+    real_draw = record_engine.draw_records
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_engine, "draw_records", lambda *a: sampled.append(real_draw(*a)) or sampled[-1])
+        many = a_plan([0.3] * 40, Terms(1e-3, 60, 5, 1.0, 6.0), clients=1)
+        updates(many, rounds=range(60))
+    rate = float(many.rate[0, 0])
+    share = np.mean([len(rows) for rows in sampled]) / 40
+    assert share == pytest.approx(rate, abs=4 * np.sqrt(rate / (40 * 300))), "sampling"
+    with pytest.MonkeyPatch.context() as patch:
+        one = plan_records([1e6] * 4, [0] * 4, Terms(1e-3, 1, 1, 1.0, 6.0), clients=["a"], clip=0.01)
+        real = record_engine.release_step
+        patch.setattr(record_engine, "release_step", lambda total, _, *rest: real(total, 0.0, *rest))
+        assert np.linalg.norm(updates(one)[0]) <= 0.01, "clip"
+        patch.setattr(record_engine, "draw_records", lambda *_: np.arange(2))
+        assert np.linalg.norm(updates(one)[0]) <= 0.5 * 0.01 + 1e-9, "denominator: half of the batch moves half as far"
+
+
+def kept():
+    try:
+        promises()
+    except AssertionError:
+        return False
+    return True
+
+
+def test_a_sound_engine_keeps_its_promises():
+    promises()
+
+
+def test_broken_engines_are_caught(monkeypatch):
+    release, draw, summing = record_engine.release_step, record_engine.draw_records, record_engine.clipped_sum
+    mutants = {
+        "noise times 0.9": ("release_step", lambda total, deviation, *rest: release(total, 0.9 * deviation, *rest)),
+        "everyone sampled": ("draw_records", lambda rate, *_: np.arange(rate.size)),
+        "rates ignored": ("draw_records", lambda rate, *rest: draw(np.full(rate.size, 0.5), *rest)),
+        "unclipped": ("clipped_sum", lambda module, _clip: summing(module, 1e9)),
+    }
+    for what, (name, broken) in mutants.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(record_engine, name, broken)
+            assert not kept(), f"{what} was not noticed"
+
+    class DrawnBatch(RecordEngine):
+        def _update(self, *args):
+            with pytest.MonkeyPatch.context() as patch:
+                size = []
+                now = record_engine.draw_records
+                patch.setattr(record_engine, "draw_records", lambda *a: size.append(now(*a)) or size[-1])
+                patched = record_engine.release_step
+
+                def drawn(total, deviation, _batch, *rest):
+                    return patched(total, deviation, max(1, len(size[-1])), *rest)
+
+                patch.setattr(record_engine, "release_step", drawn)
+                return super()._update(*args)
+
+    monkeypatch.setitem(globals(), "RecordEngine", DrawnBatch)
+    assert not kept(), "the drawn batch as denominator was not noticed"
+
+
+# --- plans ---
+
+
+@pytest.mark.parametrize("method", ["rpdp", "minimum", "dropout", "filter"])
+def test_every_method_verifies_and_survives_its_file(method, tmp_path):
+    plan = a_plan(method=method)
+    verdict = verify_records(plan)
+    assert verdict.ok, verdict.failures
+    assert (plan.epsilon <= plan.budget).all()
+    assert plan.spent_by_schedule()[-1] == pytest.approx(plan.schedules.epsilon, rel=1e-6)
+    plan.save(tmp_path / "plan.json")
+    again = RecordPlan.load(tmp_path / "plan.json")
+    assert again.hash == plan.hash
+    assert (again.rate == plan.rate).all()
+    assert {"rpdp": 6, "minimum": 6, "dropout": 2, "filter": plan.active[0]}[method] == plan.active[0]
+    text = (tmp_path / "plan.json").read_text()
+    (tmp_path / "plan.json").write_text(text.replace('"c0"', '"c9"'))
+    with pytest.raises(InvalidInput, match="hash"):
+        RecordPlan.load(tmp_path / "plan.json")
+
+
+def test_the_filter_stops_records_one_after_the_other():
+    budgets = np.repeat([0.3, 0.6, 1.2, 3.0], 3)
+    plan = a_plan(budgets, Terms(1e-3, 20, 4, 1.0, 6.0), method="filter")
+    assert (np.diff(plan.active) <= 0).all()
+    assert plan.active[0] > plan.active[-1] >= 3
+    assert len(set(plan.active.tolist())) >= 3
+    last = np.array([np.flatnonzero(column).size for column in plan.rate.T])
+    assert (np.diff(last) >= 0).all(), "who allows more lasts longer"
+
+
+def test_saving_spends_later_and_everything():
+    plain, saving = a_plan(), a_plan(saving_share=0.5, transition=3)
+    assert verify_records(saving).ok
+    assert saving.rate[0] == pytest.approx(0.5 * saving.rate[-1])
+    assert (saving.rate[-1] > plain.rate[-1]).all()
+    assert (saving.rate[0] < plain.rate[0]).all()
+    assert saving.epsilon == pytest.approx(plain.budget, rel=5e-3)
+    assert (saving.epsilon <= saving.budget).all()
+    same = a_plan(saving_share=1.0)
+    assert (same.rate == plain.rate).all(), "saving nothing is the uniform plan"
+
+
+def test_a_plan_that_overspends_does_not_verify():
+    import dataclasses
+
+    plan = a_plan()
+    table = dataclasses.replace(plan.schedules, sampling_rate=np.minimum(1, plan.schedules.sampling_rate * 1.02))
+    assert not verify_records(dataclasses.replace(plan, schedules=table)).ok
+    greedy = dataclasses.replace(plan, budget=plan.budget * 0.99)
+    assert not verify_records(greedy).ok
+
+
+def test_pld_agrees_where_every_client_takes_part():
+    verdict = verify_records(a_plan(terms=Terms(1e-3, 3, 4, 1.0, 6.0)))
+    assert verdict.ok
+    assert verdict.pld_schedules > 0
+    assert 0 < verdict.worst_margin < 0.6
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: a_plan([1.0, 1e-4], Terms(1e-9, 3, 4, 0.8, 6.0), clients=2), "no record of client 'c1'"),
+        (lambda: plan_records([1.0, 2.0], [0], TERMS, clients=["a"]), "every record needs a budget and a client"),
+        (lambda: plan_records([1.0, np.nan], [0, 0], TERMS, clients=["a"]), "record number 2"),
+        (lambda: plan_records([1.0], [1], TERMS, clients=["a"]), "client number 1"),
+        (lambda: plan_records([1.0, 1.0], [0, 0], TERMS, clients=["a"], records=["x", "x"]), "same name"),
+        (lambda: plan_records([1.0], [0], TERMS, clients=["a"], clip=-1.0), "clip"),
+        (lambda: a_plan(method="rdpd"), "did you mean 'rpdp'"),
+        (lambda: a_plan(saving_share=0.0), "saving_share"),
+        (lambda: a_plan(saving_share=0.5, transition=9), "transition"),
+        (lambda: a_plan(method="minimum", saving_share=0.5), "saving share"),
+        (lambda: a_plan(common_rate=0.5), "common_rate"),
+    ],
+)
+def test_bad_plans(make, told):
+    with pytest.raises(InvalidInput, match=told):
+        make()
+
+
+def test_the_papers_rates_are_not_trained_with():
+    with pytest.raises(Refused, match="scf-clamped"):
+        Wanted(rates="scf")
+
+
+# --- whole runs ---
+
+
+def test_a_run_is_accounted_and_can_be_resumed(config, tmp_path):
+    whole = fedspend.train(config, output=tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    def stop(record, _rounds):
+        if record["round"] == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fedspend.train(config, output=tmp_path / "cut", on_round=stop)
+    fedspend.train(config, output=tmp_path / "cut", resume=True)
+    for name in ("metrics.jsonl", "model.safetensors", "plan.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with Ledger.open(tmp_path / "whole" / "ledger.db") as ledger:
+        balances = ledger.balances("record")
+        spent = dict(zip(balances.names, balances.spent, strict=True))
+    for name, claim in zip(whole.plan.records, whole.plan.epsilon, strict=True):
+        assert spent[name] == pytest.approx(claim, rel=1e-6), "the ledger reads what the plan claims"
+    last = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["epsilon"]["5"] == pytest.approx(float(whole.plan.epsilon[whole.plan.budget == 5].max()))
+    assert "noise_deviation" not in last
+
+
+def test_records_that_ran_out_stop_contributing(config, tmp_path):
+    place = tmp_path / "accounts.db"
+    first = fedspend.train(config, output=tmp_path / "a", ledger=place)
+    with pytest.raises(Refused, match="leave-out"):
+        fedspend.train(config, output=tmp_path / "b", ledger=place)
+    with Ledger.open(place, write=True) as ledger:
+        rich = [name for name, budget in zip(first.plan.records, first.plan.budget, strict=True) if budget == 5]
+        ledger.change(rich, 20.0, reason="test", unit="record")
+    second = fedspend.train(config, overrides=["ledger.exhausted=leave-out"], output=tmp_path / "c", ledger=place)
+    assert ((second.plan.rate.max(axis=0) > 0) == (second.plan.budget == 5)).all()
+
+
+@pytest.mark.parametrize("method", ["minimum", "dropout", "filter", "privacy-free"])
+def test_baselines_train(config, method, tmp_path):
+    config["method"]["name"] = method
+    config["train"]["batch_size"] = 16
+    result = fedspend.train(config, output=tmp_path / "run")
+    assert len(result.metrics) == 4
+    assert (result.plan is None) == (method == "privacy-free")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"privacy": {"preferences": None}}, "have no budgets"),
+        ({"privacy": {"noise": "distributed"}}, "client-level"),
+        ({"privacy": {"clipping": "per-layer"}}, "client-level"),
+        ({"privacy": {"delta": None}}, "delta is missing"),
+        ({"train": {"local_steps": None, "local_epochs": 2}}, "local_steps is missing"),
+        ({"privacy": {"epsilon": 1.0}}, "both"),
+    ],
+)
+def test_bad_configs(config, changes, told):
+    for section, keys in changes.items():
+        for key, value in keys.items():
+            config[section].pop(key, None) if value is None else config[section].__setitem__(key, value)
+    with pytest.raises(InvalidInput, match=told):
+        fedspend.train(config)
+
+
+def test_budgets_from_a_file_must_cover_every_record(config, tmp_path):
+    del config["privacy"]["preferences"]
+    path = tmp_path / "budgets.csv"
+    config["privacy"]["budgets"] = str(path)
+    path.write_text("record,epsilon\n" + "".join(f"p{n},{1 + n % 3}\n" for n in range(199)))
+    with pytest.raises(InvalidInput, match="199 budgets, but there are 200 training records"):
+        fedspend.train(config)
+    path.write_text("record,epsilon\n" + "".join(f"p{n},{1 + n % 3}\n" for n in range(200)))
+    plan = fedspend.train(config).plan
+    assert sorted(plan.records) == sorted(f"p{n}" for n in range(200))
+    assert all(budget == 1 + int(name[1:]) % 3 for name, budget in zip(plan.records, plan.budget, strict=True))
+
+
+def test_budgets_from_a_column_of_your_own_data(tmp_path):
+    generator = np.random.default_rng(0)
+    lines = ["x,y,label,client,split,allows"]
+    for n in range(120):
+        x, y = generator.normal(size=2)
+        lines.append(f"{x},{y},{int(x > 0)},{'ab'[n % 2]},{'test' if n % 5 == 0 else 'train'},{[0.5, 2.0][n % 3 == 0]}")
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(lines) + "\n")
+    config = {
+        "data": {"name": "csv", "path": str(path), "classes": 2, "partition": "natural", "bounds": [-3, 3], "budget": "allows"},
+        "model": {"name": "logistic"},
+        "method": {"name": "rpdp"},
+        "privacy": {"delta": 1e-3, "noise_multiplier": 6.0, "randomness": "os"},
+        "train": {"rounds": 2, "local_steps": 3, "lr": 0.5},
+    }
+    result = fedspend.train(config, output=tmp_path / "run")
+    assert sorted(set(result.plan.budget.tolist())) == [0.5, 2.0]
+    assert result.plan.clients == ("a", "b")
+    assert len(result.plan.records) == 96
+    from fedspend.report.html import write_report
+
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    for words in ("96 records", "server picks who takes part", "one record", "Active records"):
+        assert words in page
