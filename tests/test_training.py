@@ -25,7 +25,7 @@ from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger, chain
 from fedspend.rounds import begin, play
-from fedspend.setup import METHODS, flat_parameters, from_config
+from fedspend.setup import CLIENT_METHODS, flat_parameters, from_config
 from fedspend.training import run, train
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ class Unclipped:
         return self.method.learn(state, release)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "fedavg"])
+@pytest.mark.parametrize("method", [name for name in CLIENT_METHODS if name != "fedavg"])
 def test_no_noise_no_clip_and_rate_one_is_fedavg(tiny, method):
     del tiny["privacy"]["saving_rate"]
     tiny["privacy"] |= {"rate": 1.0}
@@ -440,7 +440,7 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
         from_config(config_of(sections))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CLIENT_METHODS)
 def test_the_quickstart_config_serves_every_method(method):
     from fedspend.config import load_config
 

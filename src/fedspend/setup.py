@@ -45,8 +45,9 @@ _DATA_OPTIONS = {
     "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget"),
     "npz": ("path", "label", "client", "bounds", "classes"),
 }
+CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd")
 RECORD_METHODS = ("rpdp", "minimum", "dropout", "filter")
-METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", *RECORD_METHODS, "privacy-free")
+METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 
 
 @dataclass(frozen=True, eq=False)

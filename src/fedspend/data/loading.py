@@ -10,6 +10,7 @@ from typing import Any
 from fedspend.choices import choose, only
 from fedspend.data.adult import load_adult
 from fedspend.data.dataset import Dataset, Rows, finished
+from fedspend.data.heart import load_heart
 from fedspend.data.images import load_cifar10, load_digits, load_mnist, load_writers
 from fedspend.data.sources import BUNDLED, SOURCES
 from fedspend.data.synthetic import make_synthetic
@@ -63,6 +64,8 @@ def _read(name: str, folder: Path | None, seed: int, options: Mapping[str, Any])
             return load_writers(folder)
         case "adult":
             return load_adult(folder)
+        case "heart":
+            return load_heart(folder, seed)
         case "cifar10":
             return load_cifar10(folder)
         case "csv":

@@ -113,6 +113,24 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
                 ),
             ),
             Source(
+                "heart",
+                "heart disease at four centres, 740 patients",
+                "CC BY 4.0",
+                "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease",
+                (
+                    SourceFile(
+                        "processed.cleveland.data", "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8", 18_461
+                    ),
+                    SourceFile(
+                        "processed.hungarian.data", "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796", 10_263
+                    ),
+                    SourceFile(
+                        "processed.switzerland.data", "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314", 4_109
+                    ),
+                    SourceFile("processed.va.data", "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f", 6_737),
+                ),
+            ),
+            Source(
                 "cifar10",
                 "ten kinds of objects, 50,000 + 10,000 colour images of 32x32",
                 "research use, cite Krizhevsky 2009",

@@ -18,7 +18,7 @@ from fedspend.records.planning import RecordPlan
 from fedspend.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
 TOLERANCE = 1e-6
-SHOWN, BY_PLD = 20, 8  # classes that observers are read for, and that PLD looks at
+SHOWN, BY_PLD = 20, 4  # classes that observers are read for, and that PLD looks at
 
 
 def verify_records(plan: RecordPlan) -> Verification:
