@@ -263,7 +263,7 @@ def test_status_says_what_is_where(sources, server):
 
 
 def test_the_real_table_is_well_formed():
-    assert set(SOURCES) == {"mnist", "fashion-mnist", "mnist-writers", "adult", "cifar10"}
+    assert set(SOURCES) == {"mnist", "fashion-mnist", "heart", "mnist-writers", "adult", "cifar10"}
     for name, source in SOURCES.items():
         assert source.name == name
         assert set(source.needs) <= set(SOURCES)
