@@ -192,10 +192,15 @@ def test_from_arrays():
     x, y = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32), np.arange(30) % 2
     clients = [(x[n::3], y[n::3]) for n in range(3)]
     terms = {"plan": plan, "test": (x, y), "lr": 0.5, "batch_size": 8, "local_steps": 4, "randomness": "seeded"}
+
+    def model():
+        torch.manual_seed(0)
+        return nn.Linear(5, 2)
+
     norms = [
-        [line["mean_norm"] for line in train(clients=clients, model=nn.Linear(5, 2), **terms, **shape).metrics]
+        [line["mean_norm"] for line in train(clients=clients, model=model(), **terms, **shape).metrics]
         for shape in ({}, {"blur": 1.0, "lus": 0.5})
     ]
     assert all(b < a for a, b in zip(*norms, strict=True))
     with pytest.raises(InvalidInput, match="lus"):
-        train(clients=clients, model=nn.Linear(5, 2), **terms, lus=1.0)
+        train(clients=clients, model=model(), **terms, lus=1.0)

@@ -36,9 +36,9 @@ def two_stage(inner: FloatArray, client_rate: FloatArray, order: FloatArray) -> 
         return inner
     degree = order - 1
     x = degree * inner
-    with np.errstate(over="ignore"):
-        small = np.log1p(client_rate * np.expm1(np.minimum(x, 1.0)))
-    large = np.logaddexp(np.log1p(-np.minimum(client_rate, 1 - 1e-16)), np.log(client_rate) + x)
+    small = np.log1p(client_rate * np.expm1(np.minimum(x, 1.0)))
+    with np.errstate(divide="ignore"):  # a client rate of 0 costs nothing
+        large = np.logaddexp(np.log1p(-np.minimum(client_rate, 1 - 1e-16)), np.log(client_rate) + x)
     value: FloatArray = np.where(client_rate == 1, inner, np.where(x < 1, small, large) / degree)
     return value
 
