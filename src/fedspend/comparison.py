@@ -20,7 +20,7 @@ import numpy as np
 from fedspend.arrays import FloatArray
 from fedspend.config import load_config
 from fedspend.errors import InvalidInput
-from fedspend.setup import METHODS
+from fedspend.setup import ALL_METHODS
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +73,9 @@ def compare(
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Train every method with every seed, in parallel over cores."""
-    unknown = [name for name in methods if name not in METHODS]
+    unknown = [name for name in methods if name not in ALL_METHODS]
     if unknown or len(set(methods)) != len(methods) or not methods:
-        raise InvalidInput(f"methods must be different ones of {', '.join(METHODS)}; got {', '.join(methods) or 'none'}")
+        raise InvalidInput(f"methods must be different ones of {', '.join(ALL_METHODS)}; got {', '.join(methods) or 'none'}")
     settings = load_config(config, overrides)
     if settings.get("privacy.randomness") == "os":
         raise InvalidInput("compare runs seeded simulations only: every run on private data spends budget; drop randomness = 'os'")

@@ -41,7 +41,8 @@ _DATA_OPTIONS = {
     "npz": ("path", "label", "client", "bounds", "classes"),
 }
 RECORD_METHODS = ("rpdp", "minimum", "dropout", "filter")
-METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", *RECORD_METHODS, "privacy-free")
+METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip")  # the unit is a client
+ALL_METHODS = (*METHODS, *RECORD_METHODS, "privacy-free")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +67,8 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     """Load, deal, build and plan what `config` describes, within what `ledger` allows. A `stored` plan is taken as it is."""
     seed = int(config.get("train.seed"))
     name = config.get("method.name") or "dp-fedavg"
-    if name not in METHODS:
-        raise InvalidInput(f"method must be one of {', '.join(METHODS)}; got {name!r}")
+    if name not in ALL_METHODS:
+        raise InvalidInput(f"method must be one of {', '.join(ALL_METHODS)}; got {name!r}")
     local = LocalTraining(
         batch_size=1 if name in RECORD_METHODS else _needed(config, "train.batch_size"),  # records: the sum of their rates
         steps=config.get("train.local_steps"),
