@@ -21,19 +21,17 @@ from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.arrays import BoolArray, FloatArray, distinct_rows
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
-from fedspend.ledger.account import RunAccount
 from fedspend.ledger.spending import histories
 from fedspend.planning import Plan, harmonic_mean
 from fedspend.policies import Spending, Terms, by_itself
-from fedspend.runs import RunDirectory, read_run
+from fedspend.runs import RunDirectory
 from fedspend.schedules import Schedules
 
 
 def plan_anew(folder: Path, ledger: Ledger, plan: Plan, rounds: int, on_note: Callable[[str], None]) -> Plan:
     """The plan of the run in `folder`, long enough for `rounds` releases in spite of those that were lost."""
     directory = RunDirectory(folder)
-    account = directory.account = RunAccount(ledger, read_run(folder)["ledger"]["run"], folder)
-    account.check_head()
+    account = directory.account = directory.account_in(ledger)
     if not account.admitted or ledger.simulation:  # a simulation repeats what was lost
         on_note("no round was lost: the plan stays as it is")
         return plan

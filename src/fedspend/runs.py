@@ -90,6 +90,12 @@ class RunDirectory:
             check_same(asked, named["location"], self.folder)
         return asked or locate(named["location"], self.folder)
 
+    def account_in(self, book: Ledger) -> RunAccount:
+        """This run's line to `book`, which must be the ledger that it has seen."""
+        account = RunAccount(book, read_run(self.folder)["ledger"]["run"], self.folder)
+        account.check_head()
+        return account
+
     @contextmanager
     def charging(self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
@@ -101,8 +107,7 @@ class RunDirectory:
             raise Refused(f"{self.folder}/run.json names no ledger, so its rounds cannot be charged; start a new run")
         refuse_gone(location, self.folder)
         with one_at_a_time(self.folder), Ledger.open_or_create(location, simulation=simulation) as book:
-            account = RunAccount(book, read_run(self.folder)["ledger"]["run"], self.folder)
-            account.check_head()
+            account = self.account_in(book)
             check_planned_on(book, plan)
             account.admit(proposal_of(plan), simulation=simulation)
             self.account = account

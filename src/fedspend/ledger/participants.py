@@ -20,8 +20,6 @@ from fedspend.planning import Plan, plan
 if TYPE_CHECKING:
     from fedspend.records.planning import AnyPlan
 
-SPEND = ("config", "remaining")
-EXHAUSTED = ("refuse", "leave-out")
 _PER_CLIENT = ("epsilons", "saving_rate", "transition", "clients")
 
 

@@ -91,6 +91,14 @@ class Run:
     def status(self) -> str:
         return "open" if self.closed is None else "closed"
 
+    def begins_like(self, rate: FloatArray, noise: FloatArray, of_class: IntArray) -> bool:
+        """Whether other tables agree with this run's on every round that was begun, for every member."""
+        begun = slice(0, self.next_round)
+        return all(
+            np.array_equal(new[begun][:, of_class], old[begun][:, self.of_class])
+            for new, old in ((rate, self.rate), (noise, self.noise))
+        )
+
     def mechanisms(self, held: bool) -> Mechanisms:
         """What each class has spent; with `held`, also what it may yet spend. One history per class."""
         upto = self.planned if held and self.closed is None else self.next_round
@@ -211,9 +219,7 @@ def _replan(state: State, body: Body) -> None:
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(of_class.size == run.accounts.size and rate.shape == noise.shape and noise.shape[0] >= run.next_round)
     require(bool(of_class.min() >= 0 and of_class.max() < noise.shape[1]))
-    begun = slice(0, run.next_round)
-    for new, old in ((rate, run.rate), (noise, run.noise)):
-        require(np.array_equal(new[begun][:, of_class], old[begun][:, run.of_class]))
+    require(run.begins_like(rate, noise, of_class))
     run.rate, run.noise, run.of_class = rate, noise, of_class
     run.about["plan"] = body["plan"]
 
