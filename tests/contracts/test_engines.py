@@ -417,9 +417,12 @@ def test_a_poisoned_client_is_flagged_although_shaped(bench: Bench, engine: str,
     data = Data(MODELS[model][1])
     data.features[data.shards[4]] = math.nan
     data.features[data.shards[9][2]] = math.inf
-    reduced = bench.engine(engine, module, data, SHAPED).run(start, COHORT, 1, 0.1, ClipAndSum(np.full(len(SIZES), 0.1)))
+    running, reduce = bench.engine(engine, module, data, SHAPED), ClipAndSum(np.full(len(SIZES), 0.1))
+    reduced = running.run(start, COHORT, 1, 0.1, reduce)
     assert COHORT[reduced.discarded].tolist() == [4, 9]
     assert np.isfinite(reduced.total).all()
+    assert running.run(start, np.array([4]), 1, 0.1, reduce).discarded.all()
+    assert not running.run(start, np.array([0]), 1, 0.1, reduce).discarded.any()  # has no rows; nothing of client 4 stays behind
 
 
 class Die:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 import fedspend
 from fedspend import records
@@ -100,6 +100,28 @@ def test_the_papers_server_bound_is_no_bound():
     assert claimed == pytest.approx(3.235, abs=0.01)
     assert true == pytest.approx(8.877, abs=0.001)
     assert claimed < true < ours < records.epsilon(1.0, **terms, observer="picks-participants")
+
+
+@pytest.mark.parametrize(("client_rate", "claim", "truth"), [(0.5, 51.283, 54.882), (0.1, 16.755, 23.718)])
+def test_the_papers_server_bound_is_no_bound_over_many_rounds(client_rate, claim, truth):
+    """The paper's T = 20, tau = 5, sigma = 1, delta = 1e-3 with every record in every step, so that the truth has a closed form.
+
+    A client that joined k rounds showed the server k * tau Gaussians, which are one of multiplier sigma / sqrt(k * tau), and k is
+    binomial and seen: `delta(eps)` is the binomial mean of the Gaussians' deltas.
+    """
+    rounds, steps, sigma, delta = 20, 5, 1.0, 1e-3
+    joined = np.arange(1, rounds + 1)
+    weight, shift = binom.pmf(joined, rounds, client_rate), np.sqrt(joined * steps) / sigma
+
+    def seen_delta(eps):
+        return (weight * (norm.cdf(shift / 2 - eps / shift) - np.exp(eps + norm.logcdf(-shift / 2 - eps / shift)))).sum() - delta
+
+    true = brentq(seen_delta, 0.01, 500)
+    orders = np.asarray(records.ORDERS)
+    claimed = float((client_rate * rounds * steps * orders / (2 * sigma**2) + math.log(1 / delta) / (orders - 1)).min())
+    terms = {"delta": delta, "rounds": rounds, "local_steps": steps, "client_rate": client_rate, "noise_multiplier": sigma}
+    assert (claimed, true) == pytest.approx((claim, truth), abs=0.001)
+    assert claimed < true < records.epsilon(1.0, **terms, observer="sees-participation")
 
 
 @pytest.mark.parametrize("rates", [[0.5, 1.5], [-0.1], [math.nan, 0.5], [math.inf], [], "often", None, [[0.1], [0.2, 0.3]]])

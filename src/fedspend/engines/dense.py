@@ -7,6 +7,7 @@ numbers: padding repeats rows of its own batch with weight zero, so a NaN stays 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -82,8 +83,7 @@ class DenseEngine:
         self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)
         self._work = work
         self._features = work.features.reshape(len(work.features), -1)
-        # Kept from block to block: fresh memory would cost shaping more than its arithmetic.
-        self._space, self._gradients = torch.empty(0), torch.empty(0, self._size)
+        self._scratch = Scratch()
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         total: FloatArray = np.zeros(self._size)
@@ -122,22 +122,17 @@ class DenseEngine:
         chosen = torch.from_numpy(rows)
         labels = self._work.labels.index_select(0, chosen.view(-1)).view(chosen.shape)
         shape = self._work.training.shape
-        if shape.blur > 0 and len(self._space) < len(clients) * self._size:
-            self._space = torch.empty(len(clients) * self._size)
-        if shape.lus > 0 and len(self._gradients) < len(clients):
-            self._gradients = torch.zeros(len(clients), self._size)  # finite, also in rows of clients that take no step
-        gradients = self._gradients[: len(clients)]
-        block = _Block(self._layers, parameters, lr, self._work.training, torch.from_numpy(radius), self._space, gradients)
-        space = torch.empty(len(clients) * width, self._features.shape[1])
+        block = _Block(self._layers, parameters, lr, self._work.training, torch.from_numpy(radius).float(), self._scratch)
+        space = self._scratch.take("batch", len(clients) * width, self._features.shape[1])
         active, widest = np.count_nonzero(counts, axis=1).tolist(), counts.max(axis=1, initial=0).tolist()
         for step, (many, wide) in enumerate(zip(active, widest, strict=True)):
             place = (step, slice(many), slice(wide))
             batch = torch.index_select(self._features, 0, chosen[place].reshape(-1), out=space[: many * wide])
             ending = slice(active[step + 1] if step + 1 < len(active) else 0, many)  # clients whose last step this is
             block.step(batch.view(many, wide, -1), labels[place][:, :, None], share[place][:, :, None], ending)
-        updates = block.updates()
+        updates, moved = block.updates(), active[0] if active else 0
         if shape.lus > 0:
-            sparsify(updates, gradients, self._sizes, shape.lus)
+            sparsify(updates[:moved], block.gradients[:moved], self._sizes, shape.lus)
         return updates
 
     def _tables(self, clients: IntArray, round: int) -> tuple[IntArray, IntArray]:
@@ -159,6 +154,23 @@ class DenseEngine:
         return rows, counts
 
 
+class Scratch:
+    """Memory that is kept from block to block: the system takes as long to hand out fresh pages as a step takes."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, torch.Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> torch.Tensor:
+        """A tensor with anything in it, valid until the same name is taken again."""
+        numbers = math.prod(shape)
+        if name not in self._held or self._held[name].numel() < numbers:
+            self._held[name] = torch.empty(numbers)
+        return self._held[name][:numbers].view(shape)
+
+    def repeat(self, name: str, piece: torch.Tensor, clients: int) -> torch.Tensor:
+        return self.take(name, clients, *piece.shape).copy_(piece)
+
+
 class _Block:
     """Weights (clients, outputs, inputs) and biases (clients, outputs, 1) of clients that take their steps together.
 
@@ -172,30 +184,32 @@ class _Block:
         lr: float,
         training: LocalTraining,
         radius: torch.Tensor,
-        space: torch.Tensor,
-        gradients: torch.Tensor,
+        scratch: Scratch,
     ) -> None:
-        """`gradients` takes the loss gradient of each client's last step, if it has rows: LUS asks for it. `space` is for BLUR."""
-        self._layers, self._clients = layers, len(radius)
-        self._start, self._lr, self._momentum = parameters, lr, training.momentum
-        self._blur, self._radius = training.shape.blur, radius
-        self._space, self._gradients = space, gradients
-        self._moved = False
-        self._weights = [parameters[layer.weight].view(layer.outputs, -1).repeat(self._clients, 1, 1) for layer in layers]
-        self._biases = [
-            None if layer.bias is None else parameters[layer.bias].view(-1, 1).repeat(self._clients, 1, 1) for layer in layers
+        clients, self._scratch = len(radius), scratch
+        self._layers, self._start, self._lr, self._momentum = layers, parameters, lr, training.momentum
+        self._blur, self._radius, self._lus, self._moved = training.shape.blur, radius, training.shape.lus, False
+        # the loss gradient of each client's last step: LUS asks for it
+        self.gradients = scratch.take("gradients", clients if self._lus else 0, parameters.numel())
+        self._weights = [
+            scratch.repeat(f"weight {layer.weight}", parameters[layer.weight].view(layer.outputs, -1), clients) for layer in layers
         ]
+        self._biases = [
+            None if layer.bias is None else scratch.repeat(f"bias {layer.bias}", parameters[layer.bias].view(-1, 1), clients)
+            for layer in layers
+        ]
+        weights = [(weight, layer.weight) for weight, layer in zip(self._weights, layers, strict=True)]
+        biases = [(bias, layer.bias) for bias, layer in zip(self._biases, layers, strict=True) if bias is not None and layer.bias]
+        self._pieces = sorted([*weights, *biases], key=lambda piece: -piece[0].numel())
         if self._momentum:
             self._weight_velocities = [torch.zeros_like(weight) for weight in self._weights]
             self._bias_velocities = [None if bias is None else torch.zeros_like(bias) for bias in self._biases]
 
     def updates(self) -> torch.Tensor:
         """How far each client has moved from the start."""
-        moved = torch.empty(self._clients, self._start.numel())
-        for layer, weight, bias in zip(self._layers, self._weights, self._biases, strict=True):
-            torch.sub(weight.view(self._clients, -1), self._start[layer.weight], out=moved[:, layer.weight])
-            if bias is not None and layer.bias is not None:
-                torch.sub(bias.view(self._clients, -1), self._start[layer.bias], out=moved[:, layer.bias])
+        moved = self._scratch.take("updates", len(self._radius), self._start.numel())
+        for values, place in self._pieces:
+            torch.sub(values.flatten(1), self._start[place], out=moved[:, place])
         return moved
 
     def step(self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, ending: slice) -> None:
@@ -228,29 +242,26 @@ class _Block:
         if not self._blur or not self._moved:
             self._moved = True
             return None
-        norms = []
-        for layer, weight, bias in zip(self._layers, self._weights, self._biases, strict=True):
-            norms.append(torch.linalg.vector_norm(self._from_start(weight[:clients], layer.weight), dim=1))
-            if bias is not None and layer.bias is not None:
-                norms.append(torch.linalg.vector_norm(self._from_start(bias[:clients], layer.bias), dim=1))
-        outside = torch.linalg.vector_norm(torch.stack(norms), dim=0) > self._radius[:clients]
-        return torch.where(outside, self._blur, 0.0).float()[:, None, None] if bool(outside.any()) else None
-
-    def _from_start(self, values: torch.Tensor, place: slice) -> torch.Tensor:
-        """`w - w_t` of some parameters, one row per client; valid until the next call."""
-        out = self._space[: values.numel()].view(len(values), -1)
-        return torch.sub(values.flatten(1), self._start[place], out=out)
+        radius, norm = self._radius[:clients], torch.zeros(())
+        for values, place in self._pieces:
+            apart = self._scratch.take("apart", clients, place.stop - place.start)
+            torch.sub(values[:clients].flatten(1), self._start[place], out=apart)
+            norm = torch.hypot(norm, torch.linalg.vector_norm(apart, dim=1))
+            outside = norm > radius
+            if bool(outside.all()):  # the pieces that are left can only add
+                break
+        return (outside * self._blur)[:, None, None] if bool(outside.any()) else None
 
     def _descend(self, number: int, gradient: torch.Tensor, inputs: torch.Tensor, pull: torch.Tensor | None, ending: slice) -> None:
         clients, layer = len(gradient), self._layers[number]
         weight, bias = self._weights[number][:clients], self._biases[number]
-        if len(self._gradients) and ending.start < ending.stop:
-            self._gradients[ending, layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
+        if self._lus and ending.start < ending.stop:
+            self.gradients[ending, layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
         if self._momentum:
             velocity = self._weight_velocities[number][:clients]
             velocity.baddbmm_(gradient, inputs, beta=self._momentum)
             if pull is not None:
-                velocity.addcmul_(self._from_start(weight, layer.weight).view_as(weight), pull)
+                velocity.addcmul_(weight, pull).addcmul_(self._start[layer.weight].view(layer.outputs, -1), -pull)
             weight.add_(velocity, alpha=-self._lr)
         else:
             if pull is not None:
@@ -259,12 +270,14 @@ class _Block:
         if bias is None or layer.bias is None:
             return
         change = gradient.sum(dim=2, keepdim=True)
-        if len(self._gradients):
-            self._gradients[ending, layer.bias] = change[ending, :, 0]
-        if pull is not None:
-            change.addcmul_(self._from_start(bias[:clients], layer.bias)[:, :, None], pull)
+        if self._lus:
+            self.gradients[ending, layer.bias] = change[ending, :, 0]
         if self._momentum:
             velocities = self._bias_velocities[number]
             assert velocities is not None
             change = velocities[:clients].mul_(self._momentum).add_(change)
+            if pull is not None:
+                change.addcmul_(bias[:clients], pull).addcmul_(self._start[layer.bias][:, None], -pull)
+        elif pull is not None:
+            bias[:clients].lerp_(self._start[layer.bias][:, None], self._lr * pull)
         bias[:clients].add_(change, alpha=-self._lr)
