@@ -1,4 +1,5 @@
-"""How fast the account is: 100,000 clients charged in one round, the balance of all of them, and how the file grows.
+"""How fast the account is: 100,000 clients or a million records charged in one round, the balance of all of them, and how the
+file grows.
 
     .venv/bin/python benchmarks/speed/ledger.py                                  # SQLite in a temporary folder
     .venv/bin/python benchmarks/speed/ledger.py --ledger postgresql://...        # an empty database
@@ -29,7 +30,8 @@ import numpy as np
 
 import fedspend
 from fedspend.ledger import Ledger
-from fedspend.ledger.rules import Proposal
+from fedspend.records.planning import AnyPlan, plan_records, proposal_of
+from fedspend.records.terms import Terms
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -52,10 +54,10 @@ def charge_round(ledger: Ledger, round: int) -> None:
     ledger.commit("run", round, "x" * 43)
 
 
-def measure(place: str, plan: fedspend.Plan, repeats: int, rounds: int) -> dict[str, Any]:
-    before = peak_memory()
+def measure(place: str, plan: AnyPlan, repeats: int, rounds: int) -> dict[str, Any]:
+    before, unit = peak_memory(), proposal_of(plan).unit
     with Ledger.create(place, simulation=True) as ledger:
-        admit = seconds(lambda: ledger.admit("run", Proposal.of_plan(plan), simulation=True))
+        admit = seconds(lambda: ledger.admit("run", proposal_of(plan), simulation=True))
         stored = [len(row[1]) + len(row[2]) + 8 for row in ledger._storage.rows_after(0)]
         charge = median([seconds(lambda t=t: charge_round(ledger, t)) for t in range(rounds)])
         rows = ledger._storage.rows_after(len(stored))
@@ -63,13 +65,13 @@ def measure(place: str, plan: fedspend.Plan, repeats: int, rounds: int) -> dict[
     for _ in range(repeats):
         opened.append(seconds(lambda: Ledger.open(place)))
         with opened[-1][2] as reader:
-            balanced.append(seconds(reader.balances))
+            balanced.append(seconds(lambda: reader.balances(unit)))
     balances = balanced[-1][2]
     assert np.all(balances.total <= balances.budget)
     table = plan.schedules
     distinct = int(np.unique(np.stack([table.sampling_rate.ravel(), table.noise_multiplier.ravel()]), axis=1).shape[1])
     return {
-        "clients": len(plan.clients),
+        f"{unit}s": plan.budget.size,
         "classes": table.count,
         "distinct mechanisms": distinct,
         "admit: seconds, CPU seconds": admit[:2],
@@ -87,6 +89,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--rate", type=float, default=0.1)
+    parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ledger", help="an empty PostgreSQL database, for the first case only")
     parser.add_argument("--json", action="store_true")
@@ -107,6 +110,11 @@ def main() -> None:
             plan = fedspend.plan(epsilons, **terms, **options)
             place = args.ledger or str(Path(folder) / f"{number}.db")
             results[name] = measure(place, plan, args.repeats, rounds=5)
+        if not args.ledger:
+            budgets = np.random.default_rng(1).uniform(0.1, 10, args.records)
+            terms = Terms(delta=1e-6, rounds=15, local_steps=50, client_rate=0.8, noise_multiplier=5.0)
+            plan = plan_records(budgets, np.arange(args.records) % 10, terms, clients=[f"hospital-{n}" for n in range(10)])
+            results["distinct budgets of records"] = measure(str(Path(folder) / "records.db"), plan, args.repeats, rounds=5)
     if args.json:
         print(json.dumps(results, indent=1))
         return

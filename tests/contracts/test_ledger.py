@@ -12,7 +12,7 @@ from places import forge, rows_of, tamper
 
 import fedspend
 from fedspend.errors import InvalidInput, Refused
-from fedspend.ledger import Damaged, Ledger, storage
+from fedspend.ledger import Damaged, Ledger, spending, storage
 from fedspend.ledger.audit import audit
 from fedspend.ledger.rules import Proposal
 
@@ -83,6 +83,19 @@ def test_remaining_is_what_the_next_plan_can_claim(ledger):
     left = float(ledger.balances().remaining[0])
     assert not ledger.over(Proposal.of_plan(make_plan(0.999 * left))).size
     assert ledger.over(Proposal.of_plan(make_plan(1.001 * left))).size == 4
+
+
+def test_remaining_of_very_many_is_read_a_little_lower(ledger, monkeypatch):
+    budgets = np.random.default_rng(0).uniform(0.5, 9, 200)
+    admit(ledger, "one", fedspend.plan(budgets, delta=DELTA, rounds=6, rate=0.5))
+    ledger.reserve("one", 0)
+    ledger.close_run("one", reason="stopped")
+    exact = ledger.balances().remaining
+    monkeypatch.setattr(spending, "_VERY_MANY", 100)
+    rounded = ledger.balances().remaining
+    assert np.all(rounded <= exact)
+    np.testing.assert_allclose(rounded, exact, rtol=2e-3)
+    assert not np.array_equal(rounded, exact)
 
 
 def test_the_second_plan_spends_the_rest_exactly(ledger):
