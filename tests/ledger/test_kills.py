@@ -1,6 +1,6 @@
 """Training with a ledger, shot at random instants (kill -9), on every database.
 
-FEDSPEND_KILLS=200 python -m pytest tests/ledger/test_kills.py   shoots two hundred times on each; `make test` ten times on each.
+FEDSPEND_KILLS=200 python -m pytest tests/ledger/test_kills.py   shoots two hundred times each; `make test` a few times.
 """
 
 import base64
@@ -21,7 +21,7 @@ from places import rows_of
 
 from fedspend.ledger.audit import audit
 
-CONFIG = """
+CLIENTS = """
 [data]
 name = "synthetic"
 examples = 60
@@ -46,6 +46,30 @@ batch_size = 8
 lr = 0.3
 [engine]
 workers = 1
+"""
+
+RECORDS = """
+[data]
+name = "synthetic"
+examples = 60
+features = 4
+classes = 2
+clients = 5
+[model]
+name = "logistic"
+[method]
+name = "rpdp"
+saving_share = 0.5
+[privacy]
+preferences = "three-levels"
+noise_multiplier = NOISE
+clip = 1.0
+delta = 1e-3
+randomness = "os"
+[train]
+rounds = ROUNDS
+local_steps = 3
+lr = 0.3
 """
 
 
@@ -110,7 +134,10 @@ def assert_within_budget(entries):
         total = None
         rounds, counts = np.unique(np.array([rate, noise])[:, : len(begun)], axis=1, return_counts=True)
         for (q, s), count in zip(rounds.T, counts, strict=True):
-            part = pld.from_gaussian_mechanism(s, sampling_prob=q, value_discretization_interval=1e-3).self_compose(int(count))
+            if q == 0:
+                continue
+            part = pld.from_gaussian_mechanism(s, sampling_prob=q, value_discretization_interval=1e-3)
+            part = part.self_compose(int(count) * run.get("steps", 1))
             total = part if total is None else total.compose(part)
         budgets = [budget for budget, mine in zip(registered["budgets"], run["classes"], strict=True) if mine == own]
         assert total is None or total.get_epsilon_for_delta(registered["delta"]) <= min(budgets)
@@ -139,10 +166,11 @@ def assert_no_release_is_missing(folder, entries):
         assert base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=") == committed[round]
 
 
-def test_shot_at_random_instants(place, tmp_path, nursery):
-    kills = int(os.environ.get("FEDSPEND_KILLS", "10"))
+@pytest.mark.parametrize(("config", "usual"), [(CLIENTS, 10), (RECORDS, 4)], ids=["clients", "records"])
+def test_shot_at_random_instants(place, tmp_path, nursery, config, usual):
+    kills = int(os.environ.get("FEDSPEND_KILLS", usual))
     rounds = 12 * kills
-    (tmp_path / "run.toml").write_text(CONFIG.replace("ROUNDS", str(rounds)))
+    (tmp_path / "run.toml").write_text(config.replace("ROUNDS", str(rounds)).replace("NOISE", str(0.9 * rounds**0.5)))
     folder, dice = tmp_path / "run", random.Random(kills)
     command = ("train", tmp_path / "run.toml", "-o", folder, "--ledger", place, "--resume", "--quiet")
     for _ in range(kills):
