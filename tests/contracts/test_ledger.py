@@ -85,6 +85,21 @@ def test_remaining_is_what_the_next_plan_can_claim(ledger):
     assert ledger.over(Proposal.of_plan(make_plan(1.001 * left))).size == 4
 
 
+def test_readings_by_pld_tell_how_far_they_are(ledger):
+    admit(ledger, "one", make_plan(5.0))
+    ledger.reserve("one", 0)
+    heard = []
+    running = ledger.balances(accountant="pld", progress=lambda done, total: heard.append((done, total)))
+    assert heard == [(1, 1), (1, 1)], "what is spent, and what the open run holds"
+    assert running.reserved[0] > 0
+    ledger.close_run("one", reason="stopped")
+    heard.clear()
+    closed = ledger.balances(accountant="pld", progress=lambda done, total: heard.append((done, total)))
+    assert heard == [(1, 1)]
+    assert closed.reserved[0] == 0
+    assert closed.spent[0] == closed.total[0] == running.spent[0]
+
+
 def test_remaining_of_very_many_is_read_a_little_lower(ledger, monkeypatch):
     budgets = np.random.default_rng(0).uniform(0.5, 9, 200)
     admit(ledger, "one", fedspend.plan(budgets, delta=DELTA, rounds=6, rate=0.5))

@@ -175,13 +175,15 @@ def show(args: argparse.Namespace) -> int:
 def balance(args: argparse.Namespace) -> int:
     from fedspend.cli import ledger_views as views
     from fedspend.cli.outputs import check_writable
+    from fedspend.cli.terminal import progress_bar
 
     if args.plot is not None:
         ending(args.plot, "--plot", PLOTS)
         check_writable("--plot", args.plot)
     with readable(args) as ledger:
         who = None if args.client is None else [views.account_number(ledger, name, args.unit) for name in args.client]
-        balances = ledger.balances(args.unit, accountant=args.accountant)
+        with progress_bar("by PLD", args.json) as progress:
+            balances = ledger.balances(args.unit, accountant=args.accountant, progress=progress)
         simulation = ledger.simulation
     if args.plot is not None:
         from fedspend.report.balance_plot import balance_plot

@@ -23,7 +23,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import rules
 from fedspend.ledger.chain import START, Body, Damaged, Head, Row, follow, link, pack, parse, to_text
 from fedspend.ledger.rules import Proposal
-from fedspend.ledger.spending import Balances, balances, histories, overdrawn
+from fedspend.ledger.spending import Balances, Progress, balances, histories, overdrawn
 from fedspend.ledger.state import FORMAT, Accounts, Run, State
 from fedspend.ledger.storage import MIGRATIONS, Storage, check_version, connect, is_url, migrate, path_of
 
@@ -129,8 +129,8 @@ class Ledger:
     def run(self, run: str) -> Run:
         return rules.find_run(self.state, run)
 
-    def balances(self, unit: str = "client", *, accountant: str = "rdp") -> Balances:
-        return balances(self.state, rules.check_unit(unit), accountant=accountant)
+    def balances(self, unit: str = "client", *, accountant: str = "rdp", progress: Progress = None) -> Balances:
+        return balances(self.state, rules.check_unit(unit), accountant=accountant, progress=progress)
 
     def past(self, names: Sequence[str], unit: str = "client") -> Mechanisms:
         """What these accounts have spent and what open runs still hold: where a new plan starts from."""

@@ -7,7 +7,7 @@ run that was planned by PLD. Accounts with equal histories are computed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ _ROWS = 512  # accounts solved at once
 _MANY = 4096
 _VERY_MANY = 200_000  # accounts beyond which `remaining` is read from budgets that are rounded down
 MAX_PLD = 1000
+
+Progress = Callable[[int, int], None] | None  # (done, all)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +62,20 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
     return Histories(Mechanisms.joined(parts, count), of_account, by_pld)
 
 
-def epsilons(mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray) -> tuple[FloatArray, FloatArray]:
+def epsilons(
+    mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray, progress: Progress = None
+) -> tuple[FloatArray, FloatArray]:
     """Epsilon of each history at its delta, by the accountant it calls for, and the order it was read at; by PLD, 0."""
     epsilon, order = mechanisms.best(delta)
     rows = np.flatnonzero(by_pld & (epsilon > 0))
     if rows.size > MAX_PLD:
         raise InvalidInput(f"PLD is for at most {MAX_PLD} distinct histories, and there are {rows.size}; use accountant rdp")
-    for row in rows.tolist():
+    for done, row in enumerate(rows.tolist(), 1):
         rough = float(epsilon[row])
         epsilon[row] = pld_epsilon(mechanisms, row, float(delta[row]), rough)
         order[row] = order[row] if epsilon[row] == rough else 0.0
+        if progress:
+            progress(done, rows.size)
     return epsilon, order
 
 
@@ -113,11 +119,15 @@ class Balances:
             }
 
 
-def balances(state: State, unit: str, *, accountant: str = "rdp") -> Balances:
+def balances(state: State, unit: str, *, accountant: str = "rdp", progress: Progress = None) -> Balances:
+    """`progress` hears of readings by PLD, which take a second each: (done, all) of what was spent, then of what is held."""
     accounts = state.accounts[unit]
-    past, future = (histories(state, unit, held=held) for held in (False, True))
-    spent, order = _per_account(state, unit, past, accountant)
-    total, total_order = _per_account(state, unit, future, accountant)
+    past = future = histories(state, unit, held=False)
+    spent, order = _per_account(state, unit, past, accountant, progress)
+    total, total_order = spent, order
+    if any(run.closed is None for run in state.runs_of(unit)):
+        future = histories(state, unit, held=True)
+        total, total_order = _per_account(state, unit, future, accountant, progress)
     return Balances(
         names=accounts.names,
         budget=accounts.budget,
@@ -132,12 +142,12 @@ def balances(state: State, unit: str, *, accountant: str = "rdp") -> Balances:
     )
 
 
-def _per_account(state: State, unit: str, past: Histories, accountant: str) -> tuple[FloatArray, FloatArray]:
+def _per_account(state: State, unit: str, past: Histories, accountant: str, progress: Progress) -> tuple[FloatArray, FloatArray]:
     delta = state.accounts[unit].delta
     first, of_account = distinct_rows(past.of_account, delta)  # equal histories at different deltas are different readings
     rows = past.of_account[first]
     by_pld = np.ones(rows.size, dtype=bool) if accountant == "pld" else past.by_pld[rows]
-    epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld)
+    epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld, progress)
     return epsilon[of_account], order[of_account]
 
 
