@@ -66,7 +66,7 @@ class Results:
             made = compare(EXAMPLES / STUDIES[study].config, ["dp-fedavg"], seeds, overrides, workers=1)
             self.found[key] = {
                 "cell": key,
-                "accuracy": made.accuracy[0, :, -1].tolist(),
+                "accuracy": made.final[0].tolist(),
                 "overrides": overrides,
                 "minutes": round((time.time() - began) / 60, 2),
             }

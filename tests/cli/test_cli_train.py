@@ -144,9 +144,30 @@ def test_compare_shows_paired_differences(config, tmp_path, capsys):
     assert (folder / "comparison.csv").read_text().startswith("method,mean")
 
 
+def test_compare_varies_settings(config, tmp_path, capsys):
+    folder = tmp_path / "compare"
+    argv = ["compare", config, "--methods", "dp-fedavg", "--vary", "train.rounds=2,3", "--vary", "shape.lus=0,0.5", "--seeds", "2"]
+    assert main([*argv, "-o", str(folder), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["methods"]
+    assert [row["method"] for row in rows] == [f"train.rounds={t}, shape.lus={c}" for t in (2, 3) for c in ("0", "0.5")]
+    stored = json.loads((folder / "comparison.json").read_text())
+    assert [[len(curve) for curve in method] for method in stored["accuracy"]] == [[2, 2], [2, 2], [3, 3], [3, 3]]
+    for row, curves in zip(rows, stored["accuracy"], strict=True):
+        assert row["accuracy_by_seed"] == [curve[-1] for curve in curves]
+    alone = ["compare", config, "--methods", "dp-fedavg", "--set", "train.rounds=3", "--set", "shape.lus=0.5", "--seeds", "2"]
+    assert main([*alone, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["methods"][0]["accuracy_by_seed"] == rows[3]["accuracy_by_seed"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
+        (["--methods", "fedavg", "--vary", "shape.lus"], "section.key=value"),
+        (["--methods", "fedavg", "--vary", "shape.lus=0,,1"], "different values"),
+        (["--methods", "fedavg", "--vary", "shape.lus=0,0"], "different values"),
+        (["--methods", "fedavg", "--vary", "shape.lus=0,1"], "shape.lus"),
+        (["--methods", "fedavg", "--vary", "shape.luss=0.1"], "luss"),
+        (["--methods", "fedavg", "--vary", "train.seed=1,2"], "--seeds"),
         (["--methods", "fedavg,fedavg"], "different"),
         (["--methods", "sgd"], "sgd"),
         (["--methods", "fedavg", "--seeds", "0"], "--seeds"),

@@ -1,4 +1,4 @@
-"""`fedspend compare`: several methods side by side, on the same data and seeds."""
+"""`fedspend compare`: several methods, or values of a setting, side by side, on the same data and seeds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from fedspend.errors import InvalidInput
 if TYPE_CHECKING:
     from fedspend.comparison import Comparison
 
-HELP = "train several methods side by side and compare their accuracy"
+HELP = "train several methods or settings side by side and compare their accuracy"
 DESCRIPTION = (
     "Train every method with every seed as a seeded simulation, in parallel over cores, and show mean accuracy, its 95% interval, "
-    "and the paired difference to the first method."
+    "and the paired difference to the first method. With --vary, every value of a setting is one of those that are compared."
 )
 EXAMPLES = """examples:
   fedspend compare examples/quickstart.toml --methods fedavg,dp-fedavg,idp-fedavg,time-adaptive --seeds 5
   fedspend compare examples/quickstart.toml --methods idp-fedavg,time-adaptive --seeds 10 -o compare/ --set privacy.rate=0.5
+  fedspend compare examples/quickstart.toml --methods dp-fedavg --vary shape.lus=0,0.3,0.7 --seeds 5
 """
 
 
@@ -31,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workers", type=int, metavar="N", help="runs at the same time (default: one per core)")
     add("-o", "--output", metavar="DIR", help="also write comparison.json, comparison.csv and accuracy.png there")
     add("--set", action="append", default=[], metavar="S.KEY=V", help="override one config value, for example train.lr=0.1")
+    add(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="S.KEY=V,...",
+        help="compare these values of a setting; give it again for more",
+    )
     add("--json", action="store_true", help="print JSON instead of a table")
     add("--quiet", action="store_true", help="no progress bar")
 
@@ -43,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     methods = [name.strip() for name in args.methods.split(",")]
     with progress_bar("training", args.quiet) as progress:
-        result = compare(args.config, methods, args.seeds, args.set, args.workers, progress)
+        result = compare(args.config, methods, args.seeds, args.set, args.workers, progress, args.vary)
     if args.output:
         write(result, Path(args.output))
     if args.json:
@@ -92,7 +100,7 @@ def write(result: Comparison, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     rows = result.rows()
-    body = json.dumps({"methods": rows, "seeds": list(result.seeds), "accuracy": result.accuracy.tolist()}, indent=1)
+    body = json.dumps({"methods": rows, "seeds": list(result.seeds), "accuracy": result.curves()}, indent=1)
     write_whole(folder / "comparison.json", body.encode(), private=False)
     text = io.StringIO()
     table = csv.writer(text)
