@@ -3,9 +3,9 @@
     FEDSPEND_DATA=... .venv/bin/python benchmarks/utility/filter.py heart -o filter-heart.json --plot filter.png
 
 Three budget levels (70, 20 and 10% of the records), noise and clip as in the table; the paper names neither the number of steps nor
-delta here, so delta is that of its other experiments. Number of steps and learning rate are chosen for each method on seeds that are
-not among the five. A seed draws split, budgets, samples and noise. Time is CPU time of training per step, evaluation of ten
-models included, median over seeds.
+delta here, so delta is that of its other experiments. Number of steps and learning rate are chosen for each method on seeds
+that are not among the five. A seed draws split, budgets, samples and noise. Time is CPU time of training per step,
+evaluation of ten models included, median over seeds.
 """
 
 from __future__ import annotations

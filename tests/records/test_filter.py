@@ -116,6 +116,16 @@ def test_who_cannot_pay_for_one_step_is_left_out_and_listed():
         filtered([0.001, 3.0], Terms(1e-9, 6, 5, 1.0, 6.0), clients=2)
 
 
+def test_verify_lists_who_is_left_out(tmp_path, capsys):
+    from fedspend.cli.main import main
+
+    filtered([0.001, 3.0], Terms(1e-9, 6, 5, 1.0, 6.0)).save(tmp_path / "plan.json")
+    assert main(["verify", str(tmp_path / "plan.json")]) == 0
+    assert "1 record that can pay for no step: 0" in capsys.readouterr().out
+    assert main(["verify", "--json", str(tmp_path / "plan.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == ["0"]
+
+
 def test_whole_rounds_are_the_plan_of_any_method():
     """Where nobody stops inside a round there is no table of steps, and the file has the form it always had."""
     plan = filtered([1e4, 1e4])
@@ -216,6 +226,13 @@ def test_a_run_that_filters_can_be_resumed(config, tmp_path):
     for name in ("metrics.jsonl", "model.safetensors", "plan.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    from fedspend.report.html import write_report
+
+    write_report([tmp_path / "whole"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "Active records, by step." in page
+    stops = int(whole.plan.steps.sum(axis=0)[whole.plan.schedules.of_client][whole.plan.budget == 1].min())
+    assert f"ε 1 at step {stops}" in page, "where a budget begins to run out is marked"
     assert [count for line in lines for count in line["active"]] == whole.plan.active_by_step.tolist()
     with Ledger.open(tmp_path / "whole" / "ledger.db") as ledger:
         assert ledger.balances("record").spent.sum() == pytest.approx(whole.plan.epsilon.sum(), rel=1e-6)

@@ -175,8 +175,8 @@ class _Drawing:
             x, y = self.x(dot.x), self.y(dot.value)
             fits = x + 8 + text_width(dot.label) < self.x.end
             parts.append(element("circle", class_="dot line s2", cx=x, cy=y, r=3.5))
-            place, anchor = (x + 8, "start") if fits else (x - 8, "end")
-            parts.append(element("text", dot.label, class_="note", x=place, y=y - 6, text_anchor=anchor))
+            place, height, anchor = (x + 8, y + 4, "start") if fits else (x - 8, y - 6, "end")
+            parts.append(element("text", dot.label, class_="note", x=place, y=height, text_anchor=anchor))
         return parts
 
     def tick(self, value: float) -> str:
