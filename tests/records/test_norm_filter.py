@@ -94,7 +94,7 @@ def test_the_plan_verifies_and_survives_its_file(tmp_path):
         _ = plan.active_by_step
 
 
-def test_a_million_budgets_share_classes():
+def test_many_budgets_share_classes():
     budget = np.geomspace(0.3, 10, 20_000)
     plan = by_norm(budget, dataclasses.replace(TERMS, rounds=300))
     assert plan.schedules.count < 2100
@@ -124,6 +124,27 @@ def test_a_plan_that_allows_longer_norms_does_not_verify():
     at = int(np.flatnonzero(steps[:, 0])[-1])
     steps[at, 0] *= 1.01
     assert not verify_records(dataclasses.replace(plan, short=steps)).ok
+
+
+@settings(max_examples=40)
+@given(
+    st.floats(0.1, 3.0),
+    st.floats(0.0, 1.0),
+    st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2),
+    st.floats(-3, 3),
+    st.floats(1.1, 12),
+)
+def test_the_bound_holds_for_gradients_that_follow_releases(b, first, shares, threshold, order):
+    """The theorem, by quadrature: a first step, then one of two second steps, chosen by what the first released."""
+    y = np.linspace(-80, 80, 40_001)
+    shift = np.sqrt(first * b)
+    later = np.where(y > threshold, shares[0], shares[1]) * (b - shift**2)  # squared norms of the second step
+    for sign in (1.0, -1.0):  # with the record over without it, and the other way round
+        start = 0.0 if sign > 0 else shift
+        log_ratio = sign * (y * shift - shift**2 / 2)
+        base = -((y - start) ** 2) / 2 - np.log(2 * np.pi) / 2
+        moment = np.exp(base + order * log_ratio + order * (order - 1) * later / 2).sum() * (y[1] - y[0])
+        assert np.log(moment) / (order - 1) <= order * b / 2 * (1 + 1e-9) + 1e-9
 
 
 # --- the filter ---

@@ -23,7 +23,7 @@ def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
         for round, state in run.rounds.items():
             for account, own in zip(run.accounts.tolist(), run.of_class.tolist(), strict=True):
                 rate, noise, steps = (float(table[round, own]) for table in (run.rate, run.noise, run.steps))
-                mechanism = (run.client_rate, rate, noise, f"{steps:.17g}")
+                mechanism = (run.client_rate, rate, noise, int(steps) if steps.is_integer() else steps)
                 yield unit, names[account], run.id, round + 1, state, *mechanism, "discrete" if run.discrete else "continuous"
 
 

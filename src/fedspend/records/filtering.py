@@ -64,9 +64,10 @@ def norm_budgets(budget: FloatArray, terms: Terms) -> FloatArray:
     [9.91, 32.34, 100.0]
     """
     alpha, cost = np.asarray(ORDERS), conversion_cost(ORDERS, terms.delta)
-    slope = 2 * terms.noise_multiplier**2 / alpha
-    best = np.array([((epsilon - cost) * slope).max() for epsilon in budget])
-    return np.clip(best * (1 - _SAFETY), 0.0, terms.rounds * terms.local_steps)
+    best = np.zeros(budget.shape)
+    for order, price in zip(alpha, cost, strict=True):
+        np.maximum(best, (budget - price) * (2 * terms.noise_multiplier**2 / order), out=best)
+    return np.minimum(best * (1 - _SAFETY), terms.rounds * terms.local_steps)
 
 
 def by_round(total: FloatArray | IntArray, terms: Terms) -> FloatArray:

@@ -84,7 +84,7 @@ class RecordPlan:
 
     @property
     def filters(self) -> bool:
-        return bool(self.parameters["method"] == "filter")
+        return self.parameters.get("method") == "filter"
 
     @property
     def by_norm(self) -> bool:

@@ -56,8 +56,10 @@ class Wanted:
         ):
             raise InvalidInput(f"common_rate is for method filter and lies above 0 and at most at 1, got {self.common_rate!r}")
 
-        if self.charge is not None and (choose("charge", self.charge, CHARGES), self.method)[1] != "filter":
-            raise InvalidInput(f"charge is for method filter, and the method is {self.method!r}; drop one of the two")
+        if self.charge is not None:
+            choose("charge", self.charge, CHARGES)
+            if self.method != "filter":
+                raise InvalidInput(f"charge is for method filter, and the method is {self.method!r}; drop one of the two")
         if self.charge == "norm" and self.common_rate not in (None, 1):
             raise InvalidInput(f"a filter by norms has every record in every step: common_rate must be 1, got {self.common_rate!r}")
 
