@@ -76,6 +76,27 @@ def by_round(total: FloatArray | IntArray, terms: Terms) -> FloatArray:
     return np.clip(total - before, 0.0, terms.local_steps)
 
 
+def active_by_step(steps: FloatArray, members: IntArray, local_steps: int) -> IntArray:
+    """(rounds * local steps,): how many members of all classes take part in each step of (rounds, classes) whole `steps`."""
+    ending = np.stack([np.bincount(row.astype(np.int64), weights=members, minlength=local_steps + 1) for row in steps])
+    lasting: IntArray = ending[:, :0:-1].cumsum(axis=1)[:, ::-1].ravel().astype(np.int64)
+    return lasting
+
+
+def check_steps(rate: FloatArray, steps: FloatArray | None, terms: Terms, *, by_norm: bool) -> None:
+    """A class takes the first few steps of a round, and none at rate 0. By norms, it pays as early as it could have to."""
+    most = terms.local_steps
+    steps = np.where(rate > 0, float(most), 0.0) if steps is None else steps
+    if not (steps.shape == rate.shape and np.all((steps >= 0) & (steps <= most)) and np.all((steps > 0) == (rate > 0))):
+        raise InvalidInput(f"a class takes from 1 to {most} steps in a round, and none in a round at rate 0")
+    if by_norm:
+        check_full_batch(terms, rate)
+        if not np.all((steps[1:] == 0) | (steps[:-1] == most)):
+            raise InvalidInput("norms may all be paid in the first rounds, so a round must hold all that is left, up to its steps")
+    elif not np.all(steps == np.floor(steps)):
+        raise InvalidInput("a sampled record takes part in whole steps only")
+
+
 def check_full_batch(terms: Terms, rate: FloatArray | None = None) -> None:
     """A norm is paid where it is used. Sampling hides who was in a step, and no theorem turns that into a lower price here."""
     if not (terms.client_rate == 1 and (rate is None or np.all((rate == 0) | (rate == 1)))):

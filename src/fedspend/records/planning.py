@@ -24,7 +24,7 @@ from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput, finite_number
 from fedspend.ledger.rules import Proposal
 from fedspend.planning import Plan, check_client_ids
-from fedspend.records.filtering import check_full_batch
+from fedspend.records.filtering import active_by_step, check_steps
 from fedspend.records.policies import Wanted, rate_table
 from fedspend.records.terms import Terms, check_budgets
 from fedspend.schedules import Schedules
@@ -95,13 +95,13 @@ class RecordPlan:
 
     def expected_batch(self, round: int) -> FloatArray:
         """(local steps, clients): the sum of a client's rates in each step, by which it divides. Planned, never counted."""
-        batch = np.zeros((self.terms.local_steps, len(self.clients)))
-        rate, steps = (table[round][self.schedules.of_client] for table in (self.schedules.sampling_rate, self.steps))
+        rate, steps = self.schedules.sampling_rate[round], self.steps[round]
         if self.by_norm:  # whoever can pay for anything, all the time
-            rate = self.schedules.sampling_rate[0][self.schedules.of_client]
-            steps = rate * self.terms.local_steps
-        for begin, end in pairwise(sorted({0, *steps.astype(np.int64).tolist()})):
-            batch[begin:end] = np.bincount(self.owner, weights=np.where(steps >= end, rate, 0.0), minlength=len(self.clients))
+            rate, steps = self.schedules.sampling_rate[0], self.schedules.sampling_rate[0] * self.terms.local_steps
+        batch = np.zeros((self.terms.local_steps, len(self.clients)))
+        for begin, end in pairwise(sorted({0, *map(int, steps)})):
+            now = np.where(steps >= end, rate, 0.0)[self.schedules.of_client]
+            batch[begin:end] = np.bincount(self.owner, weights=now, minlength=len(self.clients))
         return batch
 
     @cached_property
@@ -109,12 +109,7 @@ class RecordPlan:
         """(rounds * local steps,): how many records can be sampled in each step (the paper's Figure 7)."""
         if self.by_norm:
             raise InvalidInput("how many records take part in a step depends on their gradients here: it is not planned")
-        tau, members = self.terms.local_steps, self.schedules.clients_of
-        count = np.zeros((self.rounds, tau + 1))
-        for t in range(self.rounds):
-            count[t] = np.bincount(self.steps[t].astype(np.int64), weights=members, minlength=tau + 1)
-        lasting: IntArray = count[:, :0:-1].cumsum(axis=1)[:, ::-1].ravel().astype(np.int64)
-        return lasting
+        return active_by_step(self.steps, self.schedules.clients_of, self.terms.local_steps)
 
     @property
     def left_out(self) -> IntArray:
@@ -274,7 +269,7 @@ def check_record_plan(plan: RecordPlan) -> None:
         raise InvalidInput("a record-level plan has one noise multiplier and one clip")
     if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0) & np.isfinite(s.order)):
         raise InvalidInput("every claimed epsilon must be finite and not negative")
-    check_steps(plan)
+    check_steps(s.sampling_rate, plan.short, plan.terms, by_norm=plan.by_norm)
     idle = np.setdiff1d(np.arange(len(plan.clients)), np.delete(plan.owner, plan.left_out))
     if idle.size:
         name = plan.clients[int(idle[0])]
@@ -283,18 +278,3 @@ def check_record_plan(plan: RecordPlan) -> None:
             f"no record of client {name!r}{others} can be sampled: its budgets are below what any rate could meet; choose more "
             "noise (fedspend records noise suggests one), larger budgets or fewer steps, or leave the client out"
         )
-
-
-def check_steps(plan: RecordPlan) -> None:
-    """Where a class does not take all steps of a round, it takes the first few; none where its rate is 0."""
-    if plan.by_norm:
-        check_full_batch(plan.terms, plan.schedules.sampling_rate)
-        if not np.all((plan.steps[1:] == 0) | (plan.steps[:-1] == plan.terms.local_steps)):
-            raise InvalidInput("norms may all be paid in the first rounds, so a round must hold all that is left, up to its steps")
-    if plan.short is None:
-        return
-    rate, steps, most = plan.schedules.sampling_rate, plan.short, plan.terms.local_steps
-    if not (steps.shape == rate.shape and np.all((steps >= 0) & (steps <= most)) and np.all((steps > 0) == (rate > 0))):
-        raise InvalidInput(f"a class takes from 1 to {most} steps in a round, and none in a round at rate 0")
-    if not (plan.by_norm or np.all(steps == np.floor(steps))):
-        raise InvalidInput("a sampled record takes part in whole steps only")
