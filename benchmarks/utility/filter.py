@@ -54,9 +54,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "model": {"name": "logistic", "features": "gabor"},
         "privacy": {"delta": 1e-4, "noise_multiplier": 20.0, "clip": 5.0},
         "levels": (2.0, 4.7, 11.8),
-        "steps": (200,),
-        "lr": (0.5,),
-        "choosing": (),  # a step takes half a second: nothing is tuned
+        "steps": (150,),
+        "lr": (0.5,),  # a step takes half a second: nothing is tuned
     },
 }
 ROUNDS = 10
@@ -83,21 +82,29 @@ def run(task: dict[str, Any], method: str, seed: int, steps: int, lr: float, fol
     return result.accuracy, (marks[-1] - marks[0]) / (steps - steps // ROUNDS), active
 
 
-def measure(task: dict[str, Any], method: str, seeds: int, folder: Path) -> dict[str, Any]:
-    pairs = itertools.product(task["steps"], task["lr"])
-    tried = {pair: float(np.mean([run(task, method, seed, *pair, folder)[0] for seed in task["choosing"]] or 0)) for pair in pairs}
+def choose(task: dict[str, Any], method: str, folder: Path) -> dict[str, Any]:
+    """Number of steps and learning rate with the best mean accuracy over the choosing seeds."""
+    pairs = list(itertools.product(task["steps"], task["lr"]))
+    if len(pairs) == 1:
+        return {"steps": pairs[0][0], "lr": pairs[0][1]}
+    tried = {pair: float(np.mean([run(task, method, seed, *pair, folder)[0] for seed in task["choosing"]])) for pair in pairs}
     steps, lr = max(tried, key=lambda pair: tried[pair])
-    accuracy, seconds, _ = zip(*(run(task, method, seed, steps, lr, folder) for seed in range(seeds)), strict=True)
-    mean, half = interval(np.array(accuracy))
-    return {
-        "mean": mean,
-        "interval": half,
-        "by_seed": accuracy,
-        "steps": steps,
-        "lr": lr,
-        "tried": [{"steps": pair[0], "lr": pair[1], "accuracy": found} for pair, found in tried.items()],
-        "seconds_per_step": float(np.median(seconds)),
-    }
+    return {"steps": steps, "lr": lr, "tried": [{"steps": k, "lr": eta, "accuracy": found} for (k, eta), found in tried.items()]}
+
+
+def measure(task: dict[str, Any], seeds: int, folder: Path) -> dict[str, Any]:
+    """Every method on every seed, side by side."""
+    cells = {method: choose(task, method, folder) | {"by_seed": [], "seconds": []} for method in METHODS}
+    for seed in range(seeds):
+        for method, cell in cells.items():
+            accuracy, seconds, _ = run(task, method, seed, cell["steps"], cell["lr"], folder)
+            cell["by_seed"].append(accuracy)
+            cell["seconds"].append(seconds)
+            print(f"seed {seed}, {method}: {accuracy:.4f}, {seconds:.5f} s a step", file=sys.stderr, flush=True)
+    for cell in cells.values():
+        cell["mean"], cell["interval"] = interval(np.array(cell["by_seed"]))
+        cell["seconds_per_step"] = float(np.median(cell["seconds"]))
+    return cells
 
 
 def longest(task: dict[str, Any], cells: dict[str, Any], folder: Path) -> dict[str, list[int]]:
@@ -134,11 +141,9 @@ def main() -> None:
     parser.add_argument("--plot")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    task, cells = SETTINGS[args.data], {}
+    task = SETTINGS[args.data]
     with tempfile.TemporaryDirectory() as folder:
-        for method in METHODS:
-            cells[method] = measure(task, method, args.seeds, Path(folder))
-            print(method, json.dumps(cells[method]), file=sys.stderr, flush=True)
+        cells = measure(task, args.seeds, Path(folder))
         shown = longest(task, cells, Path(folder))
     if args.plot:
         plot(args.plot, shown, task, args.data)
