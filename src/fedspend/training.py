@@ -283,8 +283,11 @@ def open_engine(setup: Setup, folder: Path | None = None) -> Engine:
         from fedspend.records.norm_filter import NormFilterEngine
 
         work = setup.workload()
-        given = (work.module, work.features, work.labels, work.shards, setup.plan, work.randomness, work.training.momentum)
-        return NormFilterEngine(*given, folder) if setup.plan.by_norm else RecordEngine(*given)
+        if setup.plan.by_norm:
+            return NormFilterEngine(work, setup.plan, folder)
+        return RecordEngine(
+            work.module, work.features, work.labels, work.shards, setup.plan, work.randomness, work.training.momentum
+        )
     return make_engine(setup.engine, setup.workload(), setup.workers)
 
 

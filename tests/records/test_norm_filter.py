@@ -14,7 +14,7 @@ from torch import nn
 
 import fedspend
 from fedspend import runs
-from fedspend.engines.base import Reduced
+from fedspend.engines.base import LocalTraining, Reduced, Workload
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
@@ -48,11 +48,16 @@ def by_norm(budget, terms=TERMS, clip=1.0, charge="norm", **more):
     return plan_records(budget, np.zeros(len(budget)), terms, clients=["a"], clip=clip, wanted=wanted, **more)
 
 
+def an_engine(plan, rows, kind=NormFilterEngine):
+    labels, shards = torch.zeros(len(rows), dtype=torch.long), [np.arange(len(rows))]
+    work = Workload(nn.Linear(rows.shape[1], 2), rows, labels, shards, LocalTraining(1, steps=1), Randomness(0))
+    return kind(work, plan)
+
+
 def play(plan, rows, engine=NormFilterEngine):
     """All rounds from zero parameters that never move: (gradient sums without noise, by step), and who was active."""
     sums, counts = [], []
-    labels, shards = torch.zeros(len(rows), dtype=torch.long), [np.arange(len(rows))]
-    runner = engine(nn.Linear(rows.shape[1], 2), rows, labels, shards, plan, Randomness(0))
+    runner = an_engine(plan, rows, engine)
     size = 2 * rows.shape[1] + 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(norm_filter, "release_step", lambda total, *_: sums.append(total) or np.zeros(size))
@@ -244,9 +249,7 @@ def test_noise_goes_on_when_nobody_is_left(monkeypatch):
     plan, seen = by_norm([0.4, 0.4], clip=0.01), []
     real = norm_filter.release_step
     monkeypatch.setattr(norm_filter, "release_step", lambda *args: seen.append(args[1:3]) or real(*args))
-    engine = NormFilterEngine(
-        nn.Linear(3, 2), torch.ones(2, 3), torch.zeros(2, dtype=torch.long), [np.arange(2)], plan, Randomness(0)
-    )
+    engine = an_engine(plan, torch.ones(2, 3))
     for t in range(6):
         last = []
         engine.run(torch.zeros(8), np.array([0]), t, 1.0, lambda u, _c, to=last: to.append(u) or Reduced.nothing(8))

@@ -11,22 +11,19 @@ each record is private: it is written to `norms.safetensors`, for its owner only
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.numpy import save as to_bytes
-from torch import nn
 
 from fedspend.arrays import FloatArray, IntArray
-from fedspend.engines.base import Reduce, Reduced
+from fedspend.engines.base import Reduce, Reduced, Workload
 from fedspend.engines.clientwise import single_threaded
 from fedspend.errors import InvalidInput, Refused
 from fedspend.files import write_whole
 from fedspend.mechanism import clip_factors, release_step
-from fedspend.randomness import Randomness
 from fedspend.records.gradients import clipped_sum
 from fedspend.records.planning import RecordPlan
 
@@ -104,28 +101,17 @@ class NormBudgets:
 
 
 class NormFilterEngine:
-    """`shards[n]` are the rows of `features` and `labels` that belong to client n, in the order of its records in the plan."""
+    """The rows of a shard of `work` are in the order of its client's records in the plan."""
 
     name = "norm-filter"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        features: torch.Tensor,
-        labels: torch.Tensor,
-        shards: Sequence[IntArray],
-        plan: RecordPlan,
-        randomness: Randomness,
-        momentum: float = 0.0,
-        folder: Path | None = None,
-    ) -> None:
-        self._features, self._labels, self._shards = features, labels, shards
-        self._plan, self._randomness, self._momentum = plan, randomness, momentum
+    def __init__(self, work: Workload, plan: RecordPlan, folder: Path | None = None) -> None:
+        self._work, self._plan = work, plan
         self._payments = Payments(plan.clip)
-        self._sum = clipped_sum(module, plan.clip, self._payments)
-        self._budgets = NormBudgets(plan, folder, randomness.simulation)
+        self._sum = clipped_sum(work.module, plan.clip, self._payments)
+        self._budgets = NormBudgets(plan, folder, work.randomness.simulation)
         self._records = [np.flatnonzero(plan.owner == client) for client in range(len(plan.clients))]
-        if [len(mine) for mine in self._records] != [len(shard) for shard in shards]:
+        if [len(mine) for mine in self._records] != [len(shard) for shard in work.shards]:
             raise InvalidInput("the plan and the data do not have the same records at every client; make them agree")
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
@@ -141,19 +127,19 @@ class NormFilterEngine:
 
     def _update(self, start: torch.Tensor, client: int, round: int, lr: float, left: FloatArray, active: IntArray) -> torch.Tensor:
         """All local steps of one client; `left` and `active` are brought up to date."""
-        plan, mine = self._plan, self._records[client]
+        plan, work, mine = self._plan, self._work, self._records[client]
         batch, deviation = plan.expected_batch(round)[:, client], plan.terms.noise_multiplier * plan.clip
         parameters, velocity = start.clone(), torch.zeros_like(start)
         for number in range(plan.terms.local_steps):  # all of them, and with noise, also when nobody is left: that is private
             step = round * plan.terms.local_steps + number
             some = np.flatnonzero(left[mine] > 0)
-            rows = torch.from_numpy(self._shards[client][some])
+            rows = torch.from_numpy(work.shards[client][some])
             self._payments.begin(left[mine[some]])
-            total = self._sum(parameters, self._features[rows], self._labels[rows])
+            total = self._sum(parameters, work.features[rows], work.labels[rows])
             active[number] += self._payments.paid
             left[mine[some]] = self._payments.left
-            gradient = release_step(total, deviation, float(batch[number]), self._randomness, step, client)
-            velocity.mul_(self._momentum).add_(torch.from_numpy(gradient).float())
+            gradient = release_step(total, deviation, float(batch[number]), work.randomness, step, client)
+            velocity.mul_(work.training.momentum).add_(torch.from_numpy(gradient).float())
             parameters.sub_(velocity, alpha=lr)
         return parameters - start
 
