@@ -124,6 +124,10 @@ def plot(path: str, shown: dict[str, list[int]], task: dict[str, Any], name: str
         axes = figure.subplots()
         for (method, counts), colour in zip(shown.items(), ("#0072B2", "#D55E00"), strict=True):
             axes.plot(range(1, len(counts) + 1), counts, color=colour, linewidth=2, drawstyle="steps-mid", label=method)
+        planned = np.array(shown["filter by clip"])
+        for last, level in zip(np.flatnonzero(np.diff(planned)) + 1, task["levels"], strict=False):
+            axes.plot(last, planned[last - 1], "o", color="#222222", markersize=5)
+            axes.annotate(f"ε {level:g}", (last, planned[last - 1]), xytext=(7, -2), textcoords="offset points", color="#222222")
         axes.set_xlabel("step")
         axes.set_ylabel("records that take part")
         axes.set_ylim(0, None)
