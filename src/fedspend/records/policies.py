@@ -55,7 +55,6 @@ class Wanted:
             self.method == "filter" and 0 < finite_number("common_rate", self.common_rate) <= 1
         ):
             raise InvalidInput(f"common_rate is for method filter and lies above 0 and at most at 1, got {self.common_rate!r}")
-
         if self.charge is not None:
             choose("charge", self.charge, CHARGES)
             if self.method != "filter":
