@@ -214,6 +214,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
                 "rpdp: share of its rate that a record uses before the transition",
             ),
             "common_rate": probability("filter: the rate of every record that has not run out"),
+            "charge": choice("clip", "norm", help="filter: a step costs a record the clip (default), or its own gradient's norm"),
         },
         "privacy": {
             "epsilon": positive("one budget for every client"),

@@ -158,7 +158,8 @@ def describe(reduced: Reduced, terms: RoundTerms, cohort: int, simulation: bool)
     }
     if not simulation:
         return public
-    return {
+    active = {} if reduced.active is None else {"active": reduced.active.tolist()}
+    return active | {
         "cohort": cohort,
         "clipped_share": float(reduced.clipped.sum() / count),
         "mean_norm": float(reduced.norms.mean()) if cohort else 0.0,

@@ -11,6 +11,7 @@ a round that was reserved and whose release is lost stays charged.
 | `model.safetensors` | the final model | yes: it is made of releases |
 | `checkpoint.safetensors` | the state after the last round | yes: made of releases |
 | `release.safetensors` | the last release, for recovery; notes for the operator | no |
+| `norms.safetensors` | filter by norms: what is left of each record's budget | never: it tells of single records |
 | `ledger.db`, `ledger.db.head` | the account, unless the run charges another ledger | shows budgets: ask the clients |
 | `ledger_head.json` | the last entry of the ledger that this run has seen | yes |
 | `metrics.jsonl`, `report.html` | accuracy on the evaluation set, spending; in a simulation also update statistics | see

@@ -221,7 +221,7 @@ def run(
 
     `ledger` names the ledger to charge; without it there is one in the run directory.
     """
-    engine = open_engine(setup)
+    engine = open_engine(setup, folder)
     try:
         if folder is not None and not (resume and (folder / "run.json").exists()):
             check_ledger(setup, ledger)
@@ -277,11 +277,14 @@ def _play(
     return progress
 
 
-def open_engine(setup: Setup) -> Engine:
+def open_engine(setup: Setup, folder: Path | None = None) -> Engine:
     if isinstance(setup.plan, RecordPlan):
         from fedspend.records.engine import RecordEngine
+        from fedspend.records.norm_filter import NormFilterEngine
 
         work = setup.workload()
+        if setup.plan.by_norm:
+            return NormFilterEngine(work, setup.plan, folder)
         return RecordEngine(
             work.module, work.features, work.labels, work.shards, setup.plan, work.randomness, work.training.momentum
         )
@@ -354,6 +357,8 @@ class Observer:
         if isinstance(self.setup.plan, RecordPlan):  # noise and clip are in the local steps, not in the server's sum
             hidden = ("noise_deviation", "clip", "clipped_share")
             statistics = {name: value for name, value in statistics.items() if name not in hidden}
+            if self.setup.plan.filters and not self.setup.plan.by_norm:  # planned, so it costs nothing to tell
+                line["active"] = self.setup.plan.active_by_step.reshape(self.setup.plan.rounds, -1)[progress.done - 1].tolist()
         if self.setup.randomness.simulation:
             return line | statistics
         if statistics.get("discarded"):

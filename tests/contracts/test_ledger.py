@@ -377,10 +377,14 @@ def test_what_could_not_be_read_again_is_not_stored(ledger, place):
     for nonsense in (
         {"of_class": np.array([0, 0, 0, -1])},
         {"steps": 0},
+        {"steps": np.zeros_like(plan.rate)},
+        {"steps": np.full_like(plan.rate, 0.5)},
+        {"steps": np.full_like(plan.rate, np.nan)},
+        {"steps": np.ones((1, 1))},
         {"client_rate": 0.0},
         {"names": ("0", "1", "2", "2")},
     ):
-        with pytest.raises((Damaged, InvalidInput)):
+        with pytest.raises((Damaged, InvalidInput, Refused)):
             ledger.admit("one", replace(plan, **nonsense), simulation=True)
         assert rows_of(place) == before
     admit(ledger, "one", make_plan(5.0))
@@ -410,11 +414,14 @@ def test_a_real_round_is_begun_by_one_process_only(place):
 def test_a_new_plan_keeps_the_kind_of_mechanism(ledger):
     admit(ledger, "one", make_plan(5.0))
     longer = Proposal.of_plan(make_plan(4.0))
-    for other in ({"accountant": "pld"}, {"client_rate": 0.5}, {"steps": 3}):
+    for other in ({"accountant": "pld"}, {"client_rate": 0.5}):
         with pytest.raises(Refused, match="differs"):
             ledger.replan("one", replace(longer, **other))
     ledger.replan("one", longer)
     np.testing.assert_allclose(ledger.balances().total, 4.0, rtol=1e-6)
+    ledger.reserve("one", 0)
+    with pytest.raises(Refused, match="differs"):
+        ledger.replan("one", replace(longer, steps=3, plan="sha256:other"))
 
 
 def test_reading_while_others_write_raises_no_alarm(ledger, place):
@@ -568,3 +575,28 @@ def test_record_accounts_with_two_stages_of_sampling(ledger, place):
     ledger.close()
     verdict = audit(place)
     assert verdict.ok, verdict.to_dict()
+
+
+def test_steps_may_differ_by_round_and_class(ledger, place):
+    """A record that stops in the middle of a round is charged for the steps it took: three ways to read it agree."""
+    from fedspend.accounting import epsilon, rdp
+    from fedspend.accounting.rdp import ORDERS
+
+    steps = np.array([[5.0, 5.0], [5.0, 2.0], [3.0, 0.0]])
+    rate, noise = np.where(steps > 0, 0.1, 0.0), np.full((3, 2), 1.0)
+    proposal = Proposal(
+        ("a", "b"), np.full(2, 6.0), 1e-3, np.arange(2), rate, noise, "sha256:x", unit="record", client_rate=0.5, steps=steps
+    )
+    ledger.admit("one", proposal, simulation=True)
+    orders = np.asarray(ORDERS)
+    for round in range(3):
+        ledger.reserve("one", round)
+        for own in range(2):
+            inner = steps[: round + 1, own, None] * rdp(0.1, 1.0, orders)
+            curve = (np.logaddexp(np.log(0.5), np.log(0.5) + (orders - 1) * inner) / (orders - 1)).sum(axis=0)
+            assert ledger.balances("record").spent[own] == pytest.approx(epsilon(curve, orders, 1e-3), rel=1e-9)
+    ledger.close()
+    verdict = audit(place)
+    assert verdict.ok, verdict.to_dict()
+    with Ledger.open(place) as again:
+        np.testing.assert_array_equal(again.run("one").steps, steps)

@@ -131,7 +131,7 @@ def noise_ratio(plan, **options):
     """Measured deviation of an update over the planned one: tiny gradients, so that noise is all there is."""
     terms = plan.terms
     found = updates(plan, lr=1.0, rounds=range(terms.rounds), **options)
-    planned = terms.noise_multiplier * plan.clip * np.sqrt(terms.local_steps) / plan.expected_batch[0, 0]
+    planned = terms.noise_multiplier * plan.clip * np.sqrt(terms.local_steps) / plan.expected_batch(0)[0, 0]
     return float(found.std() / planned)
 
 
@@ -255,7 +255,7 @@ def test_every_method_verifies_and_survives_its_file(method, tmp_path):
     again = RecordPlan.load(tmp_path / "plan.json")
     assert again.hash == plan.hash
     assert (again.rate == plan.rate).all()
-    assert {"rpdp": 6, "minimum": 6, "dropout": 2, "filter": plan.active[0]}[method] == plan.active[0]
+    assert {"rpdp": 6, "minimum": 6, "dropout": 2, "filter": plan.active_by_step[0]}[method] == plan.active_by_step[0]
     text = (tmp_path / "plan.json").read_text()
     (tmp_path / "plan.json").write_text(text.replace('"c0"', '"c9"'))
     with pytest.raises(InvalidInput, match="hash"):
@@ -265,9 +265,9 @@ def test_every_method_verifies_and_survives_its_file(method, tmp_path):
 def test_the_filter_stops_records_one_after_the_other():
     budgets = np.repeat([0.3, 0.6, 1.2, 3.0], 3)
     plan = a_plan(budgets, Terms(1e-3, 20, 4, 1.0, 6.0), method="filter")
-    assert (np.diff(plan.active) <= 0).all()
-    assert plan.active[0] > plan.active[-1] >= 3
-    assert len(set(plan.active.tolist())) >= 3
+    assert (np.diff(plan.active_by_step) <= 0).all()
+    assert plan.active_by_step[0] > plan.active_by_step[-1] >= 3
+    assert len(set(plan.active_by_step.tolist())) >= 3
     last = np.array([np.flatnonzero(column).size for column in plan.rate.T])
     assert (np.diff(last) >= 0).all(), "who allows more lasts longer"
 

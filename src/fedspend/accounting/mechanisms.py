@@ -63,16 +63,16 @@ class Mechanisms:
 
     @classmethod
     def of_schedules(
-        cls, noise: FloatArray, rate: FloatArray, client_rate: float = 1.0, steps: int = 1, discrete: bool = False
+        cls, noise: FloatArray, rate: FloatArray, client_rate: float = 1.0, steps: int | FloatArray = 1, discrete: bool = False
     ) -> Mechanisms:
-        """One history per column of (rounds, histories) tables. A round at rate 0 is none."""
+        """One history per column of (rounds, histories) tables; `steps` may be one too. A round at rate 0 is none."""
         rounds, histories = noise.shape
         used = rate.T.ravel() > 0
         history = np.repeat(np.arange(histories), rounds)[used]
-        flat = (noise.T.ravel()[used], rate.T.ravel()[used])
+        flat = [np.broadcast_to(table, rate.shape).T.ravel()[used] for table in (rate, noise, steps)]
         ones = np.ones(history.size)
         kind = np.full(history.size, discrete)
-        return cls(history, ones, flat[1], flat[0], client_rate * ones, steps * ones, kind, histories).merged()
+        return cls(history, ones, flat[0], flat[1], client_rate * ones, flat[2] * ones, kind, histories).merged()
 
     @classmethod
     def joined(cls, parts: list[Mechanisms], histories: int) -> Mechanisms:

@@ -83,7 +83,7 @@ def run_document(ledger: Ledger, id: str) -> dict[str, Any]:
                 "rate": spread(run.rate[:, n]),
                 "noise multiplier": spread(run.noise[:, n]),
                 "client rate": run.client_rate,
-                "steps": run.steps,
+                "steps": spread(run.steps[:, n]),
             }
             for n in range(run.noise.shape[1])
         ],

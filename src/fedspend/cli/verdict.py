@@ -10,11 +10,12 @@ from rich.text import Text
 from fedspend.cli.tables import figures, frame, short_hash, size
 from fedspend.cli.terminal import console
 from fedspend.planning import Plan
-from fedspend.records.planning import AnyPlan
+from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.report.groups import counted
 from fedspend.verification import Check, Verification
 
 MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for
+MOST_NAMED = 10
 
 
 def show_verdict(plan: AnyPlan, result: Verification) -> None:
@@ -29,6 +30,9 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
     out.print()
     show_checks(out, result)
     show_margin(out, plan, result)
+    if isinstance(plan, RecordPlan) and plan.left_out.size:
+        some = ", ".join(plan.records[n] for n in plan.left_out[:MOST_NAMED]) + (" ..." if plan.left_out.size > MOST_NAMED else "")
+        out.print(Text.assemble(("left out ", "bold"), f"{counted(plan.left_out.size, 'record')} that can pay for no step: {some}"))
     for failure in result.failures:
         out.print(Text.assemble(("failed: ", "red"), failure))
     if result.failure_count > len(result.failures):

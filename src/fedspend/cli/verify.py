@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import json
 
-        print(json.dumps({"plan": args.plan} | result.to_dict(), indent=2, allow_nan=False))
+        by_record = {"left_out": [plan.records[n] for n in plan.left_out]} if isinstance(plan, RecordPlan) else {}
+        print(json.dumps({"plan": args.plan} | result.to_dict() | by_record, indent=2, allow_nan=False))
     elif not args.quiet:
         from fedspend.cli.verdict import show_verdict
 

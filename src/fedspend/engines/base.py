@@ -60,6 +60,7 @@ class Reduced:
     norms: FloatArray  # before clipping; 0 for a discarded update
     clipped: BoolArray
     discarded: BoolArray  # NaN or infinite: counts as zero
+    active: IntArray | None = None  # records that took part in each local step, where that is not planned: for simulations only
 
     def plus(self, other: Reduced) -> Reduced:
         return Reduced(

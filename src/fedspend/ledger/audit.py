@@ -166,7 +166,7 @@ def _recomputed(state: State, unit: str, classes: tuple[int, ...], *, held: bool
             upto = run.planned if held and run.closed is None else run.next_round
             rates, noises = np.append(rates, run.rate[:upto, own]), np.append(noises, run.noise[:upto, own])
             client_rates = np.append(client_rates, np.full(upto, run.client_rate))
-            steps = np.append(steps, np.full(upto, run.steps))
+            steps = np.append(steps, run.steps[:upto, own])
     if not (rates > 0).any():
         return 0.0
     if order == 0:

@@ -22,7 +22,8 @@ def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
     for run in ledger.state.runs_of(unit):
         for round, state in run.rounds.items():
             for account, own in zip(run.accounts.tolist(), run.of_class.tolist(), strict=True):
-                mechanism = (run.client_rate, float(run.rate[round, own]), float(run.noise[round, own]), run.steps)
+                rate, noise, steps = (float(table[round, own]) for table in (run.rate, run.noise, run.steps))
+                mechanism = (run.client_rate, rate, noise, int(steps) if steps.is_integer() else steps)
                 yield unit, names[account], run.id, round + 1, state, *mechanism, "discrete" if run.discrete else "continuous"
 
 

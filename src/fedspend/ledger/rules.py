@@ -14,7 +14,7 @@ from fedspend.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
-from fedspend.ledger.state import UNITS, Run, State, to_ranges, to_table
+from fedspend.ledger.state import UNITS, Run, State, steps_table, to_ranges, to_table
 from fedspend.ledger.storage import holds_ledger
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Proposal:
     order: FloatArray | None = None  # of each class: where its claim is read
     unit: str = "client"
     client_rate: float = 1.0
-    steps: int = 1
+    steps: int | FloatArray = 1  # in a round: the same for all, or (rounds, classes)
     discrete: bool = False
 
     @classmethod
@@ -68,7 +68,7 @@ class Proposal:
             rate=self.rate,
             noise=self.noise,
             client_rate=self.client_rate,
-            steps=self.steps,
+            steps=steps_table(self.steps, self.rate),
             discrete=self.discrete,
         )
 
@@ -87,11 +87,12 @@ class Proposal:
             "classes": self.of_class.tolist(),
             "rate": to_table(self.rate),
             "noise": to_table(self.noise),
+            "steps": self.steps if isinstance(self.steps, int) else to_table(self.steps),
         }
 
     def opening(self, accounts: IntArray) -> Body:
         about = {"unit": self.unit, "method": self.method, "accountant": self.accountant}
-        mechanism = {"client_rate": self.client_rate, "steps": self.steps, "discrete": self.discrete}
+        mechanism = {"client_rate": self.client_rate, "discrete": self.discrete}
         return about | mechanism | {"accounts": to_ranges(accounts)} | self.tables()
 
 
@@ -188,8 +189,8 @@ def refuse_second_hand(state: State, run: str, round: int) -> None:
 
 def same_beginning(new: Run, old: Run) -> bool:
     """Whether two plans of a run agree on who takes part, on the kind of mechanism and on every round that was begun."""
-    alike = all(getattr(new, name) == getattr(old, name) for name in ("unit", "accountant", "client_rate", "steps", "discrete"))
-    return alike and np.array_equal(new.accounts, old.accounts) and old.begins_like(new.rate, new.noise, new.of_class)
+    alike = all(getattr(new, name) == getattr(old, name) for name in ("unit", "accountant", "client_rate", "discrete"))
+    return alike and np.array_equal(new.accounts, old.accounts) and old.begins_like(new)
 
 
 def check_kind(state: State, simulation: bool, location: str) -> None:

@@ -8,7 +8,7 @@ a budget for an unknown client, a second registration) is refused as damage, who
 | `ledger` | the first: format, id, and whether this is a simulation |
 | `register` | names, lifetime budgets, and the one delta of these accounts |
 | `change`, `withdraw` | new budgets, or names that take no part any more; with a reason |
-| `open` | a run was admitted: its accounts, the class of each, rate and noise of every class in every round, the kind of noise |
+| `open` | a run was admitted: its accounts, their classes; rate, noise and steps of each class in each round; the kind of noise |
 | `reserve` | a round of a run is about to be sampled: from here on it is spent, by every account of the run |
 | `commit` | its release was stored; the SHA-256 of the release |
 | `lost` | it was begun, and there is no release; it stays spent |
@@ -18,7 +18,7 @@ a budget for an unknown client, a second registration) is refused as damage, who
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,7 @@ class Run:
     rate: FloatArray  # (rounds, classes)
     noise: FloatArray
     client_rate: float
-    steps: int
+    steps: FloatArray  # (rounds, classes); 0 where the rate is 0
     discrete: bool  # discrete noise: read at whole orders only
     rounds: dict[int, str] = field(default_factory=dict)  # begun: reserved, committed or lost
     releases: dict[int, str] = field(default_factory=dict)
@@ -91,18 +91,18 @@ class Run:
     def status(self) -> str:
         return "open" if self.closed is None else "closed"
 
-    def begins_like(self, rate: FloatArray, noise: FloatArray, of_class: IntArray) -> bool:
-        """Whether other tables agree with this run's on every round that was begun, for every member."""
+    def begins_like(self, other: Run) -> bool:
+        """Whether another run's tables agree with this one's on every round that was begun, for every member."""
         begun = slice(0, self.next_round)
         return all(
-            np.array_equal(new[begun][:, of_class], old[begun][:, self.of_class])
-            for new, old in ((rate, self.rate), (noise, self.noise))
+            np.array_equal(getattr(other, name)[begun][:, other.of_class], getattr(self, name)[begun][:, self.of_class])
+            for name in ("rate", "noise", "steps")
         )
 
     def mechanisms(self, held: bool) -> Mechanisms:
         """What each class has spent; with `held`, also what it may yet spend. One history per class."""
         upto = self.planned if held and self.closed is None else self.next_round
-        return Mechanisms.of_schedules(self.noise[:upto], self.rate[:upto], self.client_rate, self.steps, self.discrete)
+        return Mechanisms.of_schedules(self.noise[:upto], self.rate[:upto], self.client_rate, self.steps[:upto], self.discrete)
 
 
 @dataclass(eq=False)
@@ -177,8 +177,7 @@ def _open(state: State, body: Body) -> None:
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(body["run"] not in state.runs and who.size == of_class.size > 0 and rate.shape == noise.shape)
     require(bool(who.min() >= 0 and who.max() < len(accounts) and of_class.min() >= 0 and of_class.max() < noise.shape[1]))
-    require(np.unique(who).size == who.size and 0 < body["client_rate"] <= 1 and body["steps"] >= 1)
-    require(isinstance(body["discrete"], bool))
+    require(np.unique(who).size == who.size and 0 < body["client_rate"] <= 1 and isinstance(body["discrete"], bool))
     state.runs[body["run"]] = Run(
         id=body["run"],
         unit=body["unit"],
@@ -189,7 +188,7 @@ def _open(state: State, body: Body) -> None:
         rate=rate,
         noise=noise,
         client_rate=float(body["client_rate"]),
-        steps=int(body["steps"]),
+        steps=read_steps(body["steps"], rate, float(body["client_rate"])),
         discrete=body["discrete"],
     )
 
@@ -219,8 +218,10 @@ def _replan(state: State, body: Body) -> None:
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(of_class.size == run.accounts.size and rate.shape == noise.shape and noise.shape[0] >= run.next_round)
     require(bool(of_class.min() >= 0 and of_class.max() < noise.shape[1]))
-    require(run.begins_like(rate, noise, of_class))
-    run.rate, run.noise, run.of_class = rate, noise, of_class
+    steps = read_steps(body["steps"] if "steps" in body else max(1, int(run.steps.max())), rate, run.client_rate)
+    new = replace(run, rate=rate, noise=noise, steps=steps, of_class=of_class)
+    require(run.begins_like(new))
+    run.rate, run.noise, run.steps, run.of_class = rate, noise, steps, of_class
     run.about["plan"] = body["plan"]
 
 
@@ -263,6 +264,22 @@ def table(columns: Any, rest: bool = False) -> FloatArray:
     values = np.stack(made, axis=1).astype(np.float64)
     require(bool(np.all(np.isfinite(values) & ((values > 0) | (rest & (values == 0))))))
     return values
+
+
+def read_steps(stored: Any, rate: FloatArray, client_rate: float) -> FloatArray:
+    """One number for every round, or a table. A part of a step is a Gaussian on a short gradient: it cannot be a sampled one."""
+    if isinstance(stored, list):
+        steps = table(stored, rest=True)
+        require(steps.shape == rate.shape and bool(np.all((steps > 0) == (rate > 0))))
+        require(bool(np.all((steps == np.floor(steps)) | ((rate == 1) & (client_rate == 1)))))
+        return steps
+    require(type(stored) is int and stored >= 1)
+    return steps_table(stored, rate)
+
+
+def steps_table(steps: int | FloatArray, rate: FloatArray) -> FloatArray:
+    """(rounds, classes): no steps where nothing is sampled."""
+    return np.where(rate > 0, np.asarray(steps, dtype=np.float64), 0.0)
 
 
 def to_table(values: FloatArray) -> list[Any]:

@@ -23,7 +23,7 @@ class RecordLevel:
 
     def terms(self, round: int, state: State) -> RoundTerms:  # noqa: ARG002 - planned beforehand
         clients, rate = len(self.plan.clients), self.plan.terms.client_rate
-        busy = int((self.plan.expected_batch[round] > 0).sum())
+        busy = int((self.plan.expected_batch(round)[0] > 0).sum())
         return RoundTerms(
             sampling_rate=np.full(clients, rate),
             clip_norm=np.full(clients, np.inf),

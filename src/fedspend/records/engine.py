@@ -1,8 +1,8 @@
 """Runs the clients of a record-level plan: DP-SGD at every client, with a rate of its own for every record.
 
 Guarantee: each local step is a Poisson sample at the planned rates, a sum of gradients clipped to the plan's clip, Gaussian noise
-of `noise_multiplier * clip` and a division by the planned batch. All that a client does afterwards is made of such steps. A
-client none of whose records can be sampled in a round returns zero without looking at its data.
+of `noise_multiplier * clip` and a division by the planned batch. All that a client does afterwards is made of such steps. Steps in
+which none of a client's records can be sampled are left out: that is planned, so it needs no noise.
 """
 
 from __future__ import annotations
@@ -57,17 +57,16 @@ class RecordEngine:
 
     def _update(self, start: torch.Tensor, client: int, round: int, lr: float) -> torch.Tensor:
         plan, shard = self._plan, self._shards[client]
-        batch = float(plan.expected_batch[round, client])
-        if batch == 0:
-            return torch.zeros_like(start)
-        rate = plan.schedules.sampling_rate[round][self._classes[client]]
+        batch = plan.expected_batch(round)[:, client]
+        rate, steps = (table[round][self._classes[client]] for table in (plan.schedules.sampling_rate, plan.steps))
         deviation = plan.terms.noise_multiplier * plan.clip
         parameters, velocity = start.clone(), torch.zeros_like(start)
-        for number in range(plan.terms.local_steps):
+        for number in range(int(np.count_nonzero(batch))):  # records leave during a round and do not come back in it
             step = round * plan.terms.local_steps + number
-            rows = torch.from_numpy(shard[draw_records(rate, self._randomness, step, client)])
+            now = np.where(steps > number, rate, 0.0)
+            rows = torch.from_numpy(shard[draw_records(now, self._randomness, step, client)])
             total = self._sum(parameters, self._features[rows], self._labels[rows])
-            gradient = release_step(total, deviation, batch, self._randomness, step, client)
+            gradient = release_step(total, deviation, float(batch[number]), self._randomness, step, client)
             velocity.mul_(self._momentum).add_(torch.from_numpy(gradient).float())
             parameters.sub_(velocity, alpha=lr)
         return parameters - start

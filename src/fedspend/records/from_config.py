@@ -42,6 +42,7 @@ def record_plan(config: Config, method: str, federation: Federation, ledger: Led
         saving_share=config.get("method.saving_share"),
         transition=config.get("privacy.transition"),
         common_rate=config.get("method.common_rate"),
+        charge=config.get("method.charge"),
     )
     clip = float(config.get("privacy.clip"))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,19 @@ from fedspend.models.checking import check_module
 _BLOCK_NUMBERS = 2**24  # of single gradients that exist at once
 
 GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]  # (parameters, rows, labels) -> (parameters,)
+Factors = Callable[[torch.Tensor], torch.Tensor]  # norms of the next rows, in order -> what to multiply each row by
 
 
-def clipped_sum(module: nn.Module, clip: float) -> GradientSum:
-    """The function that sums the clipped gradients of the cross-entropy of each row."""
+def clipped_sum(module: nn.Module, clip: float, factors: Factors | None = None) -> GradientSum:
+    """The function that sums the clipped gradients of the cross-entropy of each row. `factors` may scale them down further."""
     check_module(module)
     layers = _layers(module)
-    return DenseSum(layers, parameter_count(module), clip) if layers else GeneralSum(module, clip)
+    return DenseSum(layers, parameter_count(module), clip, factors) if layers else GeneralSum(module, clip, factors)
 
 
 class DenseSum:
-    def __init__(self, layers: list[Layer], size: int, clip: float) -> None:
-        self._layers, self._size, self._clip = layers, size, clip
+    def __init__(self, layers: list[Layer], size: int, clip: float, factors: Factors | None = None) -> None:
+        self._layers, self._size, self._factors = layers, size, factors or partial(clip_factors, bound=clip)
 
     @torch.no_grad()
     def __call__(self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> FloatArray:
@@ -58,7 +60,7 @@ class DenseSum:
                 delta = delta @ weights[number]
                 if self._layers[number - 1].relu:
                     delta = delta * (entering > 0)
-        scale = clip_factors(squares.sqrt(), self._clip)
+        scale = self._factors(squares.sqrt())
         total = torch.zeros(self._size, dtype=torch.float64)
         for layer, entering, delta in zip(self._layers, inputs, reversed(deltas), strict=False):
             kept = torch.where(scale[:, None] > 0, scale[:, None] * delta, 0.0)  # zero times NaN would be NaN
@@ -69,8 +71,9 @@ class DenseSum:
 
 
 class GeneralSum:
-    def __init__(self, module: nn.Module, clip: float) -> None:
-        self._module, self._clip, self._size = copy.deepcopy(module).train(), clip, parameter_count(module)
+    def __init__(self, module: nn.Module, clip: float, factors: Factors | None = None) -> None:
+        self._module, self._size = copy.deepcopy(module).train(), parameter_count(module)
+        self._factors = factors or partial(clip_factors, bound=clip)
         named = list(self._module.named_parameters())
         self._shapes = [(name, parameter.shape, parameter.numel(), parameter.requires_grad) for name, parameter in named]
         self._block = max(1, _BLOCK_NUMBERS // self._size)
@@ -90,7 +93,7 @@ class GeneralSum:
             some = slice(start, start + self._block)
             found = self._gradients(trained, fixed, rows[some], labels[some])
             squares = sum(found[name].double().square().flatten(1).sum(dim=1) for name in found)
-            scale = clip_factors(torch.as_tensor(squares).sqrt(), self._clip)
+            scale = self._factors(torch.as_tensor(squares).sqrt())
             place = 0
             for name, _, size, _ in self._shapes:
                 if name in found:

@@ -44,6 +44,7 @@ def to_content(plan: RecordPlan) -> dict[str, Any]:
         "clip": plan.clip,
         "classes": [
             {"epsilon": float(s.epsilon[k]), "order": float(s.order[k]), "rate": to_runs(s.sampling_rate[:, k])}
+            | ({} if plan.short is None else {"steps": to_runs(plan.steps[:, k])})
             for k in range(s.count)
         ],
         "clients": list(plan.clients),
@@ -75,6 +76,9 @@ def from_content(content: dict[str, Any]) -> RecordPlan:
         if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], content["parameters"]["policy"])):
             raise InvalidInput("the plan is malformed: a name is not text")
         rate = np.column_stack([from_runs(one["rate"], terms.rounds) for one in listed])
+        short = None
+        if any("steps" in one for one in listed):
+            short = np.column_stack([from_runs(one["steps"], terms.rounds) for one in listed])
         clip = float(floats([content["clip"]])[0])
         return RecordPlan(
             records=tuple(records["id"]),
@@ -93,6 +97,7 @@ def from_content(content: dict[str, Any]) -> RecordPlan:
             clip=clip,
             parameters=dict(content["parameters"]),
             orders=tuple(floats(content["orders"]).tolist()),
+            short=short,
         )
     except FedspendError:
         raise

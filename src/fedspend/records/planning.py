@@ -1,6 +1,6 @@
-"""The plan of a record-level run: every record's sampling rate in every round, made before training from budgets alone.
+"""The plan of a record-level run: every record's sampling rate and steps in every round, made before training from budgets alone.
 
-Guarantee: a record that is sampled as its column says, clipped to `clip`, under noise of `terms.noise_multiplier * clip` on every
+Guarantee: a record that is sampled as its columns say, clipped to `clip`, under noise of `terms.noise_multiplier * clip` on every
 step's sum, has spent at most its claim at `delta` against the public and against a server that sees who takes part. Adjacency is
 zero-out: the record's gradients become zero; roster, budgets, rates and the expected batch sizes stay. Records at rate 0 spend
 nothing. What is public is whatever the consortium publishes of it: rates tell budgets.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +20,11 @@ import numpy as np
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.mechanisms import two_stage
 from fedspend.accounting.rdp import ORDERS, rdp
-from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput, finite_number
 from fedspend.ledger.rules import Proposal
 from fedspend.planning import Plan, check_client_ids
+from fedspend.records.filtering import active_by_step, check_steps
 from fedspend.records.policies import Wanted, rate_table
 from fedspend.records.terms import Terms, check_budgets
 from fedspend.schedules import Schedules
@@ -44,12 +46,13 @@ class RecordPlan:
     clip: float
     parameters: dict[str, Any]
     orders: tuple[float, ...] = ORDERS
+    short: FloatArray | None = None  # (rounds, classes) steps in a round, where a class does not always take all of them
     unit: ClassVar[str] = "record"
     accountant: ClassVar[str] = "rdp"
 
     def __post_init__(self) -> None:
         check_record_plan(self)
-        for array in (self.owner, self.budget):
+        for array in (self.owner, self.budget, self.steps):
             array.flags.writeable = False
 
     @property
@@ -75,19 +78,43 @@ class RecordPlan:
         return self.schedules.wide("epsilon")
 
     @cached_property
-    def expected_batch(self) -> FloatArray:
-        """(rounds, clients): the sum of a client's rates, by which its steps divide. Planned, never counted."""
-        batch = np.zeros((self.rounds, len(self.clients)))
-        for t in range(self.rounds):
-            rates = self.schedules.sampling_rate[t][self.schedules.of_client]
-            batch[t] = np.bincount(self.owner, weights=rates, minlength=len(self.clients))
-        return batch
+    def steps(self) -> FloatArray:
+        """(rounds, classes): a class takes part in the first so many of a round's local steps; 0 in a round at rate 0."""
+        return np.where(self.schedules.sampling_rate > 0, self.terms.local_steps if self.short is None else self.short, 0.0)
 
     @property
-    def active(self) -> IntArray:
-        """How many records can still be sampled in each round (the paper's Figure 7)."""
-        count: IntArray = (self.schedules.sampling_rate > 0) @ self.schedules.clients_of
-        return count
+    def filters(self) -> bool:
+        return self.parameters.get("method") == "filter"
+
+    @property
+    def by_norm(self) -> bool:
+        """Whether records pay for their own gradients' norms. Steps are then squared norms, in squared clips: what a record can
+        have paid by the end of a round at most. How long it lasts depends on its gradients and is private.
+        """
+        return self.parameters.get("charge") == "norm"
+
+    def expected_batch(self, round: int) -> FloatArray:
+        """(local steps, clients): the sum of a client's rates in each step, by which it divides. Planned, never counted."""
+        rate, steps = self.schedules.sampling_rate[round], self.steps[round]
+        if self.by_norm:  # whoever can pay for anything, all the time
+            rate, steps = self.schedules.sampling_rate[0], self.schedules.sampling_rate[0] * self.terms.local_steps
+        batch = np.zeros((self.terms.local_steps, len(self.clients)))
+        for begin, end in pairwise(sorted({0, *map(int, steps)})):
+            now = np.where(steps >= end, rate, 0.0)[self.schedules.of_client]
+            batch[begin:end] = np.bincount(self.owner, weights=now, minlength=len(self.clients))
+        return batch
+
+    @cached_property
+    def active_by_step(self) -> IntArray:
+        """(rounds * local steps,): how many records can be sampled in each step (the paper's Figure 7)."""
+        if self.by_norm:
+            raise InvalidInput("how many records take part in a step depends on their gradients here: it is not planned")
+        return active_by_step(self.steps, self.schedules.clients_of, self.terms.local_steps)
+
+    @property
+    def left_out(self) -> IntArray:
+        """Records that are never sampled: no rate can meet their budget, or it does not pay for a single step."""
+        return np.flatnonzero((self.schedules.sampling_rate.max(axis=0) == 0)[self.schedules.of_client])
 
     def spent_by_schedule(self) -> FloatArray:
         """Cumulative epsilon after each round, (rounds, classes)."""
@@ -98,8 +125,7 @@ class RecordPlan:
         rate = self.schedules.sampling_rate
         every = 1 if rate.shape[1] <= 300 else 3  # fewer orders read higher; the last round shows the claim itself
         orders = np.asarray(self.orders)[::every]
-        values, at = np.unique(rate, return_inverse=True)
-        curves, at = round_curves(values, self.terms, orders), at.reshape(rate.shape)
+        curves, at = distinct_rounds(rate, self.steps, self.terms, orders)
         cost, total = conversion_cost(orders, self.delta), np.zeros((rate.shape[1], orders.size))
         spent = np.zeros(rate.shape)
         for t in range(self.rounds):
@@ -139,7 +165,7 @@ class RecordPlan:
             order=self.schedules.order,
             unit="record",
             client_rate=self.terms.client_rate,
-            steps=self.terms.local_steps,
+            steps=self.terms.local_steps if self.short is None else self.steps,
         )
 
 
@@ -171,11 +197,12 @@ def plan_records(
     if owner.shape != budget.shape:
         raise InvalidInput(f"every record needs a budget and a client: got {budget.size} budgets for {owner.size} records")
     wanted = wanted or Wanted()
-    table, of_record = rate_table(budget, terms, wanted)
+    table, short, of_record = rate_table(budget, terms, wanted)
     if left_out is not None and left_out.any():
-        table = np.column_stack([table, np.zeros(terms.rounds)])
+        none = np.zeros(terms.rounds)
+        table, short = np.column_stack([table, none]), short if short is None else np.column_stack([short, none])
         of_record = np.where(left_out, table.shape[1] - 1, of_record)
-    epsilon, order = claims(table, terms)
+    epsilon, order = claims(table, terms, short)
     names = tuple(map(str, range(budget.size))) if records is None else tuple(records)
     shape = table.shape
     return RecordPlan(
@@ -194,14 +221,15 @@ def plan_records(
         terms=terms,
         clip=float(clip),
         parameters=wanted.parameters(),
+        short=short,
     )
 
 
-def claims(table: FloatArray, terms: Terms) -> tuple[FloatArray, FloatArray]:
+def claims(table: FloatArray, terms: Terms, short: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
     """Epsilon of each column of rates (rounds, classes), and the order it is read at; 0 for a column that is never sampled."""
     orders = np.asarray(ORDERS)
-    values, at = np.unique(table, return_inverse=True)
-    curves, at = round_curves(values, terms, orders), at.reshape(table.shape)
+    steps = np.full(table.shape, float(terms.local_steps)) if short is None else short
+    curves, at = distinct_rounds(table, steps, terms, orders)
     total = sum((curves[at[t]] for t in range(1, len(at))), curves[at[0]])
     reading = total + conversion_cost(orders, terms.delta)
     best = reading.argmin(axis=1)
@@ -210,10 +238,11 @@ def claims(table: FloatArray, terms: Terms) -> tuple[FloatArray, FloatArray]:
     return epsilon, orders[best]
 
 
-def round_curves(rate: FloatArray, terms: Terms, orders: FloatArray) -> FloatArray:
-    """Rényi divergence of one round at each rate, (rates, orders)."""
-    inner = terms.local_steps * rdp(rate, terms.noise_multiplier, orders)
-    return two_stage(inner, np.array(terms.client_rate), orders)
+def distinct_rounds(rate: FloatArray, steps: FloatArray, terms: Terms, orders: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Rényi divergence of each distinct round, (distinct, orders), and which of them every (round, class) is."""
+    first, at = distinct_rows(rate.ravel(), steps.ravel())
+    inner = steps.ravel()[first, None] * rdp(rate.ravel()[first], terms.noise_multiplier, orders)
+    return two_stage(inner, np.array(terms.client_rate), orders), at.reshape(rate.shape)
 
 
 def check_record_plan(plan: RecordPlan) -> None:
@@ -240,7 +269,8 @@ def check_record_plan(plan: RecordPlan) -> None:
         raise InvalidInput("a record-level plan has one noise multiplier and one clip")
     if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0) & np.isfinite(s.order)):
         raise InvalidInput("every claimed epsilon must be finite and not negative")
-    idle = np.flatnonzero(plan.expected_batch.max(axis=0) == 0)
+    check_steps(s.sampling_rate, plan.short, plan.terms, by_norm=plan.by_norm)
+    idle = np.setdiff1d(np.arange(len(plan.clients)), np.delete(plan.owner, plan.left_out))
     if idle.size:
         name = plan.clients[int(idle[0])]
         others = f" and {idle.size - 1} more" if idle.size > 1 else ""

@@ -5,7 +5,7 @@
 | `rpdp` | every record at its own rate; with a saving share, at that share of it before the transition round |
 | `minimum` | every record at the rate of the strictest budget |
 | `dropout` | records that allow at least the mean budget, at the rate of the mean budget; the others not at all |
-| `filter` | every record at one common rate until its budget is used up; then it stops (a Rényi filter at the clip bound) |
+| `filter` | every record at one common rate until the last local step that its budget pays for; or by its own norms (`filtering`) |
 
 Guarantee: the columns of the table come from `exact`, or from rates clamped to it, so none spends more than its record's budget.
 """
@@ -17,27 +17,28 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.accounting.conversion import conversion_cost
-from fedspend.accounting.rdp import ORDERS
 from fedspend.arrays import FloatArray, IntArray
 from fedspend.choices import choose
 from fedspend.errors import InvalidInput, Refused, finite_number
 from fedspend.records.assignment import SAFE_METHODS, assign
-from fedspend.records.spending import Stretches, divergence
+from fedspend.records.filtering import filter_table, norm_table
+from fedspend.records.spending import Stretches
 from fedspend.records.terms import Terms
 
 METHODS = ("rpdp", "minimum", "dropout", "filter")
+CHARGES = ("clip", "norm")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How budgets become rates. `saving_share` and `transition` are for rpdp, `common_rate` is for filter."""
+    """How budgets become rates. `saving_share` and `transition` are for rpdp, `common_rate` and `charge` are for filter."""
 
     method: str = "rpdp"
     rates: str = "exact"
     saving_share: float | None = None
     transition: int | None = None  # first round at the full rate, counted from 1
     common_rate: float | None = None
+    charge: str | None = None  # what a step costs a record: the clip (default), or the norm of its own gradient
 
     def __post_init__(self) -> None:
         choose("method", self.method, METHODS)
@@ -54,6 +55,12 @@ class Wanted:
             self.method == "filter" and 0 < finite_number("common_rate", self.common_rate) <= 1
         ):
             raise InvalidInput(f"common_rate is for method filter and lies above 0 and at most at 1, got {self.common_rate!r}")
+        if self.charge is not None:
+            choose("charge", self.charge, CHARGES)
+            if self.method != "filter":
+                raise InvalidInput(f"charge is for method filter, and the method is {self.method!r}; drop one of the two")
+        if self.charge == "norm" and self.common_rate not in (None, 1):
+            raise InvalidInput(f"a filter by norms has every record in every step: common_rate must be 1, got {self.common_rate!r}")
 
     @property
     def policy(self) -> str:
@@ -63,8 +70,8 @@ class Wanted:
         return {"policy": self.policy} | {name: value for name, value in vars(self).items() if value is not None}
 
 
-def rate_table(budget: FloatArray, terms: Terms, wanted: Wanted) -> tuple[FloatArray, IntArray]:
-    """(rounds, classes) and the class of each record."""
+def rate_table(budget: FloatArray, terms: Terms, wanted: Wanted) -> tuple[FloatArray, FloatArray | None, IntArray]:
+    """Rates and steps, each (rounds, classes), and the class of each record. None: all local steps in every round."""
     ones = np.ones(terms.rounds)
     match wanted.method:
         case "minimum":
@@ -72,14 +79,16 @@ def rate_table(budget: FloatArray, terms: Terms, wanted: Wanted) -> tuple[FloatA
         case "dropout":
             rate = np.where(budget >= budget.mean(), assign(budget.mean(keepdims=True), terms, wanted.rates)[0], 0.0)
         case "filter":
-            return filter_table(budget, terms, wanted)
+            by_norm = wanted.charge == "norm"
+            rate, steps, of_record = norm_table(budget, terms) if by_norm else filter_table(budget, terms, wanted.common_rate)
+            return rate, None if np.all((steps == terms.local_steps) | (rate == 0)) else steps, of_record
         case _ if wanted.saving_share is not None:
             ones = round_shares(terms.rounds, wanted)
             rate = assign(budget, terms, stretches=stretches_of(ones))
         case _:
             rate = assign(budget, terms, wanted.rates)
     values, of_record = np.unique(rate, return_inverse=True)
-    return ones[:, None] * values, of_record
+    return ones[:, None] * values, None, of_record
 
 
 def round_shares(rounds: int, wanted: Wanted) -> FloatArray:
@@ -93,17 +102,3 @@ def round_shares(rounds: int, wanted: Wanted) -> FloatArray:
 def stretches_of(shares: FloatArray) -> Stretches:
     values, counts = np.unique(shares, return_counts=True)
     return tuple(zip(values.tolist(), counts.tolist(), strict=True))
-
-
-def filter_table(budget: FloatArray, terms: Terms, wanted: Wanted) -> tuple[FloatArray, IntArray]:
-    """Every record at one rate for as many rounds as its budget pays for; by default at the mean budget's rate."""
-    rate = wanted.common_rate if wanted.common_rate is not None else float(assign(budget.mean(keepdims=True), terms)[0])
-    if not rate > 0:
-        raise InvalidInput("no rate can meet the mean budget, so there is no common rate to filter at; choose more noise")
-    alpha = np.asarray(ORDERS)
-    one_round = divergence(np.array([rate]), alpha, terms)[0] / terms.rounds
-    after = np.arange(1, terms.rounds + 1)[:, None] * one_round + conversion_cost(alpha, terms.delta)
-    spent = np.maximum(after.min(axis=1), 0.0) * (1 + 1e-8)
-    lasts = np.searchsorted(spent, budget, side="right")  # rounds that each record can pay for
-    values, of_record = np.unique(lasts, return_inverse=True)
-    return np.where(np.arange(terms.rounds)[:, None] < values, rate, 0.0), of_record

@@ -8,6 +8,7 @@ there is no PLD of the two stages together, and the reproduced Rényi bound alon
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 
@@ -95,23 +96,31 @@ def reproduce(plan: RecordPlan, classes: IntArray) -> FloatArray:
 
 def divergence(plan: RecordPlan, classes: IntArray, orders: FloatArray, *, picked: bool) -> FloatArray:
     """Sum over rounds, (classes, orders), of `log(1 - p + p exp((a-1) steps R)) / (a-1)`, or of `steps R` if the server picks."""
-    p, steps = plan.terms.client_rate, plan.terms.local_steps
+    p = plan.terms.client_rate
     total = np.zeros(np.broadcast_shapes(orders.shape, (classes.size, 1)))
     for row, k in enumerate(classes):
-        rates, counts = np.unique(plan.schedules.sampling_rate[:, k], return_counts=True)
         a = np.broadcast_to(orders, total.shape)[row]
-        for q, count in zip(rates[rates > 0], counts[rates > 0], strict=True):
+        for (q, steps), count in rounds_of(plan, int(k)):
             exponent = (a - 1) * steps * renyi_divergence(q, plan.terms.noise_multiplier, a)
             grown = exponent if picked or p == 1 else np.logaddexp(math.log1p(-p), math.log(p) + exponent)
             total[row] += count * grown / (a - 1)
     return total
 
 
+def rounds_of(plan: RecordPlan, k: int) -> list[tuple[tuple[float, float], int]]:
+    """The distinct rounds of a class that it takes part in: (rate, steps), and how many of them there are."""
+    steps = plan.schedules.sampling_rate.shape[0] * [plan.terms.local_steps] if plan.short is None else plan.short[:, k].tolist()
+    found = Counter(zip(plan.schedules.sampling_rate[:, k].tolist(), steps, strict=True))
+    return sorted((one, count) for one, count in found.items() if one[0] > 0)
+
+
 def by_pld(plan: RecordPlan, k: int) -> float:
-    rates, counts = np.unique(plan.schedules.sampling_rate[:, k], return_counts=True)
-    busy = rates > 0
-    steps = (counts[busy] * plan.terms.local_steps).tolist()
-    return pld_epsilon(rates[busy].tolist(), [plan.terms.noise_multiplier] * int(busy.sum()), steps, plan.delta)
+    rounds = rounds_of(plan, k)
+    if plan.by_norm:  # squared norms add up to one Gaussian mechanism's (Koskela, Tobaben, Honkela 2023)
+        paid = sum(count * steps for (_, steps), count in rounds)
+        return pld_epsilon([1.0], [plan.terms.noise_multiplier / math.sqrt(paid)], [1], plan.delta)
+    steps = [int(count * steps) for (_, steps), count in rounds]
+    return pld_epsilon([q for (q, _), _ in rounds], [plan.terms.noise_multiplier] * len(rounds), steps, plan.delta)
 
 
 def observers_of_records(plan: RecordPlan, used: IntArray, budget: FloatArray) -> tuple[Observer, ...]:

@@ -43,8 +43,17 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Dot:
+    """A place on a line where something begins or ends."""
+
+    x: int
+    value: float
+    label: str
+
+
+@dataclass(frozen=True)
 class Chart:
-    """Lines over the rounds `x`."""
+    """Lines over the rounds `x`, or over another `unit` that is counted."""
 
     title: str
     y_label: str
@@ -54,6 +63,8 @@ class Chart:
     percent: bool = False
     zero: bool = True
     marked: tuple[int, ...] = ()  # rounds that are shaded
+    unit: str = "round"
+    dots: tuple[Dot, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -76,9 +87,10 @@ def describe(chart: Chart) -> str:
         seen = [(x, value) for x, value in zip(chart.x, one.values, strict=True) if value is not None]
         if seen:
             (a, first), (b, last) = seen[0], seen[-1]
-            parts.append(f"{one.label} from {chart.show(first)} in round {a} to {chart.show(last)} in round {b}")
+            parts.append(f"{one.label} from {chart.show(first)} in {chart.unit} {a} to {chart.show(last)} in {chart.unit} {b}")
     parts += [f"{line.label} at {chart.show(line.value)}" for line in chart.references if line.label]
-    return f"{chart.title}, by round. " + "; ".join(parts) + "."
+    parts += [f"{dot.label} at {chart.unit} {dot.x}" for dot in chart.dots]
+    return f"{chart.title}, by {chart.unit}. " + "; ".join(parts) + "."
 
 
 class _Drawing:
@@ -106,6 +118,7 @@ class _Drawing:
             self.references(),
             [self.band(one) for one in self.chart.series],
             [self.line(one) for one in self.chart.series],
+            self.dots(),
             self.end_labels(),
             element("line", class_="cursor", x1=0, x2=0, y1=self.y.end, y2=self.y.start),
             class_=f"chart {self.size}",
@@ -132,7 +145,7 @@ class _Drawing:
             parts.append(element("text", f"{tick:g}", class_="tick", x=x, y=self.y.start + 17, text_anchor="middle"))
         parts.append(element("line", class_="axis", x1=self.x.start, x2=self.x.end, y1=self.y.start, y2=self.y.start))
         middle = (self.x.start + self.x.end) / 2
-        parts.append(element("text", "round", class_="name", x=middle, y=self.y.start + 34, text_anchor="middle"))
+        parts.append(element("text", self.chart.unit, class_="name", x=middle, y=self.y.start + 34, text_anchor="middle"))
         log = " (log scale)" if self.y.log else ""
         parts.append(element("text", self.chart.y_label + log, class_="name", x=4, y=12))
         return join(parts)
@@ -154,6 +167,17 @@ class _Drawing:
         for line, y in zip(named, places, strict=True):
             parts.append(element("text", line.label, class_="note", x=self.x.end - 4, y=y, text_anchor="end"))
         return join(parts)
+
+    def dots(self) -> list[Markup]:
+        """Named beside the dot, to its left where there is no room to its right."""
+        parts = []
+        for dot in self.chart.dots:
+            x, y = self.x(dot.x), self.y(dot.value)
+            fits = x + 8 + text_width(dot.label) < self.x.end
+            parts.append(element("circle", class_="dot line s2", cx=x, cy=y, r=3.5))
+            place, height, anchor = (x + 8, y + 4, "start") if fits else (x - 8, y - 6, "end")
+            parts.append(element("text", dot.label, class_="note", x=place, y=height, text_anchor=anchor))
+        return parts
 
     def tick(self, value: float) -> str:
         return f"{100 * value:.3g}%" if self.chart.percent else f"{value:.3g}"

@@ -144,7 +144,7 @@ def numbers(chart: Chart) -> Markup:
         [str(t), *("—" if (value := one.values[n]) is None else chart.show(value) for one in chart.series)]
         for n, t in enumerate(chart.x)
     ]
-    return element("details", element("summary", "Numbers"), table(("round", *names), rows), class_="numbers")
+    return element("details", element("summary", "Numbers"), table((chart.unit, *names), rows), class_="numbers")
 
 
 # --- several runs ---------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedspend.arrays import FloatArray
+import numpy as np
+
+from fedspend.arrays import FloatArray, IntArray
 from fedspend.planning import Plan
 from fedspend.records.planning import RecordPlan
-from fedspend.report.charts import COLOURS, Chart, Reference, Series
+from fedspend.report.charts import COLOURS, Chart, Dot, Reference, Series
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
 from fedspend.report.numbers import noise_of_average
 from fedspend.report.pieces import power
@@ -85,7 +87,7 @@ def schedule(run: RunData) -> list[Panel]:
     if run.plan is None:
         return []
     if isinstance(run.plan, RecordPlan):
-        return [_record_rates(run), _active(run, run.plan)]
+        return record_schedule(run, run.plan)
     noise_note = (
         "Noise relative to the client's clip, for update and clip bit together." if run.adaptive else "Noise relative to the clip."
     )
@@ -211,20 +213,43 @@ def _same(a: Track, b: Track) -> bool:
     )
 
 
-def _record_rates(run: RunData) -> Panel:
-    return Panel(
-        "Sampling rate",
-        "planned",
-        _by_group(run, "rate", "Sampling rate", "probability"),
-        "Chance of a record to enter a local step.",
-    )
+def record_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:
+    """Rates and active records. Under a filter by norms both depend on gradients, so that only a simulation may count."""
+    if plan.by_norm:
+        counted_steps = [count for record in run.metrics for count in record.get("active", [])] if run.statistics else []
+        if not counted_steps:
+            return []
+        chart = _active(np.array(counted_steps), run.done * plan.terms.local_steps)
+        caption = f"Records of {len(plan.records):,} that took part in a local step: who is left depends on single gradients."
+        return [Panel(chart.title, "simulation", chart, caption)]
+    chart = _active(plan.active_by_step, run.done * plan.terms.local_steps, _stops(run, plan))
+    caption = f"Records of {len(plan.records):,} that can be sampled in a local step; the others are left out or have run out."
+    rates = _by_group(run, "rate", "Sampling rate", "probability")
+    return [
+        Panel(rates.title, "planned", rates, "Chance of a record to enter a local step."),
+        Panel(chart.title, "planned", chart, caption + (" Dots: where a budget begins to run out." if chart.dots else "")),
+    ]
 
 
-def _active(run: RunData, plan: RecordPlan) -> Panel:
-    x, title = rounds_shown(run.rounds), "Active records"
-    line = Series("active", tuple(float(plan.active[t - 1]) for t in x), done=run.done)
-    caption = f"Records of {len(plan.records):,} that can be sampled in a round; the others are left out or have run out."
-    return Panel(title, "planned", Chart(title, "records", x, (line,), zero=True), caption)
+def _active(count: IntArray, done: int, dots: tuple[Dot, ...] = ()) -> Chart:
+    """By local step, through all rounds (Figure 7 of Liu et al. 2024)."""
+    before = np.flatnonzero(np.diff(count)) + 1
+    sharp = () if before.size > MOST_ROUNDS else (*before.tolist(), *(before + 1).tolist())
+    x = tuple(sorted({*rounds_shown(count.size), *sharp}))
+    line = Series("active", tuple(float(count[step - 1]) for step in x), done=done)
+    return Chart("Active records", "records", x, (line,), zero=True, unit="step", dots=dots)
+
+
+def _stops(run: RunData, plan: RecordPlan) -> tuple[Dot, ...]:
+    """The last step of the first record of each group that stops before the end."""
+    grouping, _ = few_groups(run)
+    lasts = plan.steps.sum(axis=0)[plan.schedules.of_client]
+    found = []
+    for words, members in zip(group_words(grouping), grouping.members, strict=True):
+        step = int(lasts[members].min())
+        if 0 < step < plan.rounds * plan.terms.local_steps:
+            found.append(Dot(step, float(plan.active_by_step[step - 1]), words))
+    return tuple(found)
 
 
 def _clip(run: RunData) -> Panel:

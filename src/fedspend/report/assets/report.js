@@ -1,4 +1,4 @@
-// Shows the numbers of the round under the pointer. They are read from the table below the chart and set as text, never as HTML.
+// Shows the numbers of the round or step under the pointer. They are read from the table below the chart and set as text, never as HTML.
 "use strict";
 for (const figure of document.querySelectorAll("figure")) {
   const canvas = figure.querySelector(".canvas");
@@ -27,7 +27,7 @@ for (const figure of document.querySelectorAll("figure")) {
       cursor.setAttribute("x2", x);
       cursor.style.visibility = "visible";
       const title = document.createElement("b");
-      title.textContent = `round ${row[0]}`;
+      title.textContent = `${head[0]} ${row[0]}`;
       const lines = row.slice(1).map((value, n) => {
         const line = document.createElement("div");
         line.textContent = `${head[n + 1]}: ${value}`;

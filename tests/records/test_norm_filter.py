@@ -1,0 +1,383 @@
+"""The filter by norms: no record ever pays more than it has, whatever its gradients, kills and lost rounds do."""
+
+import copy
+import dataclasses
+import json
+import stat
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import fedspend
+from fedspend import runs
+from fedspend.engines.base import LocalTraining, Reduced, Workload
+from fedspend.errors import InvalidInput, Refused
+from fedspend.ledger import Ledger
+from fedspend.ledger.audit import audit
+from fedspend.randomness import Randomness
+from fedspend.records import Terms, norm_filter
+from fedspend.records.filtering import norm_budgets
+from fedspend.records.norm_filter import FILE, NormBudgets, NormFilterEngine, Payments
+from fedspend.records.planning import RecordPlan, plan_records
+from fedspend.records.policies import Wanted
+from fedspend.records.verification import verify_records
+from fedspend.second_accountant import epsilon_at
+
+ORDERS = np.asarray(fedspend.records.ORDERS)
+TERMS = Terms(delta=1e-3, rounds=6, local_steps=5, client_rate=1.0, noise_multiplier=6.0)
+CONFIG = {
+    "data": {"name": "synthetic", "examples": 60, "features": 5, "classes": 3, "clients": 2, "partition": "iid"},
+    "model": {"name": "logistic"},
+    "method": {"name": "filter", "charge": "norm"},
+    "privacy": {"preferences": "three-levels", "delta": 1e-3, "noise_multiplier": 4.0, "clip": 1.5},
+    "train": {"rounds": 4, "local_steps": 5, "lr": 0.5, "seed": 2},
+}
+
+
+@pytest.fixture
+def config():
+    return copy.deepcopy(CONFIG)
+
+
+def by_norm(budget, terms=TERMS, clip=1.0, charge="norm", **more):
+    wanted = Wanted(method="filter", charge=charge, **({"common_rate": 1.0} if charge == "clip" else {}))
+    return plan_records(budget, np.zeros(len(budget)), terms, clients=["a"], clip=clip, wanted=wanted, **more)
+
+
+def an_engine(plan, rows, kind=NormFilterEngine):
+    labels, shards = torch.zeros(len(rows), dtype=torch.long), [np.arange(len(rows))]
+    work = Workload(nn.Linear(rows.shape[1], 2), rows, labels, shards, LocalTraining(1, steps=1), Randomness(0))
+    return kind(work, plan)
+
+
+def play(plan, rows, engine=NormFilterEngine):
+    """All rounds from zero parameters that never move: (gradient sums without noise, by step), and who was active."""
+    sums, counts = [], []
+    runner = an_engine(plan, rows, engine)
+    size = 2 * rows.shape[1] + 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(norm_filter, "release_step", lambda total, *_: sums.append(total) or np.zeros(size))
+        for t in range(plan.rounds):
+            done = runner.run(torch.zeros(size), np.array([0]), t, 1.0, lambda *_: Reduced.nothing(size))
+            counts.extend(done.active.tolist())
+    return np.array(sums), counts
+
+
+# --- the budget of norms ---
+
+
+def test_norm_budgets_are_those_of_one_gaussian():
+    """`b` squared clips cost what one Gaussian with multiplier sigma / sqrt(b) costs: just within the budget."""
+    budget = np.array([0.3, 0.9, 1.8, 4.2])
+    found = norm_budgets(budget, dataclasses.replace(TERMS, rounds=1000))
+    for epsilon, b in zip(budget, found, strict=True):
+        sigma = TERMS.noise_multiplier / np.sqrt(b)
+        spent = float(epsilon_at(ORDERS / (2 * sigma**2), ORDERS, TERMS.delta).min())
+        assert spent <= epsilon
+        assert spent == pytest.approx(epsilon, rel=1e-6)
+    assert norm_budgets(np.array([1e-9]), dataclasses.replace(TERMS, delta=1e-9)).tolist() == [0.0]
+    assert norm_budgets(np.array([1e9]), TERMS).tolist() == [30.0], "nobody can pay more than every step at the clip"
+
+
+def test_the_plan_verifies_and_survives_its_file(tmp_path):
+    plan = by_norm([0.7, 0.7, 50.0])
+    verdict = verify_records(plan)
+    assert verdict.ok, verdict.failures
+    assert verdict.pld_schedules > 0
+    assert (plan.epsilon <= plan.budget).all()
+    assert plan.epsilon[:2] == pytest.approx(plan.budget[:2], rel=1e-6), "nothing is left over"
+    plan.save(tmp_path / "plan.json")
+    again = RecordPlan.load(tmp_path / "plan.json")
+    assert again.by_norm
+    assert again.hash == plan.hash
+    assert (again.expected_batch(5) == 3).all(), "the denominator is the number of records, however many are left"
+    with pytest.raises(InvalidInput, match="not planned"):
+        _ = plan.active_by_step
+
+
+def test_many_budgets_share_classes():
+    budget = np.geomspace(0.3, 10, 20_000)
+    plan = by_norm(budget, dataclasses.replace(TERMS, rounds=300))
+    assert plan.schedules.count < 2100
+    assert (plan.epsilon <= budget).all()
+    assert (plan.epsilon > budget * 0.99).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: by_norm([1.0], dataclasses.replace(TERMS, client_rate=0.9)), "privacy.rate"),
+        (lambda: Wanted(method="filter", charge="norm", common_rate=0.5), "common_rate must be 1"),
+        (lambda: Wanted(method="rpdp", charge="norm"), "charge is for method filter"),
+        (lambda: Wanted(method="filter", charge="norms"), "did you mean 'norm'"),
+        (lambda: dataclasses.replace(by_norm([1.0]), short=by_norm([1.0]).steps[::-1].copy()), "(?s)step"),
+        (lambda: dataclasses.replace(by_norm([1.0]), parameters={"policy": "uniform", "method": "filter"}), "whole steps"),
+    ],
+)
+def test_bad_plans(make, told):
+    with pytest.raises(InvalidInput, match=told):
+        make()
+
+
+def test_a_plan_that_allows_longer_norms_does_not_verify():
+    plan = by_norm([1.0, 50.0])
+    steps = plan.steps.copy()
+    at = int(np.flatnonzero(steps[:, 0])[-1])
+    steps[at, 0] *= 1.01
+    assert not verify_records(dataclasses.replace(plan, short=steps)).ok
+
+
+@settings(max_examples=40)
+@given(
+    st.floats(0.1, 3.0),
+    st.floats(0.0, 1.0),
+    st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2),
+    st.floats(-3, 3),
+    st.floats(1.1, 12),
+)
+def test_the_bound_holds_for_gradients_that_follow_releases(b, first, shares, threshold, order):
+    """The theorem, by quadrature: a first step, then one of two second steps, chosen by what the first released."""
+    y = np.linspace(-80, 80, 40_001)
+    shift = np.sqrt(first * b)
+    later = np.where(y > threshold, shares[0], shares[1]) * (b - shift**2)  # squared norms of the second step
+    for sign in (1.0, -1.0):  # with the record over without it, and the other way round
+        start = 0.0 if sign > 0 else shift
+        log_ratio = sign * (y * shift - shift**2 / 2)
+        base = -((y - start) ** 2) / 2 - np.log(2 * np.pi) / 2
+        moment = np.exp(base + order * log_ratio + order * (order - 1) * later / 2).sum() * (y[1] - y[0])
+        assert np.log(moment) / (order - 1) <= order * b / 2 * (1 + 1e-9) + 1e-9
+
+
+# --- the filter ---
+
+
+@settings(max_examples=60)
+@given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=40), st.floats(0.0, 12.0))
+def test_what_is_paid_never_exceeds_what_there_is(norms, budget):
+    payments, left, paid, stopped = Payments(1.0), np.array([budget]), 0.0, False
+    for norm in norms:
+        payments.begin(left)
+        factor = float(payments(torch.tensor([norm], dtype=torch.float64))[0])
+        left = payments.left
+        paid += (factor * norm) ** 2
+        stopped = stopped or factor == 0
+        assert factor * norm <= 1
+        assert not (stopped and factor * norm > 0), "who has stopped does not come back"
+    assert paid <= budget + 1e-9 * len(norms)
+
+
+def test_boundaries():
+    payments = Payments(2.0)
+    payments.begin(np.array([1.0, 0.25, 0.25, 0.2, 3.0, 3.0, 3.0, 0.5]))
+    norms = torch.tensor([2.0, 1.0, 1.0 + 1e-9, 1.0, float("nan"), float("inf"), 9.0, 0.0], dtype=torch.float64)
+    factors = payments(norms)
+    assert payments.left == pytest.approx([0, 0, 0, 0, 3, 3, 2, 0.5]), "just enough pays; not finite is free; long: the clip"
+    assert (factors > 0).tolist() == [True, True, False, False, False, False, True, True]
+    assert payments.paid == 6
+
+
+def test_norms_at_the_clip_last_as_long_as_planned_by_the_clip():
+    budget = [0.4, 0.7, 1.0, 50.0]
+    long, steps = by_norm(budget, clip=0.01), by_norm(budget, clip=0.01, charge="clip")
+    _, counts = play(long, torch.ones(4, 3))
+    assert counts == steps.active_by_step.tolist()
+
+
+def test_short_gradients_last_longer():
+    rows = torch.tensor([[0.0] * 3, [1.0] * 3, [9.0] * 3])  # norms 0.7, 1.4 and 11 at zero parameters
+    _, counts = play(by_norm([0.4] * 3, clip=100.0), rows)
+    assert counts == [3] * 30, "far below the clip a step costs next to nothing"
+    _, counts = play(by_norm([0.6] * 3, clip=3.0), rows)
+    assert counts[0] == 3
+    assert counts[2] == 2, "the longest pays the clip, and soon stops"
+    assert counts[-1] == 1, "the shortest for all"
+
+
+def sound(engine=NormFilterEngine):
+    """The squares of what every single record contributes, measured from outside, add up to at most its budget."""
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(5, 3, generator=generator) * torch.tensor([0.01, 0.3, 1.0, 3.0, 30.0])[:, None]
+    budget = np.array([0.5, 0.9, 0.7, 0.6, 0.8])
+    for n in range(5):
+        plan = by_norm(budget[n : n + 1], dataclasses.replace(TERMS, rounds=20), clip=1.3)
+        sums, counts = play(plan, rows[n : n + 1], engine=engine)
+        paid = float((np.linalg.norm(sums, axis=1) ** 2).sum() / 1.3**2)
+        if not paid <= plan.steps.sum() or not (np.diff(counts) <= 0).all():
+            return False
+    return True
+
+
+def test_no_record_contributes_more_than_its_budget():
+    assert sound()
+
+
+@pytest.mark.parametrize("broken", ["counts half", "comes back", "pays later", "forgets a round"])
+def test_broken_filters_are_caught(broken, monkeypatch):
+    real = Payments.__call__
+
+    def half(self, norms):
+        before = self.left.copy()
+        factors = real(self, norms)
+        self.left = (before + self.left) / 2
+        return factors
+
+    def comes_back(self, norms):
+        left = self.left.copy()
+        factors = real(self, norms)
+        self.left = np.where(factors.numpy() > 0, self.left, left)
+        return torch.ones_like(factors)
+
+    def later(self, norms):
+        had = self.left.copy()
+        real(self, norms)
+        self.left = np.where(had > 0, np.maximum(self.left, 1e-12), 0.0)
+        return norm_filter.clip_factors(norms, self._clip)
+
+    if broken == "forgets a round":
+        monkeypatch.setattr(NormBudgets, "before", lambda self, _round: self._full)
+    else:
+        monkeypatch.setattr(Payments, "__call__", {"counts half": half, "comes back": comes_back, "pays later": later}[broken])
+    assert not sound()
+
+
+def test_noise_goes_on_when_nobody_is_left(monkeypatch):
+    """Who is left is private, so a step without anybody is noised and divided like any other."""
+    plan, seen = by_norm([0.4, 0.4], clip=0.01), []
+    real = norm_filter.release_step
+    monkeypatch.setattr(norm_filter, "release_step", lambda *args: seen.append(args[1:3]) or real(*args))
+    engine = an_engine(plan, torch.ones(2, 3))
+    for t in range(6):
+        last = []
+        engine.run(torch.zeros(8), np.array([0]), t, 1.0, lambda u, _c, to=last: to.append(u) or Reduced.nothing(8))
+    assert bool(last[0].any())
+    assert seen == [(0.06, 2.0)] * 30
+
+
+# --- kill, resume, loss ---
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
+    """Killed after the norms were written and before the release was: the round is played again from the same norms."""
+    whole = fedspend.train(config, output=tmp_path / "whole")
+    real = runs.RunDirectory.keep
+
+    def keep(self, round, release, statistics):
+        if round == 2:
+            raise Killed
+        real(self, round, release, statistics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.RunDirectory, "keep", keep)
+        with pytest.raises(Killed):
+            fedspend.train(config, output=tmp_path / "cut")
+    assert json.loads((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()[-1])["round"] == 2
+    fedspend.train(config, output=tmp_path / "cut", resume=True)
+    for name in ("metrics.jsonl", "model.safetensors", "plan.json", FILE):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    counts = [count for line in lines for count in line["active"]]
+    assert len(counts) == 20
+    assert counts[0] > counts[-1] > 0
+    with Ledger.open(tmp_path / "whole" / "ledger.db") as ledger:
+        assert ledger.balances("record").spent.sum() == pytest.approx(whole.plan.epsilon.sum(), rel=1e-6)
+    assert audit(tmp_path / "whole" / "ledger.db").ok
+
+
+def test_a_real_run_publishes_nothing_of_it(config, tmp_path):
+    config["privacy"]["randomness"] = "os"
+    fedspend.train(config, output=tmp_path / "run")
+    assert stat.S_IMODE((tmp_path / "run" / FILE).stat().st_mode) == 0o600
+    assert "active" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+    from fedspend.report.html import write_report
+
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    assert "Active records" not in (tmp_path / "report.html").read_text()
+
+
+def test_the_report_of_a_simulation_shows_who_was_left(config, tmp_path):
+    fedspend.train(config, output=tmp_path / "run")
+    from fedspend.report.html import write_report
+
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "took part in a local step" in page
+    assert 'data-mark="simulation"' in page[: page.index("took part in a local step")].rpartition("<figure")[2]
+
+
+@pytest.mark.parametrize("when", ["before the norms", "after the norms"])
+def test_a_lost_round_of_a_real_run_counts_in_full(config, tmp_path, monkeypatch, when):
+    """The release is gone for good; what it would have cost is not taken back."""
+    config["privacy"]["randomness"] = "os"
+    real, before_round = NormBudgets.keep, NormBudgets.before
+
+    def keep(self, round, before, after):
+        if round == 1 and when == "before the norms":
+            raise Killed
+        real(self, round, before, after)
+        if round == 1:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NormBudgets, "keep", keep)
+        with pytest.raises(Killed):
+            fedspend.train(config, output=tmp_path / "run")
+    first, about = runs.read_tensors(tmp_path / "run" / FILE)
+    assert about["round"] == (0 if when == "before the norms" else 1)
+    seen = []
+
+    def look(self, round):
+        seen.append((round, before_round(self, round)))
+        return seen[-1][1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NormBudgets, "before", look)
+        fedspend.train(config, output=tmp_path / "run", resume=True)
+    assert [round for round, _ in seen] == [2, 3], "the lost round is skipped"
+    wanted = np.maximum(first["after"] - 5, 0) if when == "before the norms" else first["after"]
+    np.testing.assert_array_equal(seen[0][1], wanted)
+
+
+def test_a_run_directory_that_was_set_back_is_refused(tmp_path):
+    plan = by_norm([0.5, 1.0])
+    for simulation in (True, False):
+        budgets = NormBudgets(plan, tmp_path, simulation)
+        budgets.keep(3, budgets._full, budgets._full / 2)
+        assert (NormBudgets(plan, tmp_path, simulation).before(4) == budgets._full / 2).all()
+        with pytest.raises(Refused, match="set back"):
+            NormBudgets(plan, tmp_path, simulation).before(2)
+    with pytest.raises(Refused, match="set back"):
+        NormBudgets(plan, tmp_path, simulation=False).before(3)
+    assert (NormBudgets(plan, tmp_path, simulation=True).before(3) == budgets._full).all()
+
+
+@pytest.mark.parametrize("value", [-1.0, 1e9, float("nan")])
+def test_a_file_that_cannot_be_is_refused(tmp_path, value):
+    plan = by_norm([0.5, 1.0])
+    budgets = NormBudgets(plan, tmp_path, simulation=True)
+    budgets.keep(0, budgets._full, np.array([value, 0.0]))
+    with pytest.raises(InvalidInput, match="restore"):
+        NormBudgets(plan, tmp_path, simulation=True).before(1)
+    (tmp_path / FILE).write_bytes(b"")
+    with pytest.raises(InvalidInput, match="damaged"):
+        NormBudgets(plan, tmp_path, simulation=True).before(1)
+    other = NormBudgets(by_norm([0.5, 2.0]), tmp_path, simulation=True)
+    other.keep(0, other._full, other._full)
+    with pytest.raises(InvalidInput, match="another run"):
+        NormBudgets(plan, tmp_path, simulation=True).before(1)
+
+
+def test_bad_configs(config):
+    config["privacy"]["rate"] = 0.5
+    with pytest.raises(InvalidInput, match=r"privacy\.rate"):
+        fedspend.train(config)
+    config["privacy"]["rate"], config["method"]["charge"] = 1.0, "gradient"
+    with pytest.raises(InvalidInput, match='"clip", "norm"'):
+        fedspend.train(config)
