@@ -22,6 +22,7 @@ from fedspend.accounting.rdp import ORDERS, rdp
 from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput, finite_number
 from fedspend.ledger.rules import Proposal
+from fedspend.plan_json import Content, Saved, load
 from fedspend.planning import Plan, check_client_ids
 from fedspend.records.policies import Wanted, rate_table
 from fedspend.records.terms import Terms, check_budgets
@@ -32,7 +33,7 @@ OBSERVER = "other clients, the public, and a server that sees every client's upd
 
 
 @dataclass(frozen=True, eq=False)
-class RecordPlan:
+class RecordPlan(Saved):
     """Rates for all records, the claim for each, and what is needed to check it. `schedules.of_client` is by record here."""
 
     records: tuple[str, ...]
@@ -108,22 +109,17 @@ class RecordPlan:
             spent[t] = np.minimum(np.where(total[:, 0] > 0, reading, 0.0), self.schedules.epsilon)
         return spent
 
-    @cached_property
-    def hash(self) -> str:
-        from fedspend.records.plan_file import content_hash
+    def content(self) -> Content:
+        from fedspend.records.plan_file import to_content
 
-        return content_hash(self)
-
-    def save(self, path: str | Path) -> None:
-        from fedspend.records.plan_file import save
-
-        save(self, Path(path))
+        return to_content(self)
 
     @classmethod
     def load(cls, path: str | Path) -> RecordPlan:
-        from fedspend.records.plan_file import load
+        """Read a plan; refuses a file that is malformed or was altered."""
+        from fedspend.records.plan_file import RECORD_PLAN
 
-        return load(Path(path))
+        return load(Path(path), RECORD_PLAN)
 
     def proposal(self) -> Proposal:
         """What the ledger is asked for: every record, by class."""
