@@ -25,6 +25,7 @@ from fedspend.ledger.rules import Proposal
 from fedspend.plan_json import Content, Saved, load
 from fedspend.planning import Plan, check_client_ids
 from fedspend.records.policies import Wanted, rate_table
+from fedspend.records.remaining import Past, table_on_top
 from fedspend.records.terms import Terms, check_budgets
 from fedspend.schedules import Schedules
 
@@ -157,17 +158,20 @@ def plan_records(
     clip: float = 1.0,
     wanted: Wanted | None = None,
     left_out: BoolArray | None = None,
+    past: Past | None = None,
 ) -> RecordPlan:
     """The plan for one budget per record. `owner` is the number of each record's client; `wanted` says how budgets become rates.
 
-    Records that are `left_out` (their lifetime budget is used up) keep their place at rate 0.
+    Records that are `left_out` (their lifetime budget is used up) keep their place at rate 0. `past` is what a ledger says was
+    spent before: `epsilons` are then lifetime budgets, which past and plan together stay within, and `RecordPlan.epsilon` is what
+    the plan adds, read by itself.
     """
     budget = np.atleast_1d(check_budgets(epsilons)).ravel()
     owner = np.asarray(owner, dtype=np.int64)
     if owner.shape != budget.shape:
         raise InvalidInput(f"every record needs a budget and a client: got {budget.size} budgets for {owner.size} records")
     wanted = wanted or Wanted()
-    table, of_record = rate_table(budget, terms, wanted)
+    table, of_record = rate_table(budget, terms, wanted) if past is None else table_on_top(budget, past, terms, wanted)
     if left_out is not None and left_out.any():
         table = np.column_stack([table, np.zeros(terms.rounds)])
         of_record = np.where(left_out, table.shape[1] - 1, of_record)
