@@ -11,6 +11,7 @@ from fedspend.accounting.rdp import ORDERS
 from fedspend.records.assignment import METHODS, SAFE_METHODS, Overspending, rates
 from fedspend.records.curve_fit import Fit, fit_curve
 from fedspend.records.noise_choice import Candidate, Suggestion, suggest_noise
+from fedspend.records.planning import RecordPlan
 from fedspend.records.preferences import PREFERENCES, BoundedMixGauss, BoundedPareto, ThreeLevels
 from fedspend.records.spending import CONVERSIONS, OBSERVERS, epsilon
 from fedspend.records.terms import Terms
@@ -27,6 +28,7 @@ __all__ = [
     "Candidate",
     "Fit",
     "Overspending",
+    "RecordPlan",
     "Suggestion",
     "Terms",
     "ThreeLevels",
