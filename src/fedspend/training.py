@@ -228,8 +228,10 @@ def run(
     try:
         if folder is not None and not (resume and (folder / "run.json").exists()):
             check_ledger(setup, ledger)
+        verdict = examine(setup, folder)
         store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
-        certify(setup, store)
+        if setup.plan is not None and verdict is not None:
+            store.write_certificate(setup.plan, verdict)
         with store.charging(setup.plan, ledger, simulation=setup.randomness.simulation):
             progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
             store.keep_metrics(progress.done)
@@ -318,14 +320,14 @@ def environment() -> dict[str, str]:
     }
 
 
-def certify(setup: Setup, store: RunDirectory | Memory) -> None:
-    """Refuse to train under a plan that does not verify; keep the verdict beside the plan."""
-    if setup.plan is None or store.certified(setup.plan.hash):
-        return
+def examine(setup: Setup, folder: Path | None) -> dict[str, Any] | None:
+    """The verdict to keep beside the plan, None if it is there. Refuses a plan that does not verify, before anything is written."""
+    if setup.plan is None or (folder is not None and RunDirectory(folder).certified(setup.plan.hash)):
+        return None
     verdict = verify_records(setup.plan) if isinstance(setup.plan, RecordPlan) else verify(setup.plan)
     if not verdict.ok:
         raise Refused(f"the plan does not verify, so nothing is trained: {verdict.failures[0]}")
-    store.write_certificate(setup.plan, verdict.to_dict() | {"randomness": setup.randomness.source})
+    return verdict.to_dict() | {"randomness": setup.randomness.source}
 
 
 @dataclass(frozen=True, eq=False)
@@ -415,9 +417,6 @@ class Memory(Store):
 
     def progress(self) -> Progress | None:
         return None
-
-    def certified(self, plan_hash: str) -> bool:  # noqa: ARG002
-        return False
 
     def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None: ...
 

@@ -245,6 +245,6 @@ def check_record_plan(plan: RecordPlan) -> None:
         name = plan.clients[int(idle[0])]
         others = f" and {idle.size - 1} more" if idle.size > 1 else ""
         raise InvalidInput(
-            f"no record of client {name!r}{others} can be sampled: its budgets are below what any rate could meet; choose more "
-            "noise (fedspend records noise suggests one), larger budgets or fewer steps, or leave the client out"
+            f"no record of client {name!r}{others} can be sampled: no rate can meet its budgets, or what is left of them; choose "
+            "more noise (fedspend records noise suggests one), larger budgets or fewer steps, or leave the client out"
         )

@@ -71,7 +71,7 @@ def highest_rates(budget: FloatArray, past: Past, terms: Terms, stretches: Stret
     return rate
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _rungs(terms: Terms, stretches: Stretches) -> tuple[FloatArray, FloatArray]:
     """The rates of the ladder, and what all rounds cost at each of them, (rates, orders), conversion included."""
     rate = ladder(terms, stretches=stretches).rate

@@ -125,7 +125,7 @@ def finish_spent(axes: Axes, groups: Sequence[GroupTracks], plan: AnyPlan, words
         axes.set_yscale("log", nonpositive="mask")
         axes.set_xlim(1, max(plan.rounds, 2))
         spent = [float(group.spent.mean[0]) for group in groups]
-        axes.set_ylim(min([value for value in spent if value > 0], default=low) / 1.5, high * 1.25)
+        axes.set_ylim(min([low, *(value for value in spent if value > 0)]) / 1.5, high * 1.25)
     else:
         axes.set_xlim(0, plan.rounds)
         axes.set_ylim(0, high * 1.06)
