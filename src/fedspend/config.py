@@ -91,6 +91,11 @@ def config_of(document: Mapping[str, Any], overrides: Sequence[str] = ()) -> Con
     return checked(dict(document), Place("config", {}), None, overrides)
 
 
+def any_config(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """From a file or from a dict of sections."""
+    return config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
+
+
 def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
     raw = path.read_bytes()
     try:

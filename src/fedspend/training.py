@@ -19,7 +19,7 @@ import torch
 
 import fedspend
 from fedspend import data
-from fedspend.config import Config, config_of, load_config
+from fedspend.config import Config, any_config
 from fedspend.engines.base import Engine, LocalTraining
 from fedspend.engines.evaluation import evaluate
 from fedspend.engines.flat import layer_sizes, parameter_count
@@ -98,7 +98,7 @@ def train(
         raise InvalidInput("model, test and training options go with clients=...; a config says these things itself")
     else:
         assert config is not None
-        settings = config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
+        settings = any_config(config, overrides)
         where = str(ledger) if ledger is not None else settings.get("ledger.location")
         with prepared(folder, where, resume=resume) as (book, stored):
             if plan is not None:

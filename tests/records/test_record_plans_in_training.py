@@ -12,7 +12,7 @@ from fedspend.data_inputs import federation_of
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
-from fedspend.records import RecordPlan
+from fedspend.records import RecordPlan, plan_of
 from fedspend.records.from_config import record_plan
 from fedspend.records.planning import plan_records
 
@@ -40,11 +40,6 @@ def changed(config, **values):
         section, key = name.split("__")
         new.setdefault(section, {})[key] = value
     return new
-
-
-def plan_of(config):
-    settings = config_of(config)
-    return record_plan(settings, federation_of(settings))
 
 
 def balances(place):
@@ -189,9 +184,7 @@ def test_a_plan_of_what_is_left_belongs_to_its_ledger(config, tmp_path, monkeypa
     config["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
     stopped_early(config, tmp_path / "one", place, 1, monkeypatch)
-    settings = config_of(changed(config, ledger__spend="remaining"))
-    with Ledger.open(place) as ledger:
-        plan = record_plan(settings, federation_of(settings), ledger)
+    plan = plan_of(config, ledger=place)
     with pytest.raises(Refused, match="name that ledger"):
         fedspend.train(config, plan=plan, output=tmp_path / "x")
     result = fedspend.train(config, plan=plan, output=tmp_path / "two", ledger=place)

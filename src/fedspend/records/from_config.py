@@ -7,16 +7,19 @@ that was made before is taken as it is, if it is for these records, clients, bud
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.budgets import numbered
-from fedspend.config import BUDGET_SOURCES, Config
+from fedspend.config import BUDGET_SOURCES, Config, any_config
 from fedspend.data import Federation
-from fedspend.data_inputs import needed
+from fedspend.data_inputs import federation_of, needed
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import plan_fits
@@ -45,6 +48,16 @@ class Asked:
 
     def plan(self, budget: FloatArray, terms: Terms, left_out: BoolArray | None = None, past: Past | None = None) -> RecordPlan:
         return plan_records(budget, terms=terms, **vars(self), left_out=left_out, past=past)
+
+
+def plan_of(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), ledger: str | Path | None = None) -> RecordPlan:
+    """The plan that training with this config (a TOML file or a dict of sections) would make, to look at and check beforehand.
+
+    With a `ledger`, the plan spends what it has left of every record's lifetime budget; the ledger is read, not changed.
+    """
+    settings = any_config(config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])])
+    with nullcontext() if ledger is None else Ledger.open(ledger) as book:
+        return record_plan(settings, federation_of(settings), book)
 
 
 def record_plan(config: Config, federation: Federation, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> RecordPlan:
