@@ -128,6 +128,16 @@ def test_nothing_left_means_rate_zero_and_nobody_left_is_refused():
     assert (plan.rate.max(axis=0) > 0).tolist() == [False, False, True, True]
 
 
+@pytest.mark.parametrize("method", ["rpdp", "minimum", "dropout", "filter"])
+def test_who_is_left_out_sets_no_rate_for_others(method):
+    budget, out = np.array([0.06, 0.06, 1.0, 1.0, 4.0, 4.0]), np.array([True, True, False, False, False, False])
+    options = {"clients": ["a", "b"], "wanted": Wanted(method=method)}
+    plan = plan_records(budget, owners(6), TERMS, **options, left_out=out, past=Past.none(6))
+    without = plan_records(budget[2:], owners(4), TERMS, **options, past=Past.none(4))
+    assert (plan.rate[:, :2] == 0).all()
+    np.testing.assert_array_equal(plan.rate[:, 2:], without.rate)
+
+
 def test_more_spent_means_less_left():
     budget = np.full(8, 0.7)
     table = np.linspace(0, 0.3, 8)[None].repeat(3, axis=0)

@@ -171,7 +171,7 @@ def plan_records(
     if owner.shape != budget.shape:
         raise InvalidInput(f"every record needs a budget and a client: got {budget.size} budgets for {owner.size} records")
     wanted = wanted or Wanted()
-    table, of_record = rate_table(budget, terms, wanted) if past is None else table_on_top(budget, past, terms, wanted)
+    table, of_record = rate_table(budget, terms, wanted) if past is None else table_on_top(budget, past, terms, wanted, left_out)
     if left_out is not None and left_out.any():
         table = np.column_stack([table, np.zeros(terms.rounds)])
         of_record = np.where(left_out, table.shape[1] - 1, of_record)

@@ -90,14 +90,17 @@ def rounds_affordable(rate: float, budget: FloatArray, past: Past, terms: Terms)
     return rounds
 
 
-def table_on_top(budget: FloatArray, past: Past, terms: Terms, wanted: Wanted) -> tuple[FloatArray, IntArray]:
+def table_on_top(
+    budget: FloatArray, past: Past, terms: Terms, wanted: Wanted, left_out: BoolArray | None = None
+) -> tuple[FloatArray, IntArray]:
     """`policies.rate_table` for records with a past: (rounds, classes) and the class of each record.
 
     Where a method goes by budgets, it goes by what is left of them: the epsilon that a run at the largest rate adds by itself.
-    Who has nothing left takes no part, and sets no rate for others.
+    Who is left out, or has nothing left, takes no part and sets no rate for others.
     """
     shares = round_shares(terms.rounds, wanted)
     most = highest_rates(budget, past, terms, stretches_of(shares))
+    most = most if left_out is None else np.where(left_out, 0.0, most)
     usable = most > 0
     if not usable.any():
         raise Refused("no record has anything left that a rate could spend; see fedspend ledger balance --unit record")
@@ -107,7 +110,7 @@ def table_on_top(budget: FloatArray, past: Past, terms: Terms, wanted: Wanted) -
         case "minimum":
             rate = np.where(usable, most[usable].min(), 0.0)
         case "dropout":
-            rate = np.where(left >= mean, np.minimum(assign(mean, terms), most), 0.0)
+            rate = np.where(usable & (left >= mean), np.minimum(assign(mean, terms), most), 0.0)
         case "filter":
             common = wanted.common_rate if wanted.common_rate is not None else float(assign(mean, terms)[0])
             return stopping(common, rounds_affordable(common, budget, past, terms), terms.rounds)
