@@ -7,7 +7,7 @@ rounds, steps, clip, client rate and delta. (That it keeps its promise is for th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,13 @@ def check_agrees(
     terms: dict[str, Any],
     budget: FloatArray | None,
 ) -> RecordPlan:
-    """The plan itself, or a refusal that names the first difference. What is None (a budget, a term) is not asked for."""
+    """The plan itself, or a refusal that names the first difference. Without `budget`, or a noise multiplier, any will do."""
     if not isinstance(plan, RecordPlan):
         raise InvalidInput(f"the plan is for clients, and method {wanted.method!r} for records; make them agree")
     differences = chain(_settings(plan, clip, wanted, terms), _records(plan, records, owner, clients, budget))
-    for what, planned, asked in islice(differences, 1):
+    first = next(differences, None)
+    if first is not None:
+        what, planned, asked = first
         raise InvalidInput(f"the plan has {what} {planned}, and the config {asked}; make them agree, or make another plan")
     return plan
 
