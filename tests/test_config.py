@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspend.config import load_config
+from fedspend.config import config_of, load_config
 from fedspend.config_keys import SECTIONS
 from fedspend.errors import InvalidInput
 from fedspend.toml_lines import value_lines
@@ -113,12 +113,39 @@ def test_byte_order_mark(tmp_path):
     assert load_config(config_file(tmp_path, "\ufeff[train]\nrounds = 3\n")).get("train.rounds") == 3
 
 
-def test_relative_budgets_are_beside_the_config(tmp_path):
-    path = config_file(tmp_path, "[privacy]\nbudgets = 'clients.csv'\n")
-    assert load_config(path).get("privacy.budgets") == str(tmp_path / "clients.csv")
-    assert load_config(path, ["privacy.budgets=other.csv"]).get("privacy.budgets") == "other.csv"
-    path = config_file(tmp_path, "[privacy]\nbudgets = '/data/clients.csv'\n")
-    assert load_config(path).get("privacy.budgets") == "/data/clients.csv"
+FILES = ("data.path", "data.test_path", "privacy.budgets", "ledger.location")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_are_found_from_the_config_that_names_them(name, tmp_path, monkeypatch):
+    section, key = name.split(".")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    path = config_file(tmp_path / "configs", f"[{section}]\n{key} = '../file.csv'\n")
+    wanted = str(tmp_path / "file.csv")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("configs/run.toml").get(name) == wanted
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_config("../configs/run.toml").get(name) == load_config(path).get(name) == wanted, "wherever one stands"
+    assert load_config(path, [f"{name}=other.csv"]).get(name) == str(tmp_path / "elsewhere/other.csv"), "typed here, found here"
+    assert config_of({section: {key: "other.csv"}}).get(name) == str(tmp_path / "elsewhere/other.csv")
+    assert load_config(config_file(tmp_path, f"[{section}]\n{key} = '/data/x.csv'\n")).get(name) == "/data/x.csv"
+
+
+def test_a_ledger_on_a_server_is_no_file(tmp_path):
+    path = config_file(tmp_path, "[ledger]\nlocation = 'postgresql://me@host/accounts'\n")
+    assert load_config(path).get("ledger.location") == "postgresql://me@host/accounts"
+    path = config_file(tmp_path, "[ledger]\nlocation = 'sqlite:accounts.db'\n")
+    assert load_config(path).get("ledger.location") == str(tmp_path / "accounts.db")
+    assert "mysql:// is not known" in refusal(config_file(tmp_path, "[ledger]\nlocation = 'mysql://host'\n"))
+
+
+def test_every_file_in_a_config_is_placed():
+    named = {f"{section}.{key}" for section, keys in SECTIONS.items() for key, one in keys.items() if one.placed is not None}
+    assert named == set(FILES)
+    for section, keys in SECTIONS.items():
+        for key, one in keys.items():
+            assert "file" not in one.help.split() or f"{section}.{key}" in FILES, f"{section}.{key} names a file"
 
 
 def test_overrides():

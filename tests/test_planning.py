@@ -109,7 +109,7 @@ def test_an_altered_file_is_refused(plan, tmp_path, change):
 
 
 def rehash(content):
-    from fedspend.plan_file import canonical, hash_of
+    from fedspend.plan_json import canonical, hash_of
 
     content.pop("hash")
     content["hash"] = hash_of(canonical(content))

@@ -2,7 +2,8 @@
 
 Guarantee: every value in a `Config` has been checked against `config_keys`; an unknown section or key, a wrong type, NaN or a
 value out of range is refused with one line that begins with FILE:LINE (or with the override) and, for a misspelt name, gives the
-nearest one.
+nearest one. Files that a config file names are found from its folder, all others from the working directory; a `Config` has
+them as absolute paths, so that what it says does not depend on where one stands.
 """
 
 from __future__ import annotations
@@ -77,10 +78,9 @@ def checked(document: Mapping[str, Any], place: Place, file: Path | None, overri
         keys = lookup(SECTIONS, section, "section", "", place(section))
         if not isinstance(table, dict):
             raise InvalidInput(f"{place(section)}: {section!r} must be a section, written [{section}], got {shown(table)}")
-        values[section] = read_table(table, keys, f"[{section}]", place, (section,))
+        read = read_table(table, keys, f"[{section}]", place, (section,))
+        values[section] = with_places(read, keys, Path() if file is None else file.parent)
         origins.update({f"{section}.{key}": place(section, key) for key in table})
-    if file is not None and "budgets" in values.get("privacy", {}):
-        values["privacy"]["budgets"] = str(file.parent / values["privacy"]["budgets"])
     overridden = [apply_override(text, values, origins) for text in overrides]
     one_source_of_budgets(values.get("privacy", {}), origins, overridden)
     return Config(file, values, origins)
@@ -89,6 +89,11 @@ def checked(document: Mapping[str, Any], place: Place, file: Path | None, overri
 def config_of(document: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """The same from a dict of sections, for callers in Python."""
     return checked(dict(document), Place("config", {}), None, overrides)
+
+
+def any_config(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """From a file or from a dict of sections."""
+    return config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
@@ -142,6 +147,11 @@ def read_table(
     return result
 
 
+def with_places(values: dict[str, Any], keys: Mapping[str, Key], folder: Path) -> dict[str, Any]:
+    """The values of a section, with every file name as it reads from everywhere."""
+    return {name: value if (placed := keys[name].placed) is None else placed(value, folder) for name, value in values.items()}
+
+
 def apply_override(text: str, values: dict[str, dict[str, Any]], origins: dict[str, str]) -> str:
     """Put one `section.key=value` in place; returns its name."""
     where = f"--set {text}"
@@ -151,7 +161,7 @@ def apply_override(text: str, values: dict[str, dict[str, Any]], origins: dict[s
         raise InvalidInput(f"{where}: an override is written section.key=value, for example privacy.rate=0.5")
     keys = lookup(SECTIONS, section, "section", "", where)
     checked = read_table({key: override_value(value_text.strip(), where)}, keys, f"[{section}]", Place(where, {}), (section,))
-    values.setdefault(section, {}).update(checked)
+    values.setdefault(section, {}).update(with_places(checked, keys, Path()))
     origins[f"{section}.{key}"] = where
     return f"{section}.{key}"
 

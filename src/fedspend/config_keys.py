@@ -7,21 +7,25 @@ raises `ValueError`; `wanted` completes the sentence "rate must be ...".
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its reader, the words for a good value, what it means, its default; for a list of tables, the keys of one table."""
+    """One key: its reader, the words for a good value, what it means, its default; for a list of tables, the keys of one table;
+    for a file, how a name found in a folder reads from everywhere."""
 
     read: Callable[[Any], Any]
     wanted: str
     help: str
     default: Any = None
     table: Mapping[str, Key] | None = None
+    placed: Callable[[str, Path], str] | None = None
 
 
 # --- readers --------------------------------------------------------------------------------------------------------------------
@@ -61,6 +65,21 @@ def text(help: str, default: str | None = None) -> Key:
         return str(value)
 
     return Key(read, "one line of text in quotes", help, default)
+
+
+def file(help: str) -> Key:
+    return replace(text(help), placed=lambda name, folder: os.path.realpath(folder / name))
+
+
+def ledger(help: str) -> Key:
+    """A file, or a URL, which is the same from everywhere."""
+
+    def placed(name: str, folder: Path) -> str:
+        from fedspend.ledger.storage import is_url, path_of
+
+        return name if is_url(name) else os.path.realpath(folder / path_of(name))
+
+    return replace(text(help), placed=placed)
 
 
 def choice(*names: str, help: str, default: str | None = None) -> Key:
@@ -181,8 +200,8 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "test_share": number(
                 "a number above 0 and at most 1", lambda x: 0 < x <= 1, "the same for the rows to evaluate on", 1.0
             ),
-            "path": text("file with your own data, .csv or .npz"),
-            "test_path": text("file with the evaluation rows of your own data"),
+            "path": file("file with your own data, .csv or .npz"),
+            "test_path": file("file with the evaluation rows of your own data"),
             "label": text("label column of your own data"),
             "client": text("client column of your own data"),
             "split": text("column of your own data that says train or test"),
@@ -219,7 +238,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
         "privacy": {
             "epsilon": positive("one budget for every client"),
             "groups": tables(GROUP, "budgets by group"),
-            "budgets": text("CSV file with one line per client: client, epsilon, and optionally saving_rate, transition, group"),
+            "budgets": file("CSV file with one line per client: client, epsilon, and optionally saving_rate, transition, group"),
             "preferences": choice(
                 "three-levels",
                 "bounded-pareto",
@@ -276,7 +295,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "tensorboard": flag("also log for TensorBoard"),
         },
         "ledger": {
-            "location": text("where accounts are kept: a file, or postgresql://...; default: in the run directory"),
+            "location": ledger("where accounts are kept: a file, or postgresql://...; default: in the run directory"),
             "spend": choice(
                 "config",
                 "remaining",

@@ -25,6 +25,7 @@ from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, check_orders, rdp
 from fedspend.arrays import FloatArray, distinct_rows
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
+from fedspend.plan_json import Content, Saved, load
 from fedspend.schedules import TABLES, VALUES, Schedules
 
 ADJACENCY = "zero-out: one client's whole contribution becomes zero; roster, budgets and plan stay fixed"
@@ -37,7 +38,7 @@ OBSERVER = "other clients and the public, who see every released model and do no
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class Plan:
+class Plan(Saved):
     """Schedules for all clients, the claim for each, and what is needed to check it."""
 
     clients: tuple[str, ...]
@@ -143,25 +144,17 @@ class Plan:
             return cumulative_epsilon(noise, rate, self.delta)
         return cumulative_epsilon_rdp(noise, rate, self.delta, self.orders)
 
-    @cached_property
-    def hash(self) -> str:
-        """SHA-256 over the plan's content. It shows that a file is what was saved; it is no signature."""
-        from fedspend.plan_file import content_hash
+    def content(self) -> Content:
+        from fedspend.plan_file import to_content
 
-        return content_hash(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; gzip-compressed if the name ends in `.gz`. Written whole or not at all."""
-        from fedspend.plan_file import save
-
-        save(self, Path(path))
+        return to_content(self)
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan; refuses a file that is malformed or was altered."""
-        from fedspend.plan_file import load
+        from fedspend.plan_file import CLIENT_PLAN
 
-        return load(Path(path))
+        return load(Path(path), CLIENT_PLAN)
 
     def replace(self, **changes: Any) -> Plan:
         """A plan with some fields changed; `noise_multiplier`, `sampling_rate`, `clip_norm`, `epsilon` are taken per client."""

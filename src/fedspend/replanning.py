@@ -2,7 +2,7 @@
 
 A round that was reserved and whose release is gone has been paid for. Without `--replan` the run has one round less. With it, what
 is left of the run's budget is spread over as many rounds as are still missing: the full number of releases, a little more noise in
-each.
+each. (For records, a little less sampling: `records.replanning`.)
 
 Guarantee: rounds that were begun stay as they are; the run as a whole claims no more than it did; the ledger admits the new plan
 like any other.
@@ -24,11 +24,14 @@ from fedspend.ledger import Ledger
 from fedspend.ledger.spending import histories
 from fedspend.planning import Plan, harmonic_mean
 from fedspend.policies import Spending, Terms, by_itself
+from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.records.remaining import Past
+from fedspend.records.replanning import extended_records
 from fedspend.runs import RunDirectory
 from fedspend.schedules import Schedules
 
 
-def plan_anew(folder: Path, ledger: Ledger, plan: Plan, rounds: int, on_note: Callable[[str], None]) -> Plan:
+def plan_anew(folder: Path, ledger: Ledger, plan: AnyPlan, rounds: int, on_note: Callable[[str], None]) -> AnyPlan:
     """The plan of the run in `folder`, long enough for `rounds` releases in spite of those that were lost."""
     directory = RunDirectory(folder)
     account = directory.account = directory.account_in(ledger)
@@ -47,8 +50,14 @@ def plan_anew(folder: Path, ledger: Ledger, plan: Plan, rounds: int, on_note: Ca
     if run.next_round >= plan.rounds:
         on_note("every planned round was begun, so no budget is left to make up for lost ones")
         return plan
-    others = histories(ledger.state, run.unit, held=True, without=run.id).for_accounts(run.accounts)
-    longer = extended(plan, run.next_round, missing, others, ledger.accounts().budget[run.accounts])
+    others = histories(ledger.state, run.unit, held=True, without=run.id)
+    lifetime = ledger.accounts(run.unit).budget[run.accounts]
+    longer: AnyPlan
+    if isinstance(plan, RecordPlan):
+        elsewhere = Past(others.mechanisms, others.of_account[run.accounts])
+        longer = extended_records(plan, run.next_round, missing, run.mechanisms(held=False), elsewhere, lifetime)
+    else:
+        longer = extended(plan, run.next_round, missing, others.for_accounts(run.accounts), lifetime)
     on_note(f"{missing} lost rounds are made up for: rounds {run.next_round + 1} to {longer.rounds} were planned anew")
     return longer
 

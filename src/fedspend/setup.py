@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspend import data, models
+from fedspend import models
 from fedspend.budgets import Population
 from fedspend.choices import choose
 from fedspend.config import Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data import Federation
+from fedspend.data_inputs import federation_of, needed
 from fedspend.engines.base import LocalTraining, Workload
 from fedspend.engines.flat import layer_sizes, parameter_count
 from fedspend.engines.shaping import Shape
@@ -38,15 +39,10 @@ from fedspend.plan_inputs import resolve
 from fedspend.planning import Plan, plan
 from fedspend.randomness import Randomness
 from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.rounds import Server, Training
 
-_DATA_OPTIONS = {
-    "synthetic": ("examples", "features", "classes"),
-    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget"),
-    "npz": ("path", "label", "client", "bounds", "classes"),
-}
 CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd")
-RECORD_METHODS = ("rpdp", "minimum", "dropout", "filter")
 METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 
 
@@ -81,7 +77,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS)}; got {name!r}")
     local = LocalTraining(
-        batch_size=1 if name in RECORD_METHODS else _needed(config, "train.batch_size"),  # records: the sum of their rates
+        batch_size=1 if name in RECORD_METHODS else needed(config, "train.batch_size"),  # records: the sum of their rates
         steps=config.get("train.local_steps"),
         epochs=config.get("train.local_epochs"),
         momentum=config.get("train.momentum"),
@@ -93,23 +89,23 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     if name in RECORD_METHODS:
         from fedspend.records.from_config import record_plan
 
-        federation = _federation(config, None, None, seed)
-        made = record_plan(config, name, federation, ledger, stored)
+        federation = _federation(config, None, None)
+        made = record_plan(config, federation, ledger, stored)
     else:
         if isinstance(stored, RecordPlan):
             raise InvalidInput(f"the run was begun with a record-level method, and the config says {name!r}; choose another folder")
         if name not in ("fedavg", "privacy-free"):  # which have no privacy to plan
             planned, population = _plan(config, name, ledger, stored)
-        federation, made = _federation(config, planned, population, seed), planned
+        federation, made = _federation(config, planned, population), planned
     module = models.build(
-        _needed(config, "model.name"),
+        needed(config, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
         classes=federation.dataset.classes,
         seed=seed,
         **({"hidden": config.get("model.hidden")} if config.given("model.hidden") else {}),
     )
     randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
-    rounds = int(_needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
+    rounds = int(needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
     place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, parameter_count(module))
     return Setup(
@@ -125,7 +121,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
                 config.get("train.server_momentum"),
                 min(rounds, config.get("train.tail_average")),
             ),
-            client_lr=lr_schedule(_needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
+            client_lr=lr_schedule(needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
             noise=place,
             layers=layer_sizes(module) if config.get("privacy.clipping") == "per-layer" else None,
             bits=bits,
@@ -139,17 +135,9 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     )
 
 
-def _needed(config: Config, name: str) -> Any:
-    value = config.get(name)
-    if value is None:
-        section, key = name.split(".")
-        raise InvalidInput(f"{key} is missing: set {key} under [{section}] in the config, or give --set {name}=VALUE")
-    return value
-
-
 def _shape(config: Config, method: str) -> Shape:
     shape = Shape(config.get("shape.blur"), config.get("shape.lus"))
-    shape.check_lr(_needed(config, "train.lr"))
+    shape.check_lr(needed(config, "train.lr"))
     if shape.blur > 0 and method == "fedavg":
         # a warning and no refusal, so that one config serves a comparison of several methods
         message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
@@ -195,21 +183,10 @@ def check_budgets(stored: Plan, population: Population) -> None:
             )
 
 
-def _federation(config: Config, made: Plan | None, population: Population | None, seed: int) -> Federation:
-    name = _needed(config, "data.name")
-    options = {key: config.get(f"data.{key}") for key in _DATA_OPTIONS.get(name, ()) if config.get(f"data.{key}") is not None}
-    dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
-    dataset = data.sample(dataset, share=config.get("data.share"), test_share=config.get("data.test_share"))
+def _federation(config: Config, made: Plan | None, population: Population | None) -> Federation:
+    federation = federation_of(config, None if population is None else len(population.clients))
     if config.get("model.features") != "none":
-        dataset = cached_features(config.get("model.features"), dataset)
-    federation = data.partition(
-        dataset,
-        clients=config.get("data.clients") if population is None else len(population.clients),
-        kind=config.get("data.partition"),
-        alpha=config.get("data.alpha"),
-        shards=config.get("data.shards"),
-        seed=seed,
-    )
+        federation = replace(federation, dataset=cached_features(config.get("model.features"), federation.dataset))
     if made is None or population is None:
         return federation
     named = config.given("privacy.budgets") and config.get("data.partition") == "natural"

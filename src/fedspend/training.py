@@ -19,7 +19,7 @@ import torch
 
 import fedspend
 from fedspend import data
-from fedspend.config import Config, config_of, load_config
+from fedspend.config import Config, any_config
 from fedspend.engines.base import Engine, LocalTraining
 from fedspend.engines.evaluation import evaluate
 from fedspend.engines.flat import layer_sizes, parameter_count
@@ -34,9 +34,9 @@ from fedspend.ledger.sqlite import check_place
 from fedspend.ledger.storage import holds_ledger, is_url, path_of
 from fedspend.methods.planned import Planned
 from fedspend.models import check_module
-from fedspend.planning import Plan
 from fedspend.randomness import Randomness
 from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.records.verification import verify_records
 from fedspend.replanning import plan_anew
 from fedspend.report.groups import Grouping, group_clients
@@ -73,7 +73,7 @@ def train(
     on_round: OnRound | None = None,
     clients: Iterable[tuple[Any, Any]] | None = None,
     model: torch.nn.Module | None = None,
-    plan: Plan | None = None,
+    plan: AnyPlan | None = None,
     test: tuple[Any, Any] | None = None,
     ledger: str | Path | None = None,
     replan: bool = False,
@@ -98,16 +98,12 @@ def train(
         raise InvalidInput("model, test and training options go with clients=...; a config says these things itself")
     else:
         assert config is not None
-        settings = config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
+        settings = any_config(config, overrides)
         where = str(ledger) if ledger is not None else settings.get("ledger.location")
         with prepared(folder, where, resume=resume) as (book, stored):
             if plan is not None:
                 stored = approved(plan, stored, settings)
-            if replan and isinstance(stored, RecordPlan):
-                raise InvalidInput(
-                    "--replan is for client-level methods; a lost round of a record-level run stays spent and is skipped"
-                )
-            if replan and folder is not None and book is not None and isinstance(stored, Plan):
+            if replan and folder is not None and book is not None and stored is not None:
                 stored = plan_anew(folder, book, stored, int(settings.get("train.rounds")), on_note)
             setup = from_config(settings, book, stored)
     if folder is None and where is not None:
@@ -115,13 +111,16 @@ def train(
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
 
 
-def approved(plan: Plan, stored: AnyPlan | None, config: Config) -> Plan:
-    """A plan that was made and checked before, if it is for this config and this run."""
+def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
+    """A plan that was made and checked before, if it is for this config and this run; of records more is asked later."""
     method, rounds = config.get("method.name") or "dp-fedavg", config.get("train.rounds")
     if stored is not None:
         if stored.hash != plan.hash:
             raise InvalidInput("the run was begun under another plan; drop --plan, or choose another folder")
         return plan
+    if isinstance(plan, RecordPlan) != (method in RECORD_METHODS):
+        unit, other = ("records", "clients") if isinstance(plan, RecordPlan) else ("clients", "records")
+        raise InvalidInput(f"the plan is for {unit}, and the config's method {method!r} for {other}; make them agree")
     if plan.parameters.get("method", method) != method:
         raise InvalidInput(f"the plan is for method {plan.parameters['method']!r}, and the config says {method!r}; make them agree")
     if plan.rounds != rounds:
@@ -146,7 +145,7 @@ def prepared(folder: Path | None, ledger: str | None, *, resume: bool) -> Iterat
 def from_arrays(
     clients: Iterable[tuple[Any, Any]],
     model: torch.nn.Module | None,
-    plan: Plan | None,
+    plan: AnyPlan | None,
     test: tuple[Any, Any] | None,
     *,
     lr: float,
@@ -170,6 +169,10 @@ def from_arrays(
     """A run on arrays that are already in memory: one (features, labels) pair per client of the plan."""
     if model is None or plan is None or test is None:
         raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
+    if isinstance(plan, RecordPlan):
+        raise InvalidInput(
+            "train(clients=...) is for plans of clients; a plan of records goes with the config that it was made for"
+        )
     check_module(model)
     shape = Shape(blur, lus)
     shape.check_lr(lr)
@@ -225,8 +228,10 @@ def run(
     try:
         if folder is not None and not (resume and (folder / "run.json").exists()):
             check_ledger(setup, ledger)
+        verdict = examine(setup, folder)
         store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
-        certify(setup, store)
+        if setup.plan is not None and verdict is not None:
+            store.write_certificate(setup.plan, verdict)
         with store.charging(setup.plan, ledger, simulation=setup.randomness.simulation):
             progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
             store.keep_metrics(progress.done)
@@ -318,14 +323,14 @@ def environment() -> dict[str, str]:
     }
 
 
-def certify(setup: Setup, store: RunDirectory | Memory) -> None:
-    """Refuse to train under a plan that does not verify; keep the verdict beside the plan."""
-    if setup.plan is None or store.certified(setup.plan.hash):
-        return
+def examine(setup: Setup, folder: Path | None) -> dict[str, Any] | None:
+    """The verdict to keep beside the plan, None if it is there. Refuses a plan that does not verify, before anything is written."""
+    if setup.plan is None or (folder is not None and RunDirectory(folder).certified(setup.plan.hash)):
+        return None
     verdict = verify_records(setup.plan) if isinstance(setup.plan, RecordPlan) else verify(setup.plan)
     if not verdict.ok:
         raise Refused(f"the plan does not verify, so nothing is trained: {verdict.failures[0]}")
-    store.write_certificate(setup.plan, verdict.to_dict() | {"randomness": setup.randomness.source})
+    return verdict.to_dict() | {"randomness": setup.randomness.source}
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,9 +422,6 @@ class Memory(Store):
 
     def progress(self) -> Progress | None:
         return None
-
-    def certified(self, plan_hash: str) -> bool:  # noqa: ARG002
-        return False
 
     def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None: ...
 

@@ -130,9 +130,197 @@ def test_other_refusals(refused, budgets, tmp_path):
     assert "use method exact" in line
 
 
-def test_no_torch(budgets):
+# --- plans ---
+
+CONFIG = """
+[data]
+name = "csv"
+path = "patients.csv"
+classes = 2
+label = "sick"
+client = "hospital"
+split = "split"
+partition = "natural"
+[model]
+name = "logistic"
+[method]
+name = "rpdp"
+[privacy]
+budgets = "budgets.csv"
+delta = 1e-5
+rate = 0.8
+noise_multiplier = 8.0
+randomness = "seeded"
+[train]
+rounds = 3
+local_steps = 4
+lr = 0.3
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Ten patients of two hospitals; p0 asks for more than any rate can give."""
+    folder = tmp_path / "study"
+    folder.mkdir()
+    rows = [f"{n / 12},{n % 2},{'north' if n < 6 else 'south'},{'train' if n < 10 else 'test'}" for n in range(12)]
+    (folder / "patients.csv").write_text("age,sick,hospital,split\n" + "\n".join(rows) + "\n")
+    (folder / "budgets.csv").write_text("record,epsilon\np0,0.001\n" + "".join(f"p{n},{[0.5, 2][n % 2]}\n" for n in range(1, 10)))
+    (folder / "run.toml").write_text(CONFIG)
+    return folder / "run.toml"
+
+
+def test_a_plan_is_made_checked_and_trained_under(run, config, tmp_path, monkeypatch):
+    plan, plot, elsewhere = tmp_path / "plan.json", tmp_path / "plan.png", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    outcome = run("plan", config, "-o", plan, "--plot", plot)
+    assert (outcome.code, outcome.err) == (0, "")
+    for words in ("10 records of 2 clients", "rpdp", "zero-out", "does not choose", "server picks"):
+        assert words in outcome.out
+    assert "At rate 0 in every round, since no rate can meet their budgets: 1 record: p0." in outcome.out
+    assert [line.split()[:3] for line in outcome.out.splitlines() if line.split()[:1] == ["north"]] == [["north", "6", "1"]]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert stat.S_IMODE(plan.stat().st_mode) == 0o600, "a plan tells budgets"
+    made = records.RecordPlan.load(plan)
+    assert made.records == tuple(f"p{n}" for n in range(10))
+    assert made.clients == ("north", "south")
+    assert run("verify", plan).code == 0
+    outcome = run("train", config, "--plan", plan, "-o", "run", "--quiet")
+    assert outcome.code == 0, outcome.err
+    assert records.RecordPlan.load(elsewhere / "run" / "plan.json").hash == made.hash
+    assert run("plan", config, "-o", plan).out.splitlines()[-2].endswith("(the same plan was there already)")
+
+
+def test_a_plan_as_json(run, config):
+    document = json.loads(run("plan", config, "--json").out)
+    assert (document["unit"], document["records"], document["clients"], document["method"]) == ("record", 10, 2, "rpdp")
+    assert document["left_out"] == ["p0"]
+    assert document["active_records"] == [9, 9, 9]
+    assert [level["budget"]["mean"] for level in document["levels"]] == [0.001, 0.5, 2.0]
+    level = document["levels"][2]
+    rate, terms = (
+        level["rate"]["first"]["mean"],
+        {"delta": 1e-5, "rounds": 3, "local_steps": 4, "client_rate": 0.8, "noise_multiplier": 8},
+    )
+    for observer, spent in level["epsilon"].items():
+        assert spent["high"] == pytest.approx(records.epsilon(rate, **terms, observer=observer), rel=1e-6)
+    assert level["epsilon"]["public"] == level["epsilon"]["sees-participation"]
+    assert level["epsilon"]["picks-participants"]["high"] > level["epsilon"]["public"]["high"]
+    plan = records.rates([0.5, 2.0], **terms)
+    north = next(one for one in document["by_client"] if one["client"] == "north")
+    assert north["expected_batch"] == pytest.approx([2 * plan[0] + 3 * plan[1]] * 3)
+    assert (north["records"], north["left_out"]) == (6, 1)
+    assert north["step_noise"] == pytest.approx(8 / north["expected_batch"][0])
+
+
+def test_flags_stand_for_values_of_the_config(run, refused, config, tmp_path):
+    flags = ("--rounds", 2, "--rate", 0.5, "--delta", 1e-4, "--clip", 0.3, "--method", "minimum", "--epsilon", 1.5)
+    document = json.loads(run("plan", config, *flags, "--json").out)
+    found = [document[name] for name in ("rounds", "client_rate", "delta", "clip", "method")]
+    assert found == [2, 0.5, 1e-4, 0.3, "minimum"]
+    assert [level["budget"]["mean"] for level in document["levels"]] == [1.5]
+    other = tmp_path / "other [1].csv"
+    other.write_text("record,epsilon\n" + "".join(f"q{n},3\n" for n in range(10)))
+    assert json.loads(run("plan", config, "--budgets", other, "--json").out)["levels"][0]["budget"]["mean"] == 3
+    assert "--rounds 0: rounds in [train] must be" in refused("plan", config, "--rounds", 0)
+    assert "--epsilon 1:3,2:4: epsilon in [privacy] must be" in refused("plan", config, "--epsilon", "1:3,2:4")
+    for flag in ("--policy", "--weights", "--saving-rate", "--accountant", "--compare"):
+        assert f"{flag} is for client-level methods" in refused("plan", config, flag, "rdp")
+    assert "data.csv" in refused("plan", config, "--set", "data.path=data.csv")
+    assert "10 training records" in refused("plan", config, "--set", f"privacy.budgets={budget_file(tmp_path, 9)}")
+    assert "did you mean" in refused("plan", config, "--set", "method.common_rat=0.5")
+    assert "scf-clamped" in refused("plan", config, "--set", "method.rates=scf", code=1)
+    assert "no record of client 'north'" in refused("plan", config, "--epsilon", 1e-6)
+
+
+def budget_file(folder, count):
+    path = folder / f"{count}.csv"
+    path.write_text("record,epsilon\n" + "".join(f"p{n},1\n" for n in range(count)))
+    return path
+
+
+def tampered(path, change):
+    """A plan file whose content was changed and whose hash was made anew, as a careful forger would."""
+    from fedspend.plan_json import canonical, hash_of
+
+    content = json.loads(path.read_text())
+    content.pop("hash")
+    change(content)
+    path.write_text(json.dumps(content | {"hash": hash_of(canonical(content))}))
+
+
+def test_a_forged_plan_fails(run, refused, config, tmp_path):
+    plan = tmp_path / "plan.json"
+    run("plan", config, "-o", plan, "--quiet")
+    good = json.loads(run("verify", plan, "--json").out)
+    assert (good["ok"], good["failure_count"]) == (True, 0)
+    text = plan.read_text()
+    first = json.loads(text)["classes"][1]["rate"][0][0]
+    plan.write_text(text.replace(repr(first), repr(first * 1.01)))
+    assert "does not match its hash" in refused("verify", plan)
+    plan.write_text(text)
+    tampered(plan, lambda content: content["classes"][1]["rate"][0].__setitem__(0, first * 1.01))
+    outcome = run("verify", plan)
+    assert outcome.code == 1
+    assert "FAIL" in outcome.out
+    assert "claims epsilon" in outcome.out
+    assert json.loads(run("verify", plan, "--json").out)["ok"] is False
+    line = refused("train", config, "--plan", plan, "-o", tmp_path / "run", "--quiet", code=1)
+    assert "does not verify, so nothing is trained" in line
+
+
+def test_a_plan_goes_with_its_config(refused, run, config, tmp_path):
+    plan, clients = tmp_path / "plan.json", tmp_path / "clients.json"
+    run("plan", config, "-o", plan, "--quiet")
+    run("plan", "--epsilon", "1:2", "--delta", "1e-5", "--rounds", 3, "--rate", 0.8, "-o", clients, "--quiet")
+    train = ("train", config, "-o", tmp_path / "run", "--plan")
+    assert "the plan has clip 1.0, and the config 0.5" in refused(*train, plan, "--set", "privacy.clip=0.5")
+    assert "the plan is for clients" in refused(*train, clients)
+    assert "--colluders is for plans of clients" in refused("verify", plan, "--colluders", 2)
+    assert "holds something else" in refused("plan", config, "--rate", 0.5, "-o", plan)
+
+
+def test_what_a_ledger_has_left_is_planned(run, refused, config, tmp_path):
+    place, plan = tmp_path / "accounts.db", tmp_path / "next.json"
+    train = ("train", config, "--ledger", place, "--quiet")
+    assert "accounts.db" in refused("plan", config, "--ledger", place)
+    assert run(*train, "-o", tmp_path / "one", "--set", "privacy.noise_multiplier=20", "--set", "train.rounds=1").code == 0
+    outcome = run("plan", config, "--ledger", place, "-o", plan)
+    assert outcome.code == 0, outcome.err
+    assert "budgets are for a lifetime" in outcome.out
+    assert "with too little left: 1 record: p0" in outcome.out
+    assert run("verify", plan, "--quiet").code == 0
+    assert "name that ledger" in refused("train", config, "--plan", plan, "-o", tmp_path / "x", "--quiet", code=1)
+    assert run(*train, "--plan", plan, "-o", tmp_path / "two").code == 0
+    assert run("ledger", "verify", "--ledger", place).code == 0
+    rows = json.loads(run("ledger", "balance", "--unit", "record", "--ledger", place, "--json").out)
+    assert len(rows) == 10
+    assert all(row["spent"] <= row["budget"] for row in rows)
+    assert "lifetime budget" in refused(*train, "-o", tmp_path / "three", code=1)
+
+
+def test_a_config_that_spends_what_remains_names_its_ledger(run, refused, config, tmp_path):
+    config.write_text(CONFIG + '[ledger]\nlocation = "accounts.db"\n')
+    assert (
+        run(
+            "train", config, "-o", tmp_path / "one", "--quiet", "--set", "train.rounds=1", "--set", "privacy.noise_multiplier=20"
+        ).code
+        == 0
+    )
+    assert (config.parent / "accounts.db").exists(), "beside the config that names it"
+    outcome = run("plan", config, "--set", "ledger.spend=remaining", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["ledger"]
+    assert "no.db" in refused("plan", config, "--set", "ledger.spend=remaining", "--set", "ledger.location=no.db")
+    config.write_text(CONFIG)
+    assert "needs a ledger with record accounts" in refused("plan", config, "--set", "ledger.spend=remaining")
+
+
+def test_no_torch(budgets, config):
     code = (
         "import sys; from fedspend.cli.main import main; "
-        f"assert main(['records', 'rates', {str(budgets)!r}, *{TERMS + NOISE!r}, '--json']) == 0; assert 'torch' not in sys.modules"
+        f"assert main(['records', 'rates', {str(budgets)!r}, *{TERMS + NOISE!r}, '--json']) == 0; "
+        f"assert main(['plan', {str(config)!r}, '--json']) == 0; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -16,12 +16,13 @@ from fedspend.engines.base import Reduced
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
+from fedspend.plan_json import built, canonical, hash_of
 from fedspend.randomness import Randomness
 from fedspend.records import Terms
 from fedspend.records import engine as record_engine
 from fedspend.records.engine import RecordEngine
 from fedspend.records.filtering import cost_of_steps
-from fedspend.records.plan_file import from_content, to_content
+from fedspend.records.plan_file import RECORD_PLAN, to_content
 from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.verification import verify_records
@@ -154,8 +155,9 @@ def test_the_file_keeps_the_steps(mixed, tmp_path):
 def test_a_file_in_which_a_class_has_no_steps_is_refused(mixed):
     content = to_content(mixed)
     del content["classes"][1]["steps"]
+    content["hash"] = hash_of(canonical(content))
     with pytest.raises(InvalidInput, match="steps"):
-        from_content(content)
+        built(RECORD_PLAN, content)
 
 
 @pytest.mark.parametrize(

@@ -437,12 +437,40 @@ def test_budgets_from_a_column_of_your_own_data(tmp_path):
         assert words in page
 
 
-def test_the_hospitals_example_trains(tmp_path, monkeypatch):
+def test_the_hospitals_example_trains_from_anywhere(tmp_path, monkeypatch):
+    """And goes on from anywhere else: nothing in its settings depends on where one stands."""
     from pathlib import Path
 
     root = Path(fedspend.__file__).parents[2]
+
+    class Killed(Exception):
+        pass
+
+    def stop(*_):
+        raise Killed
+
     monkeypatch.chdir(root)
-    result = fedspend.train(root / "examples/hospitals/hospitals.toml", output=tmp_path / "run", overrides=["train.rounds=4"])
+    options = {"output": tmp_path / "run", "overrides": ["train.rounds=4", "privacy.noise_multiplier=8"]}
+    with pytest.raises(Killed):
+        fedspend.train("examples/hospitals/hospitals.toml", **options, on_round=stop)
+    monkeypatch.chdir(tmp_path)
+    result = fedspend.train(root / "examples/hospitals/hospitals.toml", **options, resume=True)
+    assert len(result.metrics) == 4
     assert result.plan.clients == ("harbour", "north", "south")
     assert sorted(set(result.plan.budget.tolist())) == [0.5, 2.0, 8.0]
     assert (result.plan.epsilon <= result.plan.budget).all()
+    other = tmp_path / "patients.csv"
+    other.write_text((root / "examples/hospitals/patients.csv").read_text())
+    with pytest.raises(InvalidInput, match=r"data.path was .* and is now .*; choose another folder"):
+        fedspend.train(
+            root / "examples/hospitals/hospitals.toml",
+            output=tmp_path / "run",
+            overrides=[*options["overrides"], "data.path=patients.csv"],
+            resume=True,
+        )
+    from fedspend.report.html import write_report
+
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "patients.csv" in page
+    assert str(root) not in page, "a report may be handed on"

@@ -6,8 +6,8 @@ client-level round has one step and a client rate of 1; a record-level round has
 
 Discrete noise has the divergence of the Gaussian at whole orders only, so a history with discrete rounds is read at those.
 
-Guarantee: `rdp_at` is the exact kernel, so an epsilon read there at any one order is an upper bound. `curves` steers: it is
-interpolated where there are many distinct rounds, and only chooses the order.
+Guarantee: `rdp_at` is the exact kernel, so an epsilon read there at any one order is an upper bound. `curves` steers: unless asked
+to be exact, it is interpolated where there are many distinct rounds, and only chooses the order.
 """
 
 from __future__ import annotations
@@ -136,12 +136,12 @@ class Mechanisms:
         inner = self.steps * exact_rdp_at(self.rate, self.noise, a)
         return self._total(self.count * two_stage(inner, self.client_rate, a))
 
-    def curves(self, orders: Any = ORDERS) -> FloatArray:
-        """Divergence of each history at every order, (histories, orders)."""
+    def curves(self, orders: Any = ORDERS, *, exact: bool = False) -> FloatArray:
+        """Divergence of each history at every order, (histories, orders); `exact`, it is an upper bound at every order."""
         out, alpha = np.zeros((self.histories, len(orders))), np.asarray(orders, dtype=np.float64)
         for first in range(0, self.history.size, 4096):
             block = slice(first, first + 4096)
-            inner = self.steps[block, None] * _steering(self.rate[block], self.noise[block], tuple(orders))
+            inner = self.steps[block, None] * _rounds(self.rate[block], self.noise[block], tuple(orders), exact)
             divergence = self.count[block, None] * two_stage(inner, self.client_rate[block, None], alpha)
             who, begins = np.unique(self.history[block], return_index=True)
             out[who] += np.add.reduceat(divergence, begins)
@@ -185,12 +185,12 @@ class Mechanisms:
         return total
 
 
-def _steering(rate: FloatArray, noise: FloatArray, orders: tuple[float, ...]) -> FloatArray:
-    """Divergence of single rounds, (rounds, orders): exact for a few distinct ones, interpolated for many."""
+def _rounds(rate: FloatArray, noise: FloatArray, orders: tuple[float, ...], exact: bool) -> FloatArray:
+    """Divergence of single rounds, (rounds, orders): exact if asked for or for a few distinct ones, interpolated for many."""
     first, of_row = distinct_rows(rate, noise)
-    if first.size <= max(_EXACT_ROUNDS, 4 * np.unique(rate).size):  # a table per rate pays only where rates are few
-        exact: FloatArray = rdp(rate[first], noise[first], orders)[of_row]
-        return exact
+    if exact or first.size <= max(_EXACT_ROUNDS, 4 * np.unique(rate).size):  # a table per rate pays only where rates are few
+        divergence: FloatArray = rdp(rate[first], noise[first], orders)[of_row]
+        return divergence
     out = np.empty((rate.size, len(orders)))
     for q in np.unique(rate):
         mine = rate == q

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedspend.cli.outputs import check_writable
+from fedspend.cli.outputs import check_writable, save_plan
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 HELP = "make the spending schedule for a set of budgets"
 DESCRIPTION = (
-    "Make the whole schedule of noise, rates and clips before training, so that every client spends its budget and no more."
+    "Make the whole schedule of noise, rates and clips before training, so that every client, or every single record, spends its "
+    "budget and no more."
 )
 EXAMPLES = """examples:
   fedspend plan examples/quickstart.toml --output plan.json --plot spending.png
@@ -24,6 +25,7 @@ EXAMPLES = """examples:
   fedspend plan --budgets clients.csv --delta 1e-6 --rounds 100 --rate 0.1 --json
   fedspend plan examples/quickstart.toml --ledger accounts.db --output next.json
   fedspend plan examples/quickstart.toml --compare uniform,spend-as-you-go --plot compare.svg
+  fedspend plan examples/hospitals/hospitals.toml --output plan.json      # a budget for every record
 """
 PLOTS = (".png", ".svg", ".pdf")
 PLANS = (".json", ".json.gz")
@@ -42,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=float, metavar="Q", help="probability that a client takes part in a round")
     add("--delta", type=float, metavar="D", help="delta of every budget; keep it below 1/clients")
     add("--policy", metavar="P", help="uniform, strictest, spend-as-you-go, spend-as-you-go-literal, weights or geometric")
-    add("--method", metavar="M", help="dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip or dp-fedsgd; implies a policy")
+    add(
+        "--method",
+        metavar="M",
+        help="dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip or dp-fedsgd; rpdp and its baselines for records",
+    )
     add("--saving-rate", metavar="Q", help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6")
     add(
         "--transition",
@@ -75,16 +81,22 @@ def run(args: argparse.Namespace) -> int:
     check_files(args)
     from fedspend.config import load_config
     from fedspend.plan_inputs import Flags, resolve
+    from fedspend.records.policies import METHODS as RECORD_METHODS
 
     flags = Flags(**{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__})
     config = load_config(args.config, args.set)
-    if args.ledger is not None:
-        return within_ledger(args, config, flags)
+    ledger = args.ledger or (config.get("ledger.location") if config.get("ledger.spend") == "remaining" else None)
+    if (flags.method or config.get("method.name")) in RECORD_METHODS:
+        from fedspend.cli import plan_records
+
+        return plan_records.run(args, ledger)
+    if ledger is not None:
+        return within_ledger(args, config, flags, ledger)
     inputs = resolve(config, flags)
     return compare(args, inputs) if args.compare else single(args, inputs, make(inputs.arguments(), args.quiet))
 
 
-def within_ledger(args: argparse.Namespace, config: Config, flags: Flags) -> int:
+def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, location: str) -> int:
     """Plan on top of what was spent, with all that is left."""
     from dataclasses import replace
 
@@ -94,7 +106,7 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags) -> int
 
     if args.compare:
         raise InvalidInput("--compare shows policies for given budgets and cannot go with --ledger; drop one of the two")
-    with Ledger.open(args.ledger) as ledger:
+    with Ledger.open(location) as ledger:
         who = registered(ledger)
         if flags.delta is None and config.get("privacy.delta") is None:
             flags = replace(flags, delta=float(ledger.accounts().delta[0]))
@@ -106,7 +118,7 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags) -> int
 def single(args: argparse.Namespace, inputs: Inputs, plan: Plan) -> int:
     from fedspend.report.groups import group_clients
 
-    saved = save(plan, args.output, args.force)
+    saved = save_plan(plan, args.output, args.force)
     grouping = group_clients(plan, inputs.population.groups_of(plan.clients))
     draw({plan.policy: plan}, inputs, args.plot)
     if args.json:
@@ -161,29 +173,6 @@ def check_files(args: argparse.Namespace) -> None:
         if not Path(name).name.lower().endswith(endings):
             raise InvalidInput(f"{flag} {name!r} must end in {', '.join(endings)}")
         check_writable(flag, name)
-
-
-def save(plan: Plan, output: str | None, force: bool) -> bool:
-    """Save the plan unless the very same one is there already; True if the file was written."""
-    if output is None:
-        return False
-    path = Path(output)
-    if path.exists() and not force:
-        if stored_hash(path) == plan.hash:
-            return False
-        raise InvalidInput(f"--output {output!r} exists and holds something else; choose another name or add --force")
-    plan.save(path)
-    return True
-
-
-def stored_hash(path: Path) -> str | None:
-    """The hash of the plan in a file, or None if there is no sound plan in it."""
-    from fedspend.planning import Plan
-
-    try:
-        return Plan.load(path).hash
-    except InvalidInput:
-        return None
 
 
 def draw(plans: dict[str, Plan], inputs: Inputs, path: str | None) -> None:

@@ -126,7 +126,7 @@ def group_columns(groups: Sequence[GroupTracks], grouping: Grouping) -> list[Col
 def table(columns: Sequence[Column]) -> Table:
     result = frame()
     for heading, _ in columns:
-        result.add_column(heading, justify="left" if heading == "group" else "right")
+        result.add_column(heading, justify="left" if heading in ("group", "client") else "right")
     for row in zip(*(cells for _, cells in columns), strict=True):
         result.add_row(*(Text(cell) for cell in row))
     return result

@@ -29,6 +29,7 @@ EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/first --resume
   fedspend train examples/quickstart.toml -o runs/second --ledger accounts.db
   fedspend train examples/quickstart.toml -o runs/third --ledger accounts.db --remaining
+  fedspend train examples/hospitals/hospitals.toml -o runs/hospitals --plan plan.json
 """
 
 
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fedspend.planning import Plan
+    from fedspend.records.plan_file import load_any_plan
     from fedspend.report.html import write_report
     from fedspend.training import train
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             args.config,
             overrides=overrides,
             output=folder,
-            plan=None if args.plan is None else Plan.load(args.plan),
+            plan=None if args.plan is None else load_any_plan(args.plan),
             resume=args.resume,
             replan=args.replan,
             ledger=args.ledger,

@@ -39,7 +39,11 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
         out.print(Text(f"... and {result.failure_count - len(result.failures):,} more", style="red"))
     if result.observers:
         out.print()
-        show_observers(out, result)
+        show_observers(out, plan, result)
+
+
+def plural(plan: AnyPlan) -> str:
+    return "records" if isinstance(plan, RecordPlan) else "clients"
 
 
 def show_checks(out: Console, result: Verification) -> None:
@@ -67,7 +71,11 @@ def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
         out.print(Text("no PLD reading: the plan is for discrete noise, whose Rényi bound at whole orders carries the guarantee"))
         return
     if math.isfinite(result.worst_margin):
-        how = f"over {result.pld_schedules:,} of {result.schedules:,} distinct schedules" if result.sampled else "over all clients"
+        how = (
+            f"over {result.pld_schedules:,} of {result.schedules:,} distinct schedules"
+            if result.sampled
+            else f"over all {plural(plan)}"
+        )
         out.print(
             Text.assemble(("worst margin ", "bold"), f"{100 * result.worst_margin:.2f}% (1 - PLD epsilon / budget, smallest {how})")
         )
@@ -79,7 +87,7 @@ def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
         )
 
 
-def show_observers(out: Console, result: Verification) -> None:
+def show_observers(out: Console, plan: AnyPlan, result: Verification) -> None:
     """The plan's guarantee is against its own observer; the others are there to be known, not promised."""
     budgets = [budget for budget, _ in result.observers[0].by_budget]
     by_budget = 0 < len(budgets) <= MOST_BUDGETS
@@ -92,6 +100,5 @@ def show_observers(out: Console, result: Verification) -> None:
         table.add_row(Text(observer.name), *map(figures, values), Text(observer.assumption))
     out.print(table)
     out.print()
-    out.print(
-        Text("Only the first line is what the plan promises; the others say what is lost when its assumption fails.", style="dim")
-    )
+    promised = "The first two lines are" if isinstance(plan, RecordPlan) else "Only the first line is"
+    out.print(Text(f"{promised} what the plan promises; the rest says what is lost when its assumption fails.", style="dim"))

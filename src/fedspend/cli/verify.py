@@ -28,15 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.colluders >= 0:
         raise InvalidInput(f"--colluders must be a whole number of at least 0, got {args.colluders}")
-    from pathlib import Path
-
     import fedspend
     from fedspend.cli.terminal import progress_bar
     from fedspend.records.plan_file import load_any_plan
     from fedspend.records.planning import RecordPlan
     from fedspend.records.verification import verify_records
 
-    plan = load_any_plan(Path(args.plan))
+    plan = load_any_plan(args.plan)
+    if args.colluders and isinstance(plan, RecordPlan):
+        raise InvalidInput(
+            "--colluders is for plans of clients; noise on records is added at each client, so others know none of it"
+        )
     with progress_bar("verifying", args.quiet) as progress:
         if isinstance(plan, RecordPlan):
             result = verify_records(plan)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedspend.config import Config, config_of, load_config
+from fedspend.config import Config, any_config
 from fedspend.design.analysis import Findings, analyse
 from fedspend.design.candidates import Candidate, Search, read_search
 from fedspend.design.trainings import Line, Trainings, train_one
@@ -44,7 +44,7 @@ def run_search(
     """
     if workers is not None and not workers >= 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
-    search = read_search(config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides))
+    search = read_search(any_config(config, overrides))
     assert search.plans  # all settings have a plan, or nothing is written
     trainings = Trainings(Path(output), search)
     jobs = [(candidate, seed) for seed in search.seeds for candidate in search.candidates]

@@ -238,7 +238,7 @@ class Ledger:
                 return []
             mine = rules.open_run(state, run)
             if mine.disturbed:
-                rules.refuse_withdrawn(state, mine.unit, mine.accounts)
+                rules.refuse_withdrawn(state, mine.unit, mine.accounts[rules.busy(mine.rate[round:], mine.of_class)])
                 rules.refuse_overdrawn(state, mine, joining=False)
             if not round == mine.next_round < mine.planned:
                 raise Refused(f"round {round + 1} of run {run} was not planned: it has begun {mine.next_round} of {mine.planned}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
@@ -117,8 +117,14 @@ def members(state: State, proposal: Proposal) -> IntArray:
             f"the plan is at delta {proposal.delta:g}, but {proposal.unit} {proposal.names[at]!r} is registered at "
             f"{accounts.delta[who[at]]:g}; a lifetime has one delta, so plan with that one"
         )
-    refuse_withdrawn(state, proposal.unit, who)
+    refuse_withdrawn(state, proposal.unit, who[busy(proposal.rate, proposal.of_class)])
     return who
+
+
+def busy(rate: FloatArray, of_class: IntArray) -> BoolArray:
+    """Which members can be sampled in these rounds. A record at rate 0 keeps its place and spends nothing."""
+    sampled: BoolArray = np.any(rate > 0, axis=0)
+    return sampled[of_class]
 
 
 def refuse_withdrawn(state: State, unit: str, who: IntArray) -> None:

@@ -1,4 +1,4 @@
-"""A privacy budget for every single record: two-stage accounting, rates from budgets, and the choice of noise. Works without torch.
+"""A privacy budget for every single record: two-stage accounting, rates from budgets, the choice of noise, plans. Without torch.
 
 >>> from fedspend import records
 >>> terms = dict(delta=1e-3, rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1.0)
@@ -10,7 +10,9 @@ True
 from fedspend.accounting.rdp import ORDERS
 from fedspend.records.assignment import METHODS, SAFE_METHODS, Overspending, rates
 from fedspend.records.curve_fit import Fit, fit_curve
+from fedspend.records.from_config import plan_of
 from fedspend.records.noise_choice import Candidate, Suggestion, suggest_noise
+from fedspend.records.planning import RecordPlan
 from fedspend.records.preferences import PREFERENCES, BoundedMixGauss, BoundedPareto, ThreeLevels
 from fedspend.records.spending import CONVERSIONS, OBSERVERS, epsilon
 from fedspend.records.terms import Terms
@@ -27,11 +29,13 @@ __all__ = [
     "Candidate",
     "Fit",
     "Overspending",
+    "RecordPlan",
     "Suggestion",
     "Terms",
     "ThreeLevels",
     "epsilon",
     "fit_curve",
+    "plan_of",
     "rates",
     "suggest_noise",
 ]

@@ -32,45 +32,58 @@ def filter_table(budget: FloatArray, terms: Terms, common_rate: float | None) ->
     rate = float(assign(budget.mean(keepdims=True), terms)[0]) if common_rate is None else common_rate
     if not rate > 0:
         raise InvalidInput("no rate can meet the mean budget, so there is no common rate to filter at; choose more noise")
-    values, of_record = np.unique(np.searchsorted(cost_of_steps(rate, terms), budget, side="right"), return_inverse=True)
-    steps = by_round(values, terms)
+    return stopping(rate, steps_affordable(rate, budget, terms), terms)
+
+
+def norm_table(budget: FloatArray, terms: Terms) -> tuple[FloatArray, FloatArray, IntArray]:
+    """The same for a filter by norms: a round can cost at most its steps at the clip, so that many of `b` are charged to it."""
+    check_full_batch(terms)
+    return stopping(1.0, few_values(norm_budgets(budget, terms)), terms)
+
+
+def stopping(rate: float, total: FloatArray | IntArray, terms: Terms) -> tuple[FloatArray, FloatArray, IntArray]:
+    """One rate for as many steps in `total` as each record has, then 0: rates, steps and the class of each record."""
+    values, of_record = np.unique(total, return_inverse=True)
+    steps = by_round(values.astype(np.float64), terms)
     return np.where(steps > 0, rate, 0.0), steps, of_record
 
 
-def cost_of_steps(rate: float, terms: Terms) -> FloatArray:
+def steps_affordable(rate: float, budget: FloatArray, terms: Terms, past: FloatArray | float = 0.0) -> IntArray:
+    """How many of all steps at `rate` each budget pays for, on top of a `past` curve that all of them share."""
+    steps: IntArray = np.searchsorted(cost_of_steps(rate, terms, past), budget, side="right")
+    return steps
+
+
+def cost_of_steps(rate: float, terms: Terms, past: FloatArray | float = 0.0) -> FloatArray:
     """Epsilon of the first 1, 2, ... of all `rounds * local_steps` steps at this rate, rounded up; it never falls."""
-    alpha, cost = np.asarray(ORDERS), conversion_cost(ORDERS, terms.delta)
+    alpha, cost = np.asarray(ORDERS), conversion_cost(ORDERS, terms.delta) + past
     inner = np.arange(1, terms.local_steps + 1)[:, None] * rdp(rate, terms.noise_multiplier, alpha)
     in_round = two_stage(inner, np.array(terms.client_rate), alpha)  # (steps, orders)
     epsilon = [(t * in_round[-1] + in_round + cost).min(axis=1) for t in range(terms.rounds)]
     return np.maximum.accumulate(np.maximum(np.concatenate(epsilon), 0.0)) * (1 + _SAFETY)
 
 
-def norm_table(budget: FloatArray, terms: Terms) -> tuple[FloatArray, FloatArray, IntArray]:
-    """The same for a filter by norms: a round can cost at most its steps at the clip, so that many of `b` are charged to it."""
-    check_full_batch(terms)
-    within = norm_budgets(budget, terms)
-    if np.unique(within).size > _MANY:
-        within = np.where(within > 0, np.exp(np.floor(np.log(np.maximum(within, 1e-300)) / STEP) * STEP) * (1 - _SAFETY), 0.0)
-    values, of_record = np.unique(within, return_inverse=True)
-    steps = by_round(values, terms)
-    return np.where(steps > 0, 1.0, 0.0), steps, of_record
-
-
-def norm_budgets(budget: FloatArray, terms: Terms) -> FloatArray:
-    """The largest `b` with `min_a a b / (2 sigma^2) + cost(a) <= epsilon`, rounded down; at most all steps at the clip.
+def norm_budgets(budget: FloatArray, terms: Terms, past: FloatArray | float = 0.0) -> FloatArray:
+    """The largest `b` with `min_a a b / (2 sigma^2) + past(a) + cost(a) <= epsilon`, rounded down; at most all steps at the clip.
 
     >>> norm_budgets(np.array([0.9, 1.8, 4.2]), Terms(1e-3, 100, 1, 1.0, 10.0)).round(2).tolist()
     [9.91, 32.34, 100.0]
     """
-    alpha, cost = np.asarray(ORDERS), conversion_cost(ORDERS, terms.delta)
+    alpha, cost = np.asarray(ORDERS), conversion_cost(ORDERS, terms.delta) + past
     best = np.zeros(budget.shape)
     for order, price in zip(alpha, cost, strict=True):
-        np.maximum(best, (budget - price) * (2 * terms.noise_multiplier**2 / order), out=best)
+        np.maximum(best, (budget * (1 - _SAFETY) - price) * (2 * terms.noise_multiplier**2 / order), out=best)
     return np.minimum(best * (1 - _SAFETY), terms.rounds * terms.local_steps)
 
 
-def by_round(total: FloatArray | IntArray, terms: Terms) -> FloatArray:
+def few_values(within: FloatArray) -> FloatArray:
+    """Norm budgets as they are, or, if there are very many different ones, rounded down to values that neighbours share."""
+    if np.unique(within).size <= _MANY:
+        return within
+    return np.where(within > 0, np.exp(np.floor(np.log(np.maximum(within, 1e-300)) / STEP) * STEP) * (1 - _SAFETY), 0.0)
+
+
+def by_round(total: FloatArray, terms: Terms) -> FloatArray:
     """(rounds, classes): as many steps as early as possible."""
     before = terms.local_steps * np.arange(terms.rounds)[:, None]
     return np.clip(total - before, 0.0, terms.local_steps)

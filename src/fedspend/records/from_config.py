@@ -1,74 +1,140 @@
-"""The record-level plan that a config asks for: budgets from a file, a column, a distribution or one number for all.
+"""The record-level plan that a config asks for: budgets from a file, a column, a distribution, one number for all, or a ledger.
 
 Guarantee: every training row has exactly one budget, or nothing is planned. Where the config names no noise multiplier, it is
-suggested from the budgets alone. Which records a ledger leaves out is decided by budgets and past spending, never by data.
+suggested from the budgets alone. Which records a ledger leaves out is decided by budgets and past spending, never by data. A plan
+that was made before is taken as it is, if it is for these records, clients, budgets and terms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
 from fedspend.arrays import BoolArray, FloatArray, IntArray
-from fedspend.config import Config
+from fedspend.budgets import numbered
+from fedspend.config import BUDGET_SOURCES, Config, any_config
 from fedspend.data import Federation
+from fedspend.data_inputs import federation_of, needed
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
+from fedspend.ledger.participants import plan_fits
+from fedspend.ledger.rules import account_numbers
+from fedspend.ledger.spending import histories
 from fedspend.randomness import Randomness
+from fedspend.records.agreement import check_agrees
 from fedspend.records.budget_file import read_record_budgets
 from fedspend.records.noise_choice import suggest_noise
 from fedspend.records.planning import AnyPlan, RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.preferences import PREFERENCES
+from fedspend.records.remaining import Past
 from fedspend.records.terms import Terms
 
 
-def record_plan(config: Config, method: str, federation: Federation, ledger: Ledger | None, stored: AnyPlan | None) -> RecordPlan:
-    """A `stored` plan is taken as it is, if it is for the same records and budgets."""
-    for name, usual in (("privacy.noise", "central"), ("privacy.clipping", "flat"), ("ledger.spend", "config")):
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a config says of a plan besides budgets and terms: records in the plan's order, client by client, and the method."""
+
+    records: tuple[str, ...]
+    owner: IntArray
+    clients: tuple[str, ...]
+    clip: float
+    wanted: Wanted
+
+    def plan(self, budget: FloatArray, terms: Terms, left_out: BoolArray | None = None, past: Past | None = None) -> RecordPlan:
+        return plan_records(budget, terms=terms, **vars(self), left_out=left_out, past=past)
+
+
+def plan_of(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), ledger: str | Path | None = None) -> RecordPlan:
+    """The plan that training with this config (a TOML file or a dict of sections) would make, to look at and check beforehand.
+
+    With a `ledger`, the plan spends what it has left of every record's lifetime budget; the ledger is read, not changed.
+    """
+    settings = any_config(config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])])
+    with nullcontext() if ledger is None else Ledger.open(ledger) as book:
+        return record_plan(settings, federation_of(settings), book)
+
+
+def record_plan(config: Config, federation: Federation, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> RecordPlan:
+    """The plan for `federation`, within what `ledger` allows. A `stored` plan is taken as it is, if it is for this config."""
+    for name, usual in (("privacy.noise", "central"), ("privacy.clipping", "flat")):
         if config.get(name) != usual:
             raise InvalidInput(f"{name} = {config.get(name)!r} is for client-level methods; drop it, or choose another method")
-    names, budget = budgets_of(config, federation)
+    remaining = config.get("ledger.spend") == "remaining"
+    if remaining and not (config.given("data.budget") or any(config.given(f"privacy.{name}") for name in BUDGET_SOURCES)):
+        names, budget = numbered(len(federation.dataset.labels)), None  # the ledger has the budgets
+    else:
+        names, budget = budgets_of(config, federation)
     rows = np.concatenate(federation.shards)
-    owner = np.repeat(np.arange(len(federation.clients)), [len(shard) for shard in federation.shards])
-    mine, ids = budget[rows], tuple(names[row] for row in rows)
-    if stored is not None:
-        if not (isinstance(stored, RecordPlan) and stored.records == ids and np.array_equal(stored.budget, mine)):
-            raise InvalidInput("the run was begun for other records or budgets; make them agree, or start another run")
-        return stored
-    terms = terms_of(config, mine, owner)
-    wanted = Wanted(
-        method=method,
-        rates=config.get("method.rates"),
-        saving_share=config.get("method.saving_share"),
-        transition=config.get("privacy.transition"),
-        common_rate=config.get("method.common_rate"),
-        charge=config.get("method.charge"),
+    asked = Asked(
+        records=tuple(names[row] for row in rows),
+        owner=np.repeat(np.arange(len(federation.clients)), [len(shard) for shard in federation.shards]),
+        clients=federation.clients,
+        clip=float(config.get("privacy.clip")),
+        wanted=wanted_of(config),
     )
-    clip = float(config.get("privacy.clip"))
-
-    def make(left_out: BoolArray | None) -> RecordPlan:
-        return plan_records(
-            mine, owner, terms, clients=federation.clients, records=ids, clip=clip, wanted=wanted, left_out=left_out
+    if stored is not None:
+        lifetime = "ledger" in stored.parameters  # then budgets are what the ledger has
+        return check_agrees(
+            stored, **vars(asked), terms=terms_given(config), budget=None if lifetime or budget is None else budget[rows]
         )
+    if budget is None or remaining:
+        return _plan_remaining(config, asked, ledger)
+    return _plan_given(config, asked, budget[rows], ledger)
 
-    made = make(None)
-    if ledger is None or not len(ledger.accounts("record")):
-        return made
+
+def _plan_given(config: Config, asked: Asked, budget: FloatArray, ledger: Ledger | None) -> RecordPlan:
+    """Budgets are for this run. Records whose lifetime budgets it would exceed are a reason to refuse, or are left out."""
+    terms = terms_of(config, budget, asked.owner)
+    if ledger is None or not len(ledger.accounts("record")):  # the run will register its records
+        return asked.plan(budget, terms)
+    left_out = ledger.accounts("record").withdrawn[account_numbers(ledger.state, "record", asked.records)]
+    _refuse_unless_left_out(config, asked, left_out, "withdrew")
+    made = asked.plan(budget, terms, left_out)
     over = ledger.over(made.proposal())
-    if over.size and config.get("ledger.exhausted") == "refuse":
-        raise Refused(
-            f"record {made.records[int(over[0])]!r} and {over.size - 1} more would exceed their lifetime budgets; lower this "
-            "run's budgets, or leave them out (ledger.exhausted=leave-out)"
-        )
-    left_out = np.zeros(mine.size, dtype=bool)
+    if not over.size:
+        return made
     left_out[over] = True
-    return make(left_out) if over.size else made
+    _refuse_unless_left_out(config, asked, left_out, "would exceed their lifetime budgets")
+    return asked.plan(budget, terms, left_out)
 
 
-def budgets_of(config: Config, federation: Federation) -> tuple[list[str], FloatArray]:
+def _refuse_unless_left_out(config: Config, asked: Asked, who: BoolArray, why: str) -> None:
+    if who.any() and config.get("ledger.exhausted") == "refuse":
+        first, count = asked.records[int(who.argmax())], int(who.sum())
+        others = f" and {count - 1:,} more" if count > 1 else ""
+        raise Refused(
+            f"record {first!r}{others} {why}; lower this run's budgets, spend what is left (--remaining), or leave them out "
+            "(ledger.exhausted=leave-out)"
+        )
+
+
+def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> RecordPlan:
+    """Everything that is left of each lifetime budget; records that have nothing left, or withdrew, are at rate 0."""
+    if ledger is None or not len(ledger.accounts("record")):
+        raise InvalidInput("spending what remains needs a ledger with record accounts: give --ledger, or drop --remaining")
+    accounts, who = ledger.accounts("record"), account_numbers(ledger.state, "record", asked.records)
+    before = histories(ledger.state, "record", held=True)
+    past, budget = Past(before.mechanisms, before.of_account[who]), accounts.budget[who]
+    spent = before.mechanisms.best(np.full(before.mechanisms.histories, float(needed(config, "privacy.delta"))))[0]
+    left = np.where(accounts.withdrawn[who], 0.0, budget - spent[past.of_record])  # roughly: it chooses the noise, not the rates
+    if not (left > 0).any():
+        raise Refused(f"no record has anything left in the ledger {ledger.location}; see fedspend ledger balance --unit record")
+    terms = terms_of(config, left[left > 0], asked.owner[left > 0])
+    made = asked.plan(budget, terms, accounts.withdrawn[who], past)
+    plan_fits(ledger, made)
+    return replace(made, parameters=made.parameters | {"ledger": str(ledger.state.head)})
+
+
+def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...], FloatArray]:
     """A name and a budget for every training row of the data set."""
     rows = len(federation.dataset.labels)
-    numbered = [str(row) for row in range(rows)]
+    names = numbered(rows)
     if config.given("data.budget"):
         column = federation.dataset.budget_of
         if (
@@ -80,7 +146,7 @@ def budgets_of(config: Config, federation: Federation) -> tuple[list[str], Float
             raise InvalidInput(
                 "data.budget names a column of your own data, and then nothing else may give budgets; drop one of them"
             )
-        return numbered, column
+        return names, column
     if config.given("privacy.budgets"):
         found = read_record_budgets(config.get("privacy.budgets"))
         if len(found.records) != rows:
@@ -88,27 +154,42 @@ def budgets_of(config: Config, federation: Federation) -> tuple[list[str], Float
                 f"{config.get('privacy.budgets')} has {len(found.records)} budgets, but there are {rows} training records; every "
                 "record needs one, in the order of the data's rows"
             )
-        return list(found.records), found.budget
+        return found.records, found.budget
     if config.given("privacy.preferences"):
         generator = Randomness(int(config.get("train.seed"))).generator("budgets")
-        return numbered, PREFERENCES[config.get("privacy.preferences")].draw(rows, generator)
+        return names, PREFERENCES[config.get("privacy.preferences")].draw(rows, generator)
     if config.given("privacy.epsilon"):
-        return numbered, np.full(rows, float(config.get("privacy.epsilon")))
+        return names, np.full(rows, float(config.get("privacy.epsilon")))
     raise InvalidInput(
         "the records have no budgets: set preferences, budgets (a CSV file) or epsilon under [privacy], or budget under [data]"
     )
 
 
+def wanted_of(config: Config) -> Wanted:
+    return Wanted(
+        method=config.get("method.name"),
+        rates=config.get("method.rates"),
+        saving_share=config.get("method.saving_share"),
+        transition=config.get("privacy.transition"),
+        common_rate=config.get("method.common_rate"),
+        charge=config.get("method.charge"),
+    )
+
+
+def terms_given(config: Config) -> dict[str, Any]:
+    """The terms that the config names; the noise multiplier may be None, to be suggested."""
+    return {
+        "delta": needed(config, "privacy.delta"),
+        "rounds": needed(config, "train.rounds"),
+        "local_steps": needed(config, "train.local_steps"),
+        "client_rate": config.get("privacy.rate") or 1.0,
+        "noise_multiplier": config.get("privacy.noise_multiplier"),
+    }
+
+
 def terms_of(config: Config, budget: FloatArray, owner: IntArray) -> Terms:
-    needed = {"delta": "privacy.delta", "rounds": "train.rounds", "local_steps": "train.local_steps"}
-    values = {}
-    for name, key in needed.items():
-        values[name] = config.get(key)
-        if values[name] is None:
-            section, short = key.split(".")
-            raise InvalidInput(f"{short} is missing: set {short} under [{section}] in the config, or give --set {key}=VALUE")
-    values["client_rate"] = config.get("privacy.rate") or 1.0
-    noise = config.get("privacy.noise_multiplier")
+    given = terms_given(config)
+    noise = given.pop("noise_multiplier")
     if noise is None:
-        noise = suggest_noise(budget, **values, clients=owner).noise_multiplier
-    return Terms.checked(**values, noise_multiplier=noise)
+        noise = suggest_noise(budget, **given, clients=owner).noise_multiplier
+    return Terms.checked(**given, noise_multiplier=noise)

@@ -1,39 +1,24 @@
-"""A record-level plan as a file: JSON like a client-level plan's (docs/plan-format.md), with records in place of clients.
-
-Guarantee: saving and loading is lossless to the last bit; what is malformed, altered or of another format is refused.
+"""A record-level plan as plain Python, for `plan_json` to write down and read: like a client-level plan's (docs/plan-format.md),
+with records in place of clients.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedspend.errors import FedspendError, InvalidInput
-from fedspend.files import write_whole
-from fedspend.plan_file import canonical, floats, from_runs, hash_of, integers, read_content, to_runs
+from fedspend.errors import InvalidInput
+from fedspend.plan_file import CLIENT_PLAN
+from fedspend.plan_json import Content, Kind, floats, from_runs, integers, load, to_runs
 from fedspend.records.planning import ADJACENCY, OBSERVER, AnyPlan, RecordPlan
 from fedspend.records.terms import Terms
 from fedspend.schedules import Schedules
 
 FORMAT, VERSION = "fedspend-record-plan", 1
-_KEYS = ("format", "version", "hash", "guarantee", "parameters", "terms", "clip", "classes", "clients", "records", "orders")
 
 
-def save(plan: RecordPlan, path: Path) -> None:
-    content = to_content(plan)
-    content["hash"] = hash_of(canonical(content))
-    lines = ",\n".join(f' "{key}": {json.dumps(content[key], allow_nan=False)}' for key in _KEYS)
-    write_whole(path, ("{\n" + lines + "\n}\n").encode())
-
-
-def content_hash(plan: RecordPlan) -> str:
-    return hash_of(canonical(to_content(plan)))
-
-
-def to_content(plan: RecordPlan) -> dict[str, Any]:
+def to_content(plan: RecordPlan) -> Content:
     s = plan.schedules
     return {
         "format": FORMAT,
@@ -58,61 +43,46 @@ def to_content(plan: RecordPlan) -> dict[str, Any]:
     }
 
 
-def load(path: Path) -> RecordPlan:
-    """Read, check the hash, check the shape, build."""
-    try:
-        return from_content(read_content(path, FORMAT, _KEYS))
-    except FedspendError as error:
-        raise InvalidInput(f"{path}: {error}") from None
+def from_content(content: Content) -> RecordPlan:
+    terms = Terms.checked(**content["terms"])
+    guarantee, records, listed = content["guarantee"], content["records"], content["classes"]
+    for name, expected in (("unit", "record"), ("adjacency", ADJACENCY), ("observer", OBSERVER), ("delta", terms.delta)):
+        if guarantee[name] != expected:
+            raise InvalidInput(f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can check")
+    if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], content["parameters"]["policy"])):
+        raise InvalidInput("the plan is malformed: a name is not text")
+    rate = np.column_stack([from_runs(one["rate"], terms.rounds) for one in listed])
+    short = None
+    if any("steps" in one for one in listed):
+        short = np.column_stack([from_runs(one["steps"], terms.rounds) for one in listed])
+    clip = float(floats([content["clip"]])[0])
+    return RecordPlan(
+        records=tuple(records["id"]),
+        owner=integers(records["client"]),
+        clients=tuple(content["clients"]),
+        budget=floats(records["budget"]),
+        schedules=Schedules(
+            noise_multiplier=np.full(rate.shape, terms.noise_multiplier),
+            sampling_rate=rate,
+            clip_norm=np.full(rate.shape, clip),
+            epsilon=floats([one["epsilon"] for one in listed]),
+            order=floats([one["order"] for one in listed]),
+            of_client=integers(records["class"]),
+        ),
+        terms=terms,
+        clip=clip,
+        parameters=dict(content["parameters"]),
+        orders=tuple(floats(content["orders"]).tolist()),
+        short=short,
+    )
 
 
-def from_content(content: dict[str, Any]) -> RecordPlan:
-    try:
-        terms = Terms.checked(**content["terms"])
-        guarantee, records, listed = content["guarantee"], content["records"], content["classes"]
-        for name, expected in (("unit", "record"), ("adjacency", ADJACENCY), ("observer", OBSERVER), ("delta", terms.delta)):
-            if guarantee[name] != expected:
-                raise InvalidInput(f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can check")
-        if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], content["parameters"]["policy"])):
-            raise InvalidInput("the plan is malformed: a name is not text")
-        rate = np.column_stack([from_runs(one["rate"], terms.rounds) for one in listed])
-        short = None
-        if any("steps" in one for one in listed):
-            short = np.column_stack([from_runs(one["steps"], terms.rounds) for one in listed])
-        clip = float(floats([content["clip"]])[0])
-        return RecordPlan(
-            records=tuple(records["id"]),
-            owner=integers(records["client"]),
-            clients=tuple(content["clients"]),
-            budget=floats(records["budget"]),
-            schedules=Schedules(
-                noise_multiplier=np.full(rate.shape, terms.noise_multiplier),
-                sampling_rate=rate,
-                clip_norm=np.full(rate.shape, clip),
-                epsilon=floats([one["epsilon"] for one in listed]),
-                order=floats([one["order"] for one in listed]),
-                of_client=integers(records["class"]),
-            ),
-            terms=terms,
-            clip=clip,
-            parameters=dict(content["parameters"]),
-            orders=tuple(floats(content["orders"]).tolist()),
-            short=short,
-        )
-    except FedspendError:
-        raise
-    except KeyError as error:
-        raise InvalidInput(f"the plan has no key {error}") from None
-    except (TypeError, ValueError, OverflowError, AttributeError, IndexError):
-        raise InvalidInput("the plan is malformed: a value has the wrong type or length") from None
+RECORD_PLAN = Kind(
+    FORMAT, VERSION, ("guarantee", "parameters", "terms", "clip", "classes", "clients", "records", "orders"), build=from_content
+)
 
 
-def load_any_plan(path: Path) -> AnyPlan:
+def load_any_plan(path: str | Path) -> AnyPlan:
     """The plan in a file, client-level or record-level, by what the file says it is."""
-    from fedspend.planning import Plan
-
-    try:
-        head = path.read_bytes()[:200]
-    except OSError:
-        head = b""
-    return RecordPlan.load(path) if FORMAT.encode() in head else Plan.load(path)
+    kinds: tuple[Kind[AnyPlan], ...] = (CLIENT_PLAN, RECORD_PLAN)
+    return load(Path(path), *kinds)

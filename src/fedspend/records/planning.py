@@ -23,9 +23,11 @@ from fedspend.accounting.rdp import ORDERS, rdp
 from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput, finite_number
 from fedspend.ledger.rules import Proposal
+from fedspend.plan_json import Content, Saved, load
 from fedspend.planning import Plan, check_client_ids
 from fedspend.records.filtering import active_by_step, check_steps
 from fedspend.records.policies import Wanted, rate_table
+from fedspend.records.remaining import Past, table_on_top
 from fedspend.records.terms import Terms, check_budgets
 from fedspend.schedules import Schedules
 
@@ -34,7 +36,7 @@ OBSERVER = "other clients, the public, and a server that sees every client's upd
 
 
 @dataclass(frozen=True, eq=False)
-class RecordPlan:
+class RecordPlan(Saved):
     """Rates for all records, the claim for each, and what is needed to check it. `schedules.of_client` is by record here."""
 
     records: tuple[str, ...]
@@ -134,22 +136,17 @@ class RecordPlan:
             spent[t] = np.minimum(np.where(total[:, 0] > 0, reading, 0.0), self.schedules.epsilon)
         return spent
 
-    @cached_property
-    def hash(self) -> str:
-        from fedspend.records.plan_file import content_hash
+    def content(self) -> Content:
+        from fedspend.records.plan_file import to_content
 
-        return content_hash(self)
-
-    def save(self, path: str | Path) -> None:
-        from fedspend.records.plan_file import save
-
-        save(self, Path(path))
+        return to_content(self)
 
     @classmethod
     def load(cls, path: str | Path) -> RecordPlan:
-        from fedspend.records.plan_file import load
+        """Read a plan; refuses a file that is malformed or was altered."""
+        from fedspend.records.plan_file import RECORD_PLAN
 
-        return load(Path(path))
+        return load(Path(path), RECORD_PLAN)
 
     def proposal(self) -> Proposal:
         """What the ledger is asked for: every record, by class."""
@@ -187,17 +184,23 @@ def plan_records(
     clip: float = 1.0,
     wanted: Wanted | None = None,
     left_out: BoolArray | None = None,
+    past: Past | None = None,
 ) -> RecordPlan:
     """The plan for one budget per record. `owner` is the number of each record's client; `wanted` says how budgets become rates.
 
-    Records that are `left_out` (their lifetime budget is used up) keep their place at rate 0.
+    Records that are `left_out` (their lifetime budget is used up) keep their place at rate 0. `past` is what a ledger says was
+    spent before: `epsilons` are then lifetime budgets, which past and plan together stay within, and `RecordPlan.epsilon` is what
+    the plan adds, read by itself.
     """
     budget = np.atleast_1d(check_budgets(epsilons)).ravel()
     owner = np.asarray(owner, dtype=np.int64)
     if owner.shape != budget.shape:
         raise InvalidInput(f"every record needs a budget and a client: got {budget.size} budgets for {owner.size} records")
     wanted = wanted or Wanted()
-    table, short, of_record = rate_table(budget, terms, wanted)
+    if past is None:
+        table, short, of_record = rate_table(budget, terms, wanted)
+    else:
+        table, short, of_record = table_on_top(budget, past, terms, wanted, left_out)
     if left_out is not None and left_out.any():
         none = np.zeros(terms.rounds)
         table, short = np.column_stack([table, none]), short if short is None else np.column_stack([short, none])
@@ -275,6 +278,6 @@ def check_record_plan(plan: RecordPlan) -> None:
         name = plan.clients[int(idle[0])]
         others = f" and {idle.size - 1} more" if idle.size > 1 else ""
         raise InvalidInput(
-            f"no record of client {name!r}{others} can be sampled: its budgets are below what any rate could meet; choose more "
-            "noise (fedspend records noise suggests one), larger budgets or fewer steps, or leave the client out"
+            f"no record of client {name!r}{others} can be sampled: no rate can meet its budgets, or what is left of them; choose "
+            "more noise (fedspend records noise suggests one), larger budgets or fewer steps, or leave the client out"
         )

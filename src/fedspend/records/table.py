@@ -23,7 +23,7 @@ LEAST_RATE = 1e-9  # the smallest rate that the kernel is exact for; below it a 
 LEAST_EPSILON = 1e-6  # budgets below it may leave more unspent
 STEP = 0.004
 COARSE = 97  # rungs to begin with, over nine decades
-_SAFETY = 1e-8  # above the kernel's own error
+SAFETY = 1e-8  # above the kernel's own error
 _AROUND = 3  # orders read on either side of the best one of the coarse rungs nearby
 
 
@@ -62,7 +62,7 @@ def ladder(terms: Terms, step: float = STEP, coarse: int = COARSE, stretches: St
         rate, epsilon, best = rate[by_rate], epsilon[by_rate], best[by_rate]
     else:
         raise Refused("the ladder of rates did not settle; choose another noise_multiplier")
-    return _thinned(rate, np.maximum.accumulate(epsilon * (1 + _SAFETY)), step)
+    return _thinned(rate, np.maximum.accumulate(epsilon * (1 + SAFETY)), step)
 
 
 def _thinned(rate: FloatArray, epsilon: FloatArray, step: float) -> Ladder:

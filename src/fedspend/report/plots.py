@@ -24,6 +24,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from fedspend.arrays import FloatArray
 from fedspend.files import write_whole
 from fedspend.planning import Plan
+from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
 
 MOST_LINES = 9
@@ -87,7 +88,7 @@ def draw(plans: Mapping[str, Plan], labels: Sequence[str] | None) -> Figure:
     return figure
 
 
-def few_groups(plan: Plan, labels: Sequence[str] | None, policies: int) -> tuple[Grouping, str]:
+def few_groups(plan: AnyPlan, labels: Sequence[str] | None, policies: int) -> tuple[Grouping, str]:
     """Few enough groups to read. One plan: bands where there are many. Several plans: the strictest and the loosest group."""
     grouping = group_clients(plan, labels, most=min(len(COLOURS), MOST_LINES), bands=5)
     if policies > 1 and len(grouping.labels) * policies > MOST_LINES:
@@ -114,21 +115,23 @@ def mark_budgets(axes: Axes, groups: Sequence[GroupTracks], rounds: int) -> None
         axes.plot([0, rounds], [budget, budget], color=colour, linestyle=(0, (4, 3)), linewidth=1.1, alpha=0.75)
 
 
-def finish_spent(axes: Axes, groups: Sequence[GroupTracks], plan: Plan, words: Sequence[str]) -> None:
+def finish_spent(axes: Axes, groups: Sequence[GroupTracks], plan: AnyPlan, words: Sequence[str]) -> None:
     axes.set_title("Privacy spent", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
     axes.set_xlabel("round")
     axes.set_ylabel(f"cumulative ε  (δ = {plan.delta:g})")
     low = min(float(group.budget.low[0]) for group in groups)
     high = max(float(group.budget.high[0]) for group in groups)
     if high > WIDE_RANGE * low:
-        axes.set_yscale("log")
+        axes.set_yscale("log", nonpositive="mask")
         axes.set_xlim(1, max(plan.rounds, 2))
-        axes.set_ylim(min(float(group.spent.mean[0]) for group in groups) / 1.5, high * 1.25)
+        spent = [float(group.spent.mean[0]) for group in groups]
+        axes.set_ylim(min([low, *(value for value in spent if value > 0)]) / 1.5, high * 1.25)
     else:
         axes.set_xlim(0, plan.rounds)
         axes.set_ylim(0, high * 1.06)
     plain_ticks(axes)
-    labels = [f"{name}\n{counted(group.clients, 'client')}" for name, group in zip(words, groups, strict=True)]
+    unit = "record" if isinstance(plan, RecordPlan) else "client"
+    labels = [f"{name}\n{counted(group.clients, unit)}" for name, group in zip(words, groups, strict=True)]
     end_labels(axes, [float(group.budget.mean[0]) for group in groups], labels, plan.rounds, gap=0.095)
 
 
@@ -166,7 +169,7 @@ def plain_ticks(axes: Axes) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def mark_transition(axes: Axes, plans: Mapping[str, Plan]) -> None:
+def mark_transition(axes: Axes, plans: Mapping[str, AnyPlan]) -> None:
     """A line between saving and spending, where all clients of all plans that save change over in the same round."""
     changes: set[int] = set()
     for plan in plans.values():

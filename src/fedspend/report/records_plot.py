@@ -1,4 +1,4 @@
-"""Pictures of record-level choices: epsilon against rate with the paper's fit (Figure 5), and the choice of noise (Figure 6)."""
+"""Pictures of records: epsilon against rate with the paper's fit (Figure 5), the choice of noise (Figure 6), and a whole plan."""
 
 from __future__ import annotations
 
@@ -13,10 +13,23 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from fedspend.arrays import FloatArray
 from fedspend.files import write_whole
-from fedspend.records import Fit, Suggestion, Terms
+from fedspend.records import Fit, RecordPlan, Suggestion, Terms
 from fedspend.records.table import ladder
-from fedspend.report.groups import counted
-from fedspend.report.plots import GREY, LOOK
+from fedspend.report.groups import GroupTracks, counted, group_tracks
+from fedspend.report.plots import (
+    COLOURS,
+    GREY,
+    LOOK,
+    WIDE_RANGE,
+    end_labels,
+    few_groups,
+    finish_spent,
+    legend,
+    line,
+    mark_budgets,
+    mark_transition,
+    plain_ticks,
+)
 
 EXACT, FITTED = "#0072B2", "#D55E00"
 
@@ -103,6 +116,50 @@ def noise_plot(path: str | Path, told: Suggestion) -> None:
             one.set_minor_formatter(NullFormatter())
         axes.set_title("More noise, more sampling", loc="left", fontsize=13, fontweight="bold", color="#222222", pad=10)
         _save(figure, path)
+
+
+def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
+    """Left, cumulative epsilon against budget; right, the sampling rates: by round and level of budget."""
+    grouping, note = few_groups(plan, None, 1)
+    groups = group_tracks(plan, grouping)
+    words = [f"ε {label}" for label in grouping.labels]
+    with rc_context(LOOK):
+        figure = Figure(figsize=(11.5, 5.0), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for colour, group in zip(COLOURS, groups, strict=False):
+            line(left, group.spent, colour, "-", first=0.0)
+            line(right, group.rate, colour, "-")
+        mark_budgets(left, groups, plan.rounds)
+        finish_spent(left, groups, plan, words)
+        _finish_rates(right, groups, plan.rounds, words)
+        if plan.policy == "spend-as-you-go":
+            for axes in (left, right):
+                mark_transition(axes, {plan.policy: plan})
+        legend(figure, [plan.policy])
+        facts = (
+            f"{counted(len(plan.records), 'record')} of {counted(len(plan.clients), 'client')}, {counted(plan.rounds, 'round')} of "
+        )
+        facts += (
+            f"{counted(plan.terms.local_steps, 'step')}, σ = {plan.terms.noise_multiplier:g}, {plan.parameters['method']}{note}"
+        )
+        figure.suptitle(facts, x=0.01, ha="left", fontsize=10.5, color=GREY)
+        _save(figure, path)
+
+
+def _finish_rates(axes: Axes, groups: list[GroupTracks], rounds: int, words: list[str]) -> None:
+    axes.set_title("Sampling rate of a record", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+    axes.set_xlabel("round")
+    axes.set_ylabel("sampling rate in a step")
+    axes.set_xlim((1, rounds) if rounds > 1 else (0.5, 1.5))
+    used = np.concatenate([group.rate.mean[group.rate.mean > 0] for group in groups])
+    if used.max() > WIDE_RANGE * used.min():
+        axes.set_yscale("log", nonpositive="mask")
+        axes.set_ylim(float(used.min()) / 1.5, min(1.5, float(used.max()) * 1.5))
+    else:
+        axes.set_ylim(0, float(used.max()) * 1.08)
+    plain_ticks(axes)
+    ends = [max(float(group.rate.mean[-1]), axes.get_ylim()[0]) for group in groups]  # at the floor if it is 0
+    end_labels(axes, ends, words, rounds, gap=0.05)
 
 
 def _save(figure: Figure, path: str | Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from fedspend.config_keys import SECTIONS
 from fedspend.records.planning import RecordPlan
 from fedspend.report.certificate import judge, margin
 from fedspend.report.groups import budget_label, counted
@@ -114,6 +117,9 @@ def settings(run: RunData) -> Markup:
     sections: dict[str, list[tuple[str, str]]] = {}
     for key, value in run.settings.items():
         section, _, name = key.rpartition(".")
+        known = SECTIONS.get(section, {}).get(name)
+        if known is not None and known.placed is not None:
+            value = Path(str(value)).name  # a report may be handed on; where files lie here is nobody's business
         sections.setdefault(section or "run", []).append((name, plain(value)))
     sections["account"] = [(key, value) for key, value in run.account.items()]
     sections["environment"] = [(key, plain(value)) for key, value in run.environment.items()]

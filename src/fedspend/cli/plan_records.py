@@ -1,0 +1,165 @@
+"""`fedspend plan` for a config with a record-level method: every record's rates, before anything is trained.
+
+Needs the data that the config names, to know which client holds which record; looks at no feature and no label.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from fedspend.cli.outputs import save_plan
+from fedspend.cli.records_views import named
+from fedspend.cli.tables import Column, change, figures, percent, short_hash, show_files, size, spread, table
+from fedspend.cli.terminal import console
+from fedspend.config import Config, load_config
+from fedspend.data_inputs import federation_of
+from fedspend.errors import InvalidInput
+from fedspend.ledger import Ledger
+from fedspend.records.from_config import record_plan
+from fedspend.report.groups import Grouping, counted, group_clients
+from fedspend.report.record_numbers import Silo, left_out, levels_of_plan, record_plan_numbers, silos
+
+if TYPE_CHECKING:
+    from fedspend.records.planning import RecordPlan
+
+# Flags that stand for a value of the config; the other flags of `fedspend plan` are about whole clients.
+SETS = {
+    "epsilon": "privacy.epsilon",
+    "budgets": "privacy.budgets",
+    "clients": "data.clients",
+    "rounds": "train.rounds",
+    "rate": "privacy.rate",
+    "delta": "privacy.delta",
+    "clip": "privacy.clip",
+    "transition": "privacy.transition",
+    "method": "method.name",
+}
+OTHERS = ("policy", "saving_rate", "permute_rates", "weights", "accountant", "compare")
+MOST_CLIENTS = 12  # that a table names; --json has all
+
+
+def run(args: argparse.Namespace, ledger: str | None) -> int:
+    for flag in OTHERS:
+        if getattr(args, flag):
+            raise InvalidInput(f"--{flag.replace('_', '-')} is for client-level methods; drop it, or name one with --method")
+    config = read_config(args, ledger)
+    with Ledger.open(ledger) if ledger is not None else nullcontext() as book:
+        plan = record_plan(config, federation_of(config), book)
+    grouping = group_clients(plan)
+    saved = save_plan(plan, args.output, args.force)
+    if args.plot is not None:
+        from fedspend.report.records_plot import record_plan_plot
+
+        record_plan_plot(plan, args.plot)
+    if args.json:
+        document = record_plan_numbers(plan, grouping) | {"saved": args.output, "plot": args.plot}
+        print(json.dumps(document, indent=2, allow_nan=False))
+    elif not args.quiet:
+        show(plan, grouping)
+        show_files(console(), args.output, saved, args.plot)
+    return 0
+
+
+def read_config(args: argparse.Namespace, ledger: str | None) -> Config:
+    """The config with the flags in place of its values. A complaint names the flag, not the `--set` that it stands for."""
+    given = {flag: value for flag in SETS if (value := getattr(args, flag)) is not None}
+    texts = {flag: f"{SETS[flag]}={json.dumps(value) if flag == 'budgets' else value}" for flag, value in given.items()}
+    try:
+        return load_config(args.config, [*args.set, *texts.values(), *(["ledger.spend=remaining"] if ledger else [])])
+    except InvalidInput as error:
+        flag = next((flag for flag, text in texts.items() if str(error).startswith(f"--set {text}:")), None)
+        if flag is None:
+            raise
+        raise InvalidInput(str(error).replace(f"--set {texts[flag]}", f"--{flag} {given[flag]}", 1)) from None
+
+
+def show(plan: RecordPlan, grouping: Grouping) -> None:
+    out = console()
+    header(out, plan)
+    out.print(table(level_columns(plan, grouping)), "", sep="\n")
+    clients = silos(plan)
+    out.print(table(client_columns(plan, clients[:MOST_CLIENTS])), "", sep="\n")
+    idle = [plan.records[n] for n in np.flatnonzero(left_out(plan))]
+    notes = []
+    if grouping.banded:
+        notes.append("Many budgets: records are shown in bands of similar budget.")
+    if len(clients) > MOST_CLIENTS:
+        notes.append(f"There are {len(clients) - MOST_CLIENTS:,} more clients; --json has all.")
+    notes.append(
+        "Batch: records that a step is expected to sample. Noise of a step: in clips, per coordinate, at the largest batch."
+    )
+    if plan.terms.client_rate == 1:
+        notes.append("Every client takes part in every round, so a server that picks who takes part learns no more than others.")
+    for note in notes:
+        out.print(Text(note, style="dim"))
+    if idle:
+        out.print(Text(f"At rate 0 in every round, {why_idle(plan)}: {counted(len(idle), 'record')}: {named(idle)}.", style="bold"))
+
+
+def why_idle(plan: RecordPlan) -> str:
+    if plan.parameters["method"] == "dropout":
+        return "below the mean budget"
+    return "with too little left" if "ledger" in plan.parameters else "since no rate can meet their budgets"
+
+
+def header(out: Console, plan: RecordPlan) -> None:
+    terms = plan.terms
+    facts = [
+        ("plan", f"{short_hash(plan)}, {size(plan)}, {counted(plan.schedules.count, 'distinct schedule')}"),
+        ("method", f"{plan.parameters['method']} ({plan.policy}, rates {plan.parameters['rates']})"),
+        (
+            "a round",
+            f"{counted(terms.local_steps, 'step')} at noise multiplier {terms.noise_multiplier:g} and clip {plan.clip:g}; "
+            f"a client takes part with probability {terms.client_rate:g}",
+        ),
+        ("accountant", f"{plan.accountant}, delta {plan.delta:g}"),
+        ("protects", "single records: one record's gradients become zero, all else stays (zero-out)"),
+        ("against", "other clients, the public, and a server that sees who takes part but does not choose"),
+    ]
+    if "ledger" in plan.parameters:
+        entry = plan.parameters["ledger"].partition(":")[0]
+        facts.append(
+            ("ledger", f"budgets are for a lifetime: on top of what was spent up to entry {entry}, this plan stays within them")
+        )
+    for name, words in facts:
+        out.print(Text.assemble((f"{name:<12}", "bold"), words))
+    out.print()
+
+
+def level_columns(plan: RecordPlan, grouping: Grouping) -> list[Column]:
+    levels = levels_of_plan(plan, grouping)
+    columns: list[Column] = [
+        ("budget", [spread(level.group.budget, 0, ".4g") for level in levels]),
+        ("records", [f"{level.group.clients:,}" for level in levels]),
+        ("at rate 0", [f"{level.left_out:,}" if level.left_out else "" for level in levels]),
+        ("rate", [change(level.group.rate, ".3g", spread) for level in levels]),
+        ("epsilon\npublic", [spread(level.group.spent, -1) for level in levels]),
+    ]
+    if plan.terms.client_rate < 1:
+        columns.append(("epsilon if the\nserver picks", [spread(level.picked, 0) for level in levels]))
+    if "ledger" not in plan.parameters:  # there, past and plan together spend the budget
+        columns.append(("unspent", [percent(level.group.unspent) for level in levels]))
+    return columns
+
+
+def client_columns(plan: RecordPlan, clients: list[Silo]) -> list[Column]:
+    noise = plan.terms.noise_multiplier
+    return [
+        ("client", [silo.client for silo in clients]),
+        ("records", [f"{silo.records:,}" for silo in clients]),
+        ("at rate 0", [f"{silo.left_out:,}" if silo.left_out else "" for silo in clients]),
+        ("batch", [batches(silo) for silo in clients]),
+        ("noise of\na step", [figures(noise * silo.step_noise) for silo in clients]),
+    ]
+
+
+def batches(silo: Silo) -> str:
+    first, last = (figures(float(silo.batch[at])) for at in (0, -1))
+    return first if first == last else f"{first} → {last}"
