@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspend import data, models
+from fedspend import data, models, votes
 from fedspend.budgets import Population
 from fedspend.choices import choose
 from fedspend.config import Config
@@ -42,10 +42,10 @@ from fedspend.rounds import Server, Training
 
 _DATA_OPTIONS = {
     "synthetic": ("examples", "features", "classes"),
-    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget"),
-    "npz": ("path", "label", "client", "bounds", "classes"),
+    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget", "public_path"),
+    "npz": ("path", "label", "client", "bounds", "classes", "public_path"),
 }
-CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd")
+CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", votes.NAME)
 RECORD_METHODS = ("rpdp", "minimum", "dropout", "filter")
 METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 
@@ -71,7 +71,9 @@ class Setup:
         """What the engine works on."""
         dataset = self.federation.dataset
         features, labels = torch.from_numpy(dataset.features), torch.from_numpy(dataset.labels)
-        return Workload(self.module, features, labels, self.federation.shards, self.local, self.randomness)
+        student = self.training.server.student
+        contribution = None if student is None else votes.Votes(self.module, student.ballot)
+        return Workload(self.module, features, labels, self.federation.shards, self.local, self.randomness, contribution)
 
 
 def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> Setup:
@@ -111,7 +113,9 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
     rounds = int(_needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
-    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, parameter_count(module))
+    student = _student(config, federation.dataset, module, randomness) if name == votes.NAME else None
+    size = parameter_count(module) if student is None else student.ballot.size
+    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, size)
     return Setup(
         federation=federation,
         module=module,
@@ -124,6 +128,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
                 config.get("train.server_lr"),
                 config.get("train.server_momentum"),
                 min(rounds, config.get("train.tail_average")),
+                student,
             ),
             client_lr=lr_schedule(_needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
             noise=place,
@@ -134,7 +139,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         randomness=randomness,
         engine=config.get("engine.name"),
         workers=config.get("engine.workers"),
-        settings=_settings(config, made, randomness),
+        settings=_settings(config, made, randomness) | ({} if student is None else {"votes.queries": student.ballot.queries}),
         tensorboard=bool(config.get("train.tensorboard")),
     )
 
@@ -155,6 +160,27 @@ def _shape(config: Config, method: str) -> Shape:
         message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
         warnings.warn(message, FedspendWarning, stacklevel=2)
     return shape
+
+
+def _student(config: Config, dataset: data.Dataset, module: torch.nn.Module, randomness: Randomness) -> votes.Student:
+    """Who learns from votes, and what is asked. Rows are asked in a random order: a file may be sorted."""
+    public = dataset.public_features
+    if public is None:
+        raise InvalidInput(
+            f"method {votes.NAME!r} votes on public rows and the data has none: set public_share under [data] for a benchmark, or "
+            "public_path for your own data"
+        )
+    if config.get("privacy.clipping") == "per-layer":
+        raise InvalidInput(f"clipping per layer is for updates, and method {votes.NAME!r} sends votes; use clipping = 'flat'")
+    if config.get("shape.lus") > 0:
+        raise InvalidInput(f"lus thins out updates, and method {votes.NAME!r} sends votes; set lus = 0 under [shape]")
+    order = randomness.generator("student").permutation(len(public))
+    # by the rounds asked for: rounds that are planned anew do not change what was asked before
+    usual = max(1, len(public) // int(_needed(config, "train.rounds")))
+    given = config.get("votes.queries")
+    ballot = votes.Ballot(torch.from_numpy(public[order]), usual if given is None else given, dataset.classes)
+    terms = (config.get("votes.lr"), config.get("votes.epochs"), config.get("votes.batch_size"))
+    return votes.Student(module, ballot, *terms, randomness)
 
 
 def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
@@ -200,6 +226,8 @@ def _federation(config: Config, made: Plan | None, population: Population | None
     options = {key: config.get(f"data.{key}") for key in _DATA_OPTIONS.get(name, ()) if config.get(f"data.{key}") is not None}
     dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
     dataset = data.sample(dataset, share=config.get("data.share"), test_share=config.get("data.test_share"))
+    if config.given("data.public_share"):
+        dataset = data.set_aside(dataset, share=config.get("data.public_share"), seed=seed)
     if config.get("model.features") != "none":
         dataset = cached_features(config.get("model.features"), dataset)
     federation = data.partition(

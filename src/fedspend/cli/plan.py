@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=float, metavar="Q", help="probability that a client takes part in a round")
     add("--delta", type=float, metavar="D", help="delta of every budget; keep it below 1/clients")
     add("--policy", metavar="P", help="uniform, strictest, spend-as-you-go, spend-as-you-go-literal, weights or geometric")
-    add("--method", metavar="M", help="dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip or dp-fedsgd; implies a policy")
+    add("--method", metavar="M", help="dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip, dp-fedsgd or ae-dpfl; implies a policy")
     add("--saving-rate", metavar="Q", help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6")
     add(
         "--transition",
