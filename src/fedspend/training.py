@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import fedspend
-from fedspend import data
+from fedspend import data, votes
 from fedspend.config import Config, config_of, load_config
 from fedspend.engines.base import Engine, LocalTraining
 from fedspend.engines.evaluation import evaluate
@@ -170,6 +170,8 @@ def from_arrays(
     """A run on arrays that are already in memory: one (features, labels) pair per client of the plan."""
     if model is None or plan is None or test is None:
         raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
+    if plan.parameters.get("method") == votes.NAME:
+        raise InvalidInput(f"the plan is for method {votes.NAME!r}, which needs public rows; train it from a config")
     check_module(model)
     shape = Shape(blur, lus)
     shape.check_lr(lr)

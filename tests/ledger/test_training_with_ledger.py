@@ -81,9 +81,10 @@ def test_fedavg_spends_nothing_and_has_no_ledger(tiny, tmp_path):
     assert not (tmp_path / "run" / "ledger.db").exists()
 
 
-@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
+@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"])
 def test_every_method_is_charged_what_it_planned(tiny, tmp_path, method):
     tiny["method"] = {"name": method}
+    tiny["data"]["public_share"] = 0.1  # what votes are about
     result = train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     np.testing.assert_allclose(balances(tmp_path / "accounts.db").spent, result.plan.epsilon, rtol=1e-6)
 
