@@ -204,6 +204,7 @@ def outcome(folder: Path) -> dict[str, bytes]:
 def test_a_seeded_run_killed_at_every_write_ends_the_same(tiny, tmp_path, monkeypatch, method):
     tiny["method"] = {"name": method}
     tiny["data"]["public_share"] = 0.1
+    tiny["votes"] = {"queries": 2}
     tiny["train"]["rounds"] = 3
     run(from_config(config_of(tiny)), tmp_path / "whole")
     expected = outcome(tmp_path / "whole")

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fedspend.config import config_of
 from fedspend.engines.base import LocalTraining
 from fedspend.engines.batches import step_batches
 from fedspend.engines.local import make_engine
-from fedspend.errors import InvalidInput
+from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
 from fedspend.rounds import Progress, begin, play, step
@@ -28,7 +29,7 @@ from fedspend.setup import flat_parameters, from_config
 from fedspend.training import run, train
 from fedspend.votes import Ballot, Student, Votes
 
-pytestmark = pytest.mark.usefixtures("quick_verify")
+pytestmark = [pytest.mark.usefixtures("quick_verify"), pytest.mark.filterwarnings("ignore:noise on a class")]
 ROWS = torch.from_numpy(np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32))
 
 
@@ -458,6 +459,20 @@ def test_bad_values_are_refused_in_one_line(voting, section, changes, says):
     with pytest.raises(InvalidInput, match=says) as refused:
         from_config(config_of(voting | {section: changed}))
     assert "\n" not in str(refused.value)
+
+
+def test_labels_that_will_drown_in_noise_are_announced(voting):
+    with pytest.warns(FedspendWarning, match=r"deviation \d+% with 18 rows asked in a round; ask about at most \d+ with votes"):
+        from_config(config_of(voting))
+    voting["privacy"]["groups"] = [{"epsilon": 0.5, "share": 1}]
+    with pytest.warns(FedspendWarning, match="one row is too many"):
+        from_config(config_of(voting))
+
+
+def test_few_queries_are_not_warned_of(voting):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_config(config_of(voting | {"votes": {"queries": 1}}))
 
 
 def test_arrays_have_no_public_rows_to_vote_on(voting):

@@ -38,6 +38,7 @@ from fedspend.plan_inputs import resolve
 from fedspend.planning import Plan, plan
 from fedspend.randomness import Randomness
 from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.report.numbers import noise_of_average
 from fedspend.rounds import Server, Training
 
 _DATA_OPTIONS = {
@@ -48,6 +49,7 @@ _DATA_OPTIONS = {
 CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", votes.NAME)
 RECORD_METHODS = ("rpdp", "minimum", "dropout", "filter")
 METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
+_MOST_NOISE = 0.5  # in all expected votes: with ten classes, even a unanimous vote is then often outdone by noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,10 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
     rounds = int(_needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
-    student = _student(config, federation.dataset, module, randomness) if name == votes.NAME else None
+    student = None
+    if name == votes.NAME and planned is not None:
+        student = _student(config, federation.dataset, module, randomness)
+        _warn_of_noise(student.ballot.queries, planned)
     size = parameter_count(module) if student is None else student.ballot.size
     place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, size)
     return Setup(
@@ -181,6 +186,18 @@ def _student(config: Config, dataset: data.Dataset, module: torch.nn.Module, ran
     ballot = votes.Ballot(torch.from_numpy(public[order]), usual if given is None else given, dataset.classes)
     terms = (config.get("votes.lr"), config.get("votes.epochs"), config.get("votes.batch_size"))
     return votes.Student(module, ballot, *terms, randomness)
+
+
+def _warn_of_noise(queries: int, plan: Plan) -> None:
+    """Say beforehand if labels will be drowned; whoever learns it from the result has spent the budget."""
+    share = max(noise_of_average(plan)) * math.sqrt(queries) / plan.clip
+    if share > _MOST_NOISE:
+        least = int(queries * (_MOST_NOISE / share) ** 2)
+        hint = (
+            f"ask about at most {least} with votes.queries" if least else "one row is too many: plan fewer rounds or more clients"
+        )
+        message = f"noise on a class's share of the votes has deviation {share:.0%} with {queries} rows asked in a round; {hint}"
+        warnings.warn(message, FedspendWarning, stacklevel=3)
 
 
 def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:

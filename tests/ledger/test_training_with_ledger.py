@@ -84,7 +84,7 @@ def test_fedavg_spends_nothing_and_has_no_ledger(tiny, tmp_path):
 @pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"])
 def test_every_method_is_charged_what_it_planned(tiny, tmp_path, method):
     tiny["method"] = {"name": method}
-    tiny["data"]["public_share"] = 0.1  # what votes are about
+    tiny |= {"data": tiny["data"] | {"public_share": 0.1}, "votes": {"queries": 1}}
     result = train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     np.testing.assert_allclose(balances(tmp_path / "accounts.db").spent, result.plan.epsilon, rtol=1e-6)
 
