@@ -38,8 +38,8 @@ from fedspend.plan_inputs import resolve
 from fedspend.planning import Plan, plan
 from fedspend.randomness import Randomness
 from fedspend.records.planning import AnyPlan, RecordPlan
-from fedspend.report.numbers import noise_of_average
 from fedspend.rounds import Server, Training
+from fedspend.votes_from_config import student_of
 
 _DATA_OPTIONS = {
     "synthetic": ("examples", "features", "classes"),
@@ -49,7 +49,6 @@ _DATA_OPTIONS = {
 CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", votes.NAME)
 RECORD_METHODS = ("rpdp", "minimum", "dropout", "filter")
 METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
-_MOST_NOISE = 0.5  # in all expected votes: with ten classes, even a unanimous vote is then often outdone by noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +116,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     method = make_method(name, made, config, len(federation.clients))
     student = None
     if name == votes.NAME and planned is not None:
-        student = _student(config, federation.dataset, module, randomness)
-        _warn_of_noise(student.ballot.queries, planned)
+        student = student_of(config, planned, federation.dataset, module, randomness)
     size = parameter_count(module) if student is None else student.ballot.size
     place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, size)
     return Setup(
@@ -144,7 +142,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         randomness=randomness,
         engine=config.get("engine.name"),
         workers=config.get("engine.workers"),
-        settings=_settings(config, made, randomness) | ({} if student is None else {"votes.queries": student.ballot.queries}),
+        settings=_settings(config, made, randomness, None if student is None else student.ballot.queries),
         tensorboard=bool(config.get("train.tensorboard")),
     )
 
@@ -165,39 +163,6 @@ def _shape(config: Config, method: str) -> Shape:
         message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
         warnings.warn(message, FedspendWarning, stacklevel=2)
     return shape
-
-
-def _student(config: Config, dataset: data.Dataset, module: torch.nn.Module, randomness: Randomness) -> votes.Student:
-    """Who learns from votes, and what is asked. Rows are asked in a random order: a file may be sorted."""
-    public = dataset.public_features
-    if public is None:
-        raise InvalidInput(
-            f"method {votes.NAME!r} votes on public rows and the data has none: set public_share under [data] for a benchmark, or "
-            "public_path for your own data"
-        )
-    if config.get("privacy.clipping") == "per-layer":
-        raise InvalidInput(f"clipping per layer is for updates, and method {votes.NAME!r} sends votes; use clipping = 'flat'")
-    if config.get("shape.lus") > 0:
-        raise InvalidInput(f"lus thins out updates, and method {votes.NAME!r} sends votes; set lus = 0 under [shape]")
-    order = randomness.generator("student").permutation(len(public))
-    # by the rounds asked for: rounds that are planned anew do not change what was asked before
-    usual = max(1, len(public) // int(_needed(config, "train.rounds")))
-    given = config.get("votes.queries")
-    ballot = votes.Ballot(torch.from_numpy(public[order]), usual if given is None else given, dataset.classes)
-    terms = (config.get("votes.lr"), config.get("votes.epochs"), config.get("votes.batch_size"))
-    return votes.Student(module, ballot, *terms, randomness)
-
-
-def _warn_of_noise(queries: int, plan: Plan) -> None:
-    """Say beforehand if labels will be drowned; whoever learns it from the result has spent the budget."""
-    share = max(noise_of_average(plan)) * math.sqrt(queries) / plan.clip
-    if share > _MOST_NOISE:
-        least = int(queries * (_MOST_NOISE / share) ** 2)
-        hint = (
-            f"ask about at most {least} with votes.queries" if least else "one row is too many: plan fewer rounds or more clients"
-        )
-        message = f"noise on a class's share of the votes has deviation {share:.0%} with {queries} rows asked in a round; {hint}"
-        warnings.warn(message, FedspendWarning, stacklevel=3)
 
 
 def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
@@ -304,10 +269,12 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
     return at
 
 
-def _settings(config: Config, made: AnyPlan | None, randomness: Randomness) -> dict[str, Any]:
-    """Every setting that has an effect on the result, given or default; workers have none."""
+def _settings(config: Config, made: AnyPlan | None, randomness: Randomness, queries: int | None) -> dict[str, Any]:
+    """Every setting that has an effect on the result, given or default; workers have none, and votes only where clients vote."""
     values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
-    without_effect = (f"design.{key}" for key in SECTIONS["design"])
+    values["votes.queries"] = queries
+    sections = ("design",) if queries is not None else ("design", "votes")
+    without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
     for unimportant in ("engine.workers", "train.tensorboard", "ledger.location", *without_effect):
         values.pop(unimportant, None)
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
