@@ -16,6 +16,7 @@ from fedspend.data import Dataset
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.planning import Plan
 from fedspend.randomness import Randomness
+from fedspend.report.groups import counted
 from fedspend.report.numbers import noise_of_average
 from fedspend.votes import NAME, Ballot, Student
 
@@ -47,8 +48,7 @@ def warn_of_noise(queries: int, plan: Plan) -> None:
     share = max(noise_of_average(plan)) * math.sqrt(queries) / plan.clip
     if share > _MOST_NOISE:
         fewer = int(queries * (_MOST_NOISE / share) ** 2)
-        hint = (
-            f"ask about at most {fewer} with votes.queries" if fewer else "one row is too many: plan fewer rounds or more clients"
-        )
-        message = f"noise on a class's share of the votes has deviation {share:.0%} with {queries} rows asked in a round; {hint}"
+        hint = f"ask about at most {fewer} with votes.queries" if fewer else "one is too many: plan fewer rounds or more clients"
+        asked = counted(queries, "row")
+        message = f"noise on a class's share of the votes has deviation {share:.0%} with {asked} in a round; {hint}"
         warnings.warn(message, FedspendWarning, stacklevel=4)
