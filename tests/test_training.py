@@ -71,7 +71,7 @@ class Unclipped:
         return self.method.learn(state, release)
 
 
-@pytest.mark.parametrize("method", [name for name in CLIENT_METHODS if name != "fedavg"])
+@pytest.mark.parametrize("method", [name for name in CLIENT_METHODS if name not in ("fedavg", "ae-dpfl")])
 def test_no_noise_no_clip_and_rate_one_is_fedavg(tiny, method):
     del tiny["privacy"]["saving_rate"]
     tiny["privacy"] |= {"rate": 1.0}
@@ -200,9 +200,11 @@ def outcome(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("method", ["time-adaptive", "adaptive-clip"])
+@pytest.mark.parametrize("method", ["time-adaptive", "adaptive-clip", "ae-dpfl"])
 def test_a_seeded_run_killed_at_every_write_ends_the_same(tiny, tmp_path, monkeypatch, method):
     tiny["method"] = {"name": method}
+    tiny["data"]["public_share"] = 0.1
+    tiny["votes"] = {"queries": 2}
     tiny["train"]["rounds"] = 3
     run(from_config(config_of(tiny)), tmp_path / "whole")
     expected = outcome(tmp_path / "whole")
@@ -444,7 +446,8 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
 def test_the_quickstart_config_serves_every_method(method):
     from fedspend.config import load_config
 
-    setup = from_config(load_config(ROOT / "examples" / "quickstart.toml", [f"method.name={method}"]))
+    overrides = [f"method.name={method}", "data.public_share=0.1"]
+    setup = from_config(load_config(ROOT / "examples" / "quickstart.toml", overrides))
     expected = {"dp-fedavg": "strictest", "dp-fedsgd": "strictest", "idp-fedavg": "uniform"}.get(method, "spend-as-you-go")
     assert setup.method.name == method
     assert (setup.plan is None) if method == "fedavg" else (setup.plan.policy == expected)

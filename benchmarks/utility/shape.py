@@ -58,12 +58,14 @@ class Results:
         lines = path.read_text().splitlines() if path.exists() else []
         self.found: dict[str, dict[str, Any]] = {line["cell"]: line for line in map(json.loads, lines)}
 
-    def accuracy(self, study: str, cell: str, overrides: list[str], seeds: int) -> list[float]:
+    def accuracy(
+        self, study: str, config: str, cell: str, overrides: list[str], seeds: int, method: str = "dp-fedavg"
+    ) -> list[float]:
         """Final accuracy by seed: from the file, or run now."""
         key = f"{study}: {cell}"
         if key not in self.found:
             began = time.time()
-            made = compare(EXAMPLES / STUDIES[study].config, ["dp-fedavg"], seeds, overrides, workers=1)
+            made = compare(EXAMPLES / config, [method], seeds, overrides, workers=1)
             self.found[key] = {
                 "cell": key,
                 "accuracy": made.final[0].tolist(),
@@ -83,25 +85,26 @@ def tuned(results: Results, study: str, arm: str) -> list[str]:
     for clip, lr in itertools.product(grid.clips, grid.rates):
         choice = [f"privacy.clip={clip}", f"train.lr={lr}"]
         held_out = ["data.validation=0.05", "train.seed=100", "privacy.epsilon=4"]
-        cells[tuple(choice)] = results.accuracy(study, f"tune {arm}, clip {clip}, lr {lr}", [*ARMS[arm], *choice, *held_out], 1)[0]
+        overrides = [*ARMS[arm], *choice, *held_out]
+        cells[tuple(choice)] = results.accuracy(study, grid.config, f"tune {arm}, clip {clip}, lr {lr}", overrides, 1)[0]
     return list(max(cells, key=lambda choice: cells[choice]))
 
 
 def run(study: str, results: Results) -> None:
     chosen = {arm: tuned(results, study, arm) for arm in ARMS}
     print(study, "chosen:", chosen, flush=True)
-    seeds = STUDIES[study].seeds
+    seeds, config = STUDIES[study].seeds, STUDIES[study].config
     for epsilon, (arm, shape) in itertools.product(EPSILONS, ARMS.items()):
         overrides = [*shape, *chosen[arm], f"privacy.epsilon={epsilon}"]
-        results.accuracy(study, f"epsilon {epsilon}, {arm}", overrides, seeds)
+        results.accuracy(study, config, f"epsilon {epsilon}, {arm}", overrides, seeds)
     if not STUDIES[study].ablation:
         return
     for blur in BLURS:
         overrides = [f"shape.blur={blur}", "shape.lus=0", *chosen["plain"], "privacy.epsilon=4"]
-        results.accuracy(study, f"ablation, blur {blur}, lus 0", overrides, seeds)
+        results.accuracy(study, config, f"ablation, blur {blur}, lus 0", overrides, seeds)
     for blur, lus in itertools.product((0, 0.4), SPARSITIES[1:]):
         overrides = [f"shape.blur={blur}", f"shape.lus={lus}", *chosen["plain"], "privacy.epsilon=4"]
-        results.accuracy(study, f"ablation, blur {blur}, lus {lus}", overrides, seeds)
+        results.accuracy(study, config, f"ablation, blur {blur}, lus {lus}", overrides, seeds)
 
 
 def show(results: Results) -> None:

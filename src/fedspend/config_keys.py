@@ -210,6 +210,12 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "features": whole(1, "synthetic data: number of features"),
             "classes": whole(2, "number of classes: required for your own data, optional for synthetic"),
             "budget": text("column of your own data that holds each record's epsilon, for record-level methods"),
+            "public_share": number(
+                "a number above 0 and below 1",
+                lambda x: 0 < x < 1,
+                "share of the training rows of a benchmark to make public, without labels, before clients get theirs",
+            ),
+            "public_path": file("file with public rows beside your own data: the same features, no labels needed"),
         },
         "model": {
             "name": text("which model"),
@@ -327,6 +333,12 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "lus": number(
                 "a number of at least 0 and below 1", lambda x: 0 <= x < 1, "share of each layer's update that is dropped", 0.0
             ),
+        },
+        "votes": {
+            "queries": whole(1, "ae-dpfl: public rows to vote on in a round; default: every public row once"),
+            "epochs": whole(1, "ae-dpfl: passes of the server over all rows voted on so far, in every round", 5),
+            "lr": number("a positive number of at most 1e6", lambda x: 0 < x <= 1e6, "ae-dpfl: learning rate of these passes", 0.1),
+            "batch_size": whole(1, "ae-dpfl: rows in one step of the server", 32),
         },
         "engine": {
             "name": choice("local", "reference", "flower", help="where clients run", default="local"),

@@ -11,8 +11,8 @@ from fedspend.errors import InvalidInput
 
 _OPTIONS = {
     "synthetic": ("examples", "features", "classes"),
-    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget"),
-    "npz": ("path", "label", "client", "bounds", "classes"),
+    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget", "public_path"),
+    "npz": ("path", "label", "client", "bounds", "classes", "public_path"),
 }
 
 
@@ -21,8 +21,11 @@ def federation_of(config: Config, clients: int | None = None) -> Federation:
     name, seed = needed(config, "data.name"), int(config.get("train.seed"))
     options = {key: config.get(f"data.{key}") for key in _OPTIONS.get(name, ()) if config.get(f"data.{key}") is not None}
     dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
+    dataset = data.sample(dataset, share=config.get("data.share"), test_share=config.get("data.test_share"))
+    if config.given("data.public_share"):
+        dataset = data.set_aside(dataset, share=config.get("data.public_share"), seed=seed)
     return data.partition(
-        data.sample(dataset, share=config.get("data.share"), test_share=config.get("data.test_share")),
+        dataset,
         clients=config.get("data.clients") if clients is None else clients,
         kind=config.get("data.partition"),
         alpha=config.get("data.alpha"),

@@ -48,6 +48,7 @@ _POLICIES_OF_METHOD: dict[str, tuple[str, ...]] = {
     "time-adaptive": (*SAVING, *WEIGHTED),
     "adaptive-clip": POLICIES,
     "dp-fedsgd": ("strictest",),
+    "ae-dpfl": POLICIES,
 }
 _MANY_RATES = 256
 

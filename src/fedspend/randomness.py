@@ -32,6 +32,7 @@ Role = Literal[
     "budgets",
     "record-sample",
     "record-noise",
+    "student",
 ]
 
 # Part of every key, so that no two uses ever share a stream. Never renumber.
@@ -48,6 +49,7 @@ _ROLES: dict[Role, int] = {
     "budgets": 9,
     "record-sample": 10,
     "record-noise": 11,
+    "student": 12,
 }
 
 

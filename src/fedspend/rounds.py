@@ -8,7 +8,7 @@ and resumed without releasing twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,9 +21,11 @@ from fedspend.mechanism import ClipAndSum, release_bit, release_on_grid, release
 from fedspend.methods.base import Method, Release, RoundTerms, State
 from fedspend.randomness import Randomness
 from fedspend.sampling import draw_cohort
+from fedspend.votes import Student
 
 Record = dict[str, Any]
 NORM_QUANTILES = (0.1, 0.5, 0.9)
+ABOUT_UPDATES = ("clipped_share", "mean_norm", "norm_quantiles")  # votes are all as long as their clip
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Server:
     lr: float = 1.0
     momentum: float = 0.0
     tail: int = 1  # the final model is the mean of this many last iterates
+    student: Student | None = None  # what learns from released votes; None: releases are updates of the model
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Progress:
     tail_sum: FloatArray  # float64 sum of the last iterates
     tail_count: int
     method: State
+    votes: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))  # all that a student has heard
 
     @property
     def model(self) -> Float32Array:
@@ -126,7 +130,9 @@ def play(progress: Progress, method: Method, engine: Engine, training: Training,
     cohort = draw_cohort(terms.sampling_rate, randomness, t)
     clients = terms.sampling_rate.size
     share = terms.deviation / np.sqrt(clients) if training.noise == "distributed" else 0.0
-    grid = None if training.bits is None else Grid.of(terms.clip_norm, terms.deviation, progress.parameters.size, training.bits)
+    student = training.server.student
+    size = progress.parameters.size if student is None else student.ballot.size
+    grid = None if training.bits is None else Grid.of(terms.clip_norm, terms.deviation, size, training.bits)
     reduce = ClipAndSum(terms.clip_norm, training.layers, share, randomness if share > 0 or grid is not None else None, t, grid)
     reduced = engine.run(torch.from_numpy(progress.parameters), cohort, t, training.client_lr(t), reduce)
     noise = (terms.deviation, cohort.size * share**2, terms.denominator, randomness, t)
@@ -139,6 +145,10 @@ def play(progress: Progress, method: Method, engine: Engine, training: Training,
     if terms.bit_deviation is not None:
         bit = release_bit(reduced, terms.bit_deviation, terms.denominator, randomness, t, discrete=grid is not None)
     statistics = describe(reduced, terms, cohort.size, randomness.simulation)
+    if student is not None:
+        statistics = {name: value for name, value in statistics.items() if name not in ABOUT_UPDATES}
+        if randomness.simulation and share == 0:  # else what arrives has noise in it already
+            statistics |= student.describe(reduced.total, update)
     if randomness.simulation and overflowed is not None:
         statistics["overflowed"] = overflowed  # coordinates that left the modulus: counted before it is taken, so not private
     return Release(update.astype(np.float32), bit), statistics
@@ -169,22 +179,26 @@ def describe(reduced: Reduced, terms: RoundTerms, cohort: int, simulation: bool)
 
 
 def step(progress: Progress, release: Release, method: Method, server: Server) -> Progress:
-    """Apply a release: momentum, learning rate, tail mean."""
-    velocity = server.momentum * progress.velocity + release.update
-    parameters = (progress.parameters + server.lr * velocity).astype(np.float32)
+    """Apply a release: momentum and learning rate, or a student's lesson; tail mean."""
+    velocity, votes = progress.velocity, progress.votes
+    if server.student is None:
+        velocity = (server.momentum * velocity + release.update).astype(np.float32)
+        parameters = (progress.parameters + server.lr * velocity).astype(np.float32)
+    else:
+        votes = server.student.heard(votes, release.update, progress.done)
+        parameters = server.student.taught(progress.parameters, votes, progress.done)
     done = progress.done + 1
     in_tail = server.tail > 1 and done > server.rounds - server.tail
     return Progress(
         done=done,
         parameters=parameters,
-        velocity=velocity.astype(np.float32),
+        velocity=velocity,
         tail_sum=progress.tail_sum + parameters if in_tail else progress.tail_sum,
         tail_count=progress.tail_count + int(in_tail),
         method=method.learn(progress.method, release),
+        votes=votes,
     )
 
 
 def skip(progress: Progress) -> Progress:
-    return Progress(
-        progress.done + 1, progress.parameters, progress.velocity, progress.tail_sum, progress.tail_count, progress.method
-    )
+    return replace(progress, done=progress.done + 1)

@@ -181,6 +181,7 @@ class RunDirectory:
             tail_sum=arrays["tail_sum"],
             tail_count=about["tail_count"],
             method=about["method"],
+            **({"votes": arrays["votes"]} if "votes" in arrays else {}),
         )
 
     # --- what people read ---
@@ -244,6 +245,8 @@ def _checkpoint(progress: Progress) -> bytes:
         "velocity": np.ascontiguousarray(progress.velocity),
         "tail_sum": np.ascontiguousarray(progress.tail_sum),
     }
+    if progress.votes.size:
+        arrays["votes"] = np.ascontiguousarray(progress.votes)
     return _tensors(arrays, {"done": progress.done, "tail_count": progress.tail_count, "method": progress.method})
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspend import models
+from fedspend import models, votes
 from fedspend.budgets import Population
 from fedspend.choices import choose
 from fedspend.config import Config
@@ -41,8 +41,9 @@ from fedspend.randomness import Randomness
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.rounds import Server, Training
+from fedspend.votes_from_config import student_of
 
-CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd")
+CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", votes.NAME)
 METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 
 
@@ -67,7 +68,9 @@ class Setup:
         """What the engine works on."""
         dataset = self.federation.dataset
         features, labels = torch.from_numpy(dataset.features), torch.from_numpy(dataset.labels)
-        return Workload(self.module, features, labels, self.federation.shards, self.local, self.randomness)
+        student = self.training.server.student
+        contribution = None if student is None else votes.Votes(self.module, student.ballot)
+        return Workload(self.module, features, labels, self.federation.shards, self.local, self.randomness, contribution)
 
 
 def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> Setup:
@@ -107,7 +110,11 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
     rounds = int(needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
-    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, parameter_count(module))
+    student = None
+    if name == votes.NAME and planned is not None:
+        student = student_of(config, planned, federation.dataset, module, randomness)
+    size = parameter_count(module) if student is None else student.ballot.size
+    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, size)
     return Setup(
         federation=federation,
         module=module,
@@ -120,6 +127,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
                 config.get("train.server_lr"),
                 config.get("train.server_momentum"),
                 min(rounds, config.get("train.tail_average")),
+                student,
             ),
             client_lr=lr_schedule(needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
             noise=place,
@@ -130,7 +138,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         randomness=randomness,
         engine=config.get("engine.name"),
         workers=config.get("engine.workers"),
-        settings=_settings(config, made, randomness),
+        settings=_settings(config, made, randomness, None if student is None else student.ballot.queries),
         tensorboard=bool(config.get("train.tensorboard")),
     )
 
@@ -236,10 +244,12 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
     return at
 
 
-def _settings(config: Config, made: AnyPlan | None, randomness: Randomness) -> dict[str, Any]:
-    """Every setting that has an effect on the result, given or default; workers have none."""
+def _settings(config: Config, made: AnyPlan | None, randomness: Randomness, queries: int | None) -> dict[str, Any]:
+    """Every setting that has an effect on the result, given or default; workers have none, and votes only where clients vote."""
     values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
-    without_effect = (f"design.{key}" for key in SECTIONS["design"])
+    values["votes.queries"] = queries
+    sections = ("design",) if queries is not None else ("design", "votes")
+    without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
     for unimportant in ("engine.workers", "train.tensorboard", "ledger.location", *without_effect):
         values.pop(unimportant, None)
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}

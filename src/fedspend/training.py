@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import fedspend
-from fedspend import data
+from fedspend import data, votes
 from fedspend.config import Config, any_config
 from fedspend.engines.base import Engine, LocalTraining
 from fedspend.engines.evaluation import evaluate
@@ -173,6 +173,8 @@ def from_arrays(
         raise InvalidInput(
             "train(clients=...) is for plans of clients; a plan of records goes with the config that it was made for"
         )
+    if plan.parameters.get("method") == votes.NAME:
+        raise InvalidInput(f"the plan is for method {votes.NAME!r}, which needs public rows; train it from a config")
     check_module(model)
     shape = Shape(blur, lus)
     shape.check_lr(lr)

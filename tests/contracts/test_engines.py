@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import multiprocessing
 import os
@@ -409,6 +410,35 @@ def test_lus_keeps_exactly_so_many_values_of_each_layer(bench: Bench, engine: st
             first += size
             # parameters that the loss does not see do not move; neither do dead units
             assert np.count_nonzero(here) == min(kept(size, lus), np.count_nonzero(before))
+
+
+class Signs:
+    """A contribution of another length than the update: the signs of its last numbers, and one that says which round it is."""
+
+    size = 5
+
+    def __call__(self, parameters: torch.Tensor, updates: torch.Tensor, round: int, lengths: np.ndarray) -> torch.Tensor:
+        local = parameters[-4:] + updates[:, -4:]
+        signs = torch.sign(local) + 0 * local  # NaN has no sign and stays NaN
+        return torch.cat([signs, torch.full((len(updates), 1), float(round))], dim=1) * torch.from_numpy(lengths).float()[:, None]
+
+
+@every_engine
+def test_what_is_sent_in_place_of_updates_is_reduced_like_them(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    data.features[data.shards[4]] = math.nan
+    clips = np.linspace(0.1, 2, len(SIZES))
+    work = dataclasses.replace(data.work(module, STEPS), contribution=Signs())
+    running = ENGINES[engine](work)
+    bench.opened.append(running)
+    reduced = running.run(start, COHORT, 3, 0.2, ClipAndSum(clips))
+    assert COHORT[reduced.discarded].tolist() == [4]
+    healthy = [int(client) for client in COHORT if client != 4]
+    updates = torch.from_numpy(np.array([by_hand(module, start, data, STEPS, client, 3, 0.2) for client in healthy])).float()
+    sent = Signs()(start, updates, 3, clips[healthy])
+    assert close(reduced.total, ClipAndSum(clips)(sent, np.array(healthy)).total)
+    assert running.run(start, np.zeros(0, dtype=np.int64), 3, 0.2, ClipAndSum(clips)).total.shape == (5,)
 
 
 @every_engine

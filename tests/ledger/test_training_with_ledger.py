@@ -81,9 +81,10 @@ def test_fedavg_spends_nothing_and_has_no_ledger(tiny, tmp_path):
     assert not (tmp_path / "run" / "ledger.db").exists()
 
 
-@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
+@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"])
 def test_every_method_is_charged_what_it_planned(tiny, tmp_path, method):
     tiny["method"] = {"name": method}
+    tiny |= {"data": tiny["data"] | {"public_share": 0.1}, "votes": {"queries": 1}}
     result = train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     np.testing.assert_allclose(balances(tmp_path / "accounts.db").spent, result.plan.epsilon, rtol=1e-6)
 
@@ -320,9 +321,11 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
         train(tiny, output=tmp_path / "run", resume=True)
 
 
-@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
+@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"])
 @pytest.mark.parametrize("lost", [0, 3, 6])
+@pytest.mark.filterwarnings("ignore:noise on a class")
 def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, lost):
+    tiny |= {"data": tiny["data"] | {"public_share": 0.1}, "votes": {"queries": 1}}
     tiny["privacy"]["randomness"] = "os"
     tiny["method"] = {"name": method}
     tiny["train"]["rounds"] = 8

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--method",
         metavar="M",
-        help="dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip or dp-fedsgd; rpdp and its baselines for records",
+        help="dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip, dp-fedsgd or ae-dpfl; rpdp and its baselines for records",
     )
     add("--saving-rate", metavar="Q", help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6")
     add(

@@ -6,6 +6,7 @@ from fedspend.data.dataset import Dataset, from_arrays, sample
 from fedspend.data.download import DownloadFailed, get
 from fedspend.data.loading import NAMES, load, options_of
 from fedspend.data.partition import KINDS, Federation, Statistics, from_clients, partition, statistics
+from fedspend.data.public_rows import set_aside
 from fedspend.data.sources import SOURCES, Source, SourceFile, Status, find, status
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "options_of",
     "partition",
     "sample",
+    "set_aside",
     "statistics",
     "status",
 ]

@@ -45,6 +45,7 @@ class Dataset:
     client_of: npt.NDArray[Any] | None = None
     public: bool = False
     budget_of: FloatArray | None = None  # epsilon of each training row, where the data has a column for it
+    public_features: Features | None = None  # rows without labels that no client holds and no budget protects
 
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, at_least=2)
@@ -62,6 +63,13 @@ class Dataset:
             raise InvalidInput(
                 f"budget_of has shape {self.budget_of.shape}; it needs one budget for each of {len(self.labels)} rows"
             )
+        if self.public_features is not None:
+            check_rows("public rows", self.public_features, "labels", np.zeros(len(self.public_features), np.int64), self.classes)
+            if self.public_features.shape[1:] != self.features.shape[1:]:
+                raise InvalidInput(
+                    f"a public row has shape {self.public_features.shape[1:]}, a training row {self.features.shape[1:]}; "
+                    "make them the same"
+                )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -80,6 +88,7 @@ class Rows:
     test_labels: IntArray | None = None
     client_of: npt.NDArray[Any] | None = None
     budget_of: FloatArray | None = None
+    public_features: Features | None = None
 
 
 def from_arrays(
@@ -124,7 +133,7 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) 
         if test_features is None or test_labels is None:
             raise InvalidInput("there are no test rows; give them, or hold some training rows out with validation = 0.2")
         found = (rows.features, rows.labels, test_features, test_labels, rows.classes, rows.client_of)
-        return Dataset(name, *found, public, rows.budget_of)
+        return Dataset(name, *found, public, rows.budget_of, rows.public_features)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
     held = stratified(rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM))
     return Dataset(
@@ -137,6 +146,7 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) 
         None if rows.client_of is None else rows.client_of[~held],
         public,
         None if rows.budget_of is None else rows.budget_of[~held],
+        rows.public_features,
     )
 
 

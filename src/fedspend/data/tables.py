@@ -38,11 +38,13 @@ def read_csv(
     features: Sequence[str] | None = None,
     bounds: Bounds | None = None,
     budget: str | None = None,
+    public_path: str | Path | None = None,
 ) -> Rows:
     """`classes` is how many there are, or the list of the label column's values. Test rows come from `test_path`, from a `split`
     column that says train or test, or not at all. `features` names the columns to use; the default is every other column.
     Columns called client and split serve as such where they exist; under another name they must be there. `budget` names a column
-    with each record's epsilon, and test rows need one too, which is not used.
+    with each record's epsilon, and test rows need one too, which is not used. `public_path` has public rows: the same feature
+    columns, of which further ones, such as a label, are not read.
     """
     known = _classes(classes)
     table = read_table(path)
@@ -64,21 +66,30 @@ def read_csv(
     budgets = None
     if budget is not None:
         budgets = read_numbers(budget, table.columns[budget], _lines(table), "a positive number", lambda x: x > 0)
+    public = None if public_path is None else _features(read_table(public_path), used, by_column)
     if split is not None:
         test = _test_rows(table, split)
         mine, own = (None if column is None else column[~test] for column in (clients, budgets))
-        return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own)
+        return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own, public)
     if test_path is None:
-        return Rows(values, labels, count, client_of=clients, budget_of=budgets)
+        return Rows(values, labels, count, client_of=clients, budget_of=budgets, public_features=public)
     other = read_table(test_path)
     choose(f"column in {other.name}:", label, other.header)
-    return Rows(values, labels, count, _features(other, used, by_column), _labels(other, label, known), clients, budgets)
+    return Rows(values, labels, count, _features(other, used, by_column), _labels(other, label, known), clients, budgets, public)
 
 
 def read_npz(
-    path: str | Path, *, classes: int | None = None, label: str = "label", client: str | None = CLIENT, bounds: Bounds | None = None
+    path: str | Path,
+    *,
+    classes: int | None = None,
+    label: str = "label",
+    client: str | None = CLIENT,
+    bounds: Bounds | None = None,
+    public_path: str | Path | None = None,
 ) -> Rows:
-    """Arrays features and label, and where they exist client (one per row), test_features and test_label."""
+    """Arrays features and label, and where they exist client (one per row), test_features and test_label. `public_path` is another
+    npz file with an array features: public rows.
+    """
     known = _classes(classes)
     if not isinstance(known, int):
         raise InvalidInput("classes must be a number for an npz file, whose labels are whole numbers from 0")
@@ -95,7 +106,13 @@ def read_npz(
         test_labels = as_labels(f"{path}: test_{label}", arrays[f"test_{label}"])
     features = scaled(as_features(f"{path}: features", arrays["features"]), bounds)
     labels = as_labels(f"{path}: {label}", arrays[label])
-    return Rows(features, labels, known, test_features, test_labels, None if client is None else arrays[client])
+    public: Features | None = None
+    if public_path is not None:
+        others = _read_npz(Path(public_path))
+        choose(f"array in {public_path}:", "features", sorted(others))
+        public = scaled(as_features(f"{public_path}: features", others["features"]), bounds)
+    mine = None if client is None else arrays[client]
+    return Rows(features, labels, known, test_features, test_labels, mine, public_features=public)
 
 
 # --- options --------------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.engines.flat import parameter_count
 from fedspend.engines.shaping import UNSHAPED, Shape
 from fedspend.errors import InvalidInput
 from fedspend.randomness import Randomness
@@ -40,6 +41,15 @@ class LocalTraining:
             raise InvalidInput("give either local_steps or local_epochs, not both and not neither")
 
 
+class Contribution(Protocol):
+    """(start, updates (k, parameters), round, clips (k,)) -> (k, size): what clients send in place of their updates."""
+
+    @property
+    def size(self) -> int: ...
+
+    def __call__(self, parameters: torch.Tensor, updates: torch.Tensor, round: int, lengths: FloatArray) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """What an engine works on: `shards[n]` are the rows of `features` and `labels` that belong to client n."""
@@ -50,13 +60,25 @@ class Workload:
     shards: Sequence[IntArray]
     training: LocalTraining
     randomness: Randomness
+    contribution: Contribution | None = None  # None: the update itself
+
+    @property
+    def sum_size(self) -> int:
+        """Numbers in what a client sends."""
+        return parameter_count(self.module) if self.contribution is None else self.contribution.size
+
+    def reduced(self, parameters: torch.Tensor, updates: torch.Tensor, clients: IntArray, round: int, reduce: Reduce) -> Reduced:
+        """What these clients send, reduced."""
+        if self.contribution is not None:
+            updates = self.contribution(parameters, updates, round, reduce.clip_norms[clients])
+        return reduce(updates, clients)
 
 
 @dataclass(frozen=True)
 class Reduced:
     """Some clients' contributions after clipping, summed; one entry per client in the statistics."""
 
-    total: FloatArray  # (parameters,) float64
+    total: FloatArray  # (sum_size,) float64
     norms: FloatArray  # before clipping; 0 for a discarded update
     clipped: BoolArray
     discarded: BoolArray  # NaN or infinite: counts as zero
@@ -71,13 +93,13 @@ class Reduced:
         )
 
     @classmethod
-    def nothing(cls, parameters: int) -> Reduced:
+    def nothing(cls, size: int) -> Reduced:
         none = np.zeros(0, dtype=bool)
-        return cls(np.zeros(parameters), np.zeros(0), none, none)
+        return cls(np.zeros(size), np.zeros(0), none, none)
 
 
 class Reduce(Protocol):
-    """(updates (k, parameters) float32, client numbers (k,)) -> Reduced. Picklable, since workers call it."""
+    """(what clients send (k, sum_size) float32, client numbers (k,)) -> Reduced. Picklable, since workers call it."""
 
     @property
     def clip_norms(self) -> FloatArray:

@@ -41,7 +41,7 @@ class ClientTrainer:
         updates = self._updates[: len(clients)]
         for client, update in zip(clients, updates, strict=True):
             self._train(self._flat, parameters, int(client), round, lr, float(reduce.clip_norms[client]), update)
-        return reduce(updates, clients)
+        return self._work.reduced(parameters, updates, clients, round, reduce)
 
     def _train(
         self, flat: FlatModule, parameters: torch.Tensor, client: int, round: int, lr: float, radius: float, update: torch.Tensor
@@ -80,14 +80,14 @@ class ClientwiseEngine:
 
     def __init__(self, work: Workload, workers: int = 1) -> None:
         check_module(work.module)
-        self._size = parameter_count(work.module)
-        self._block = max(1, min(_BLOCK_CLIENTS, _BLOCK_NUMBERS // self._size))
+        size, self._sum_size = parameter_count(work.module), work.sum_size
+        self._block = max(1, min(_BLOCK_CLIENTS, _BLOCK_NUMBERS // size))
         self._trainer = ClientTrainer(work)
-        self._workers = Workers(self._trainer, self._size, workers) if workers > 1 else None
+        self._workers = Workers(self._trainer, size, self._sum_size, workers) if workers > 1 else None
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         blocks = [cohort[start : start + self._block] for start in range(0, len(cohort), self._block)]
-        total = np.zeros(self._size)
+        total = np.zeros(self._sum_size)
         norms = np.zeros(len(cohort))
         clipped, discarded = np.zeros(len(cohort), dtype=bool), np.zeros(len(cohort), dtype=bool)
         for number, reduced in enumerate(self._reduced(parameters, blocks, round, lr, reduce)):

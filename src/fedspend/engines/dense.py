@@ -86,13 +86,13 @@ class DenseEngine:
         self._scratch = Scratch()
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
-        total: FloatArray = np.zeros(self._size)
+        total: FloatArray = np.zeros(self._work.sum_size)
         norms = np.zeros(len(cohort))
         clipped, discarded = np.zeros(len(cohort), dtype=bool), np.zeros(len(cohort), dtype=bool)
         for members in self._blocks(cohort):
-            reduced = reduce(
-                self._updates(parameters, cohort[members], round, lr, reduce.clip_norms[cohort[members]]), cohort[members]
-            )
+            clients = cohort[members]
+            updates = self._updates(parameters, clients, round, lr, reduce.clip_norms[clients])
+            reduced = self._work.reduced(parameters, updates, clients, round, reduce)
             total += reduced.total
             norms[members], clipped[members], discarded[members] = reduced.norms, reduced.clipped, reduced.discarded
         return Reduced(total, norms, clipped, discarded)

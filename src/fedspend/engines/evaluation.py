@@ -1,4 +1,4 @@
-"""How good a model is: mean cross-entropy and accuracy, computed in batches without touching the model."""
+"""What a model says, and how good it is: scores, mean cross-entropy and accuracy, in batches and without touching the model."""
 
 from __future__ import annotations
 
@@ -15,23 +15,29 @@ _BATCH = 1024
 
 
 @torch.no_grad()
+def scores(module: nn.Module, parameters: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    """One score per row and class of `module` with these parameters (a flat vector), in its evaluation mode."""
+    named = list(module.named_parameters())
+    pieces = torch.split(parameters, [parameter.numel() for _, parameter in named])
+    state = {name: piece.view(parameter.shape) for (name, parameter), piece in zip(named, pieces, strict=True)}
+    was_training = module.training
+    module.eval()
+    try:
+        return torch.cat([functional_call(module, state, (as_batch(rows),)) for rows in torch.split(features, _BATCH)])
+    finally:
+        module.train(was_training)
+
+
+@torch.no_grad()
 def evaluate(module: nn.Module, parameters: torch.Tensor, features: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
     """Loss and accuracy of `module` with these parameters (a flat vector); NaN for both without examples."""
     if len(labels) == 0:
         return math.nan, math.nan
-    named = list(module.named_parameters())
-    pieces = torch.split(parameters, [parameter.numel() for _, parameter in named])
-    state = {name: piece.view(parameter.shape) for (name, parameter), piece in zip(named, pieces, strict=True)}
     loss, correct = 0.0, 0
-    was_training = module.training
-    module.eval()
-    try:
-        for rows, answers in zip(torch.split(features, _BATCH), torch.split(labels, _BATCH), strict=True):
-            scores = functional_call(module, state, (as_batch(rows),))
-            loss += float(functional.cross_entropy(scores, answers, reduction="sum"))
-            correct += int((scores.argmax(dim=1) == answers).sum())
-    finally:
-        module.train(was_training)
+    by_batch = torch.split(scores(module, parameters, features), _BATCH)
+    for scored, answers in zip(by_batch, torch.split(labels, _BATCH), strict=True):
+        loss += float(functional.cross_entropy(scored, answers, reduction="sum"))
+        correct += int((scored.argmax(dim=1) == answers).sum())
     return loss / len(labels), correct / len(labels)
 
 

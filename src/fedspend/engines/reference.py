@@ -26,11 +26,11 @@ class ReferenceEngine:
         self._module = copy.deepcopy(work.module).train()
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
-        reduced = Reduced.nothing(parameters.numel())
+        reduced = Reduced.nothing(self._work.sum_size)
         with torch.random.fork_rng(devices=[]):
             for client in cohort:
                 update = self._update(parameters, int(client), round, lr, float(reduce.clip_norms[client]))
-                reduced = reduced.plus(reduce(update[None], np.array([client])))
+                reduced = reduced.plus(self._work.reduced(parameters, update[None], np.array([client]), round, reduce))
         return reduced
 
     def _update(self, parameters: torch.Tensor, client: int, round: int, lr: float, radius: float) -> torch.Tensor:

@@ -65,14 +65,15 @@ class _Worker:
 class Workers:
     """`count` processes, started at the first use and kept until `close`."""
 
-    def __init__(self, train: Train, size: int, count: int) -> None:
+    def __init__(self, train: Train, size: int, sum_size: int, count: int) -> None:
+        """`size` numbers are a model, `sum_size` are what a client sends."""
         self._train, self._count = train, count
         # Forked workers inherit the data for nothing. A GPU in use, or another system than Linux, does not survive a fork.
         forks = sys.platform == "linux" and torch.cuda.device_count() == 0
         self._context: Any = multiprocessing.get_context("fork" if forks else "spawn")
         self._parameters = _shared(size, torch.float32, forks)
         # twice as many buffers as workers: a slow block does not stop the others
-        self._slots = [_shared(size, torch.float64, forks) for _ in range(2 * count)]
+        self._slots = [_shared(sum_size, torch.float64, forks) for _ in range(2 * count)]
         self._workers: list[_Worker] = []
 
     def map(self, parameters: torch.Tensor, blocks: list[IntArray], round: int, lr: float, reduce: Reduce) -> Iterator[Reduced]:

@@ -24,7 +24,13 @@ MOST_BYTES = 2 << 30
 
 def cached_features(name: str, dataset: Dataset) -> Dataset:
     """The data set with features in the place of images."""
-    return replace(dataset, features=_cached(name, dataset.features), test_features=_cached(name, dataset.test_features))
+    public = dataset.public_features
+    return replace(
+        dataset,
+        features=_cached(name, dataset.features),
+        test_features=_cached(name, dataset.test_features),
+        public_features=None if public is None else _cached(name, public),
+    )
 
 
 def _cached(name: str, images: Features) -> Features:

@@ -85,7 +85,7 @@ def details_of(run: RunData) -> Markup:
         section("Learning", panels.learning(run)),
         section("Privacy", panels.spending(run), beside=verified(run)),
         section("Schedule", panels.schedule(run)),
-        section("Inside the updates", panels.updates(run)),
+        section("Inside the votes" if run.voting else "Inside the updates", panels.updates(run)),
         element("section", element("h2", "What each observer could learn"), planned_mark(run), certificate.observers(run)),
         element("section", element("h2", "Settings"), sections.settings(run)),
     )

@@ -100,9 +100,11 @@ def schedule(run: RunData) -> list[Panel]:
 
 
 def updates(run: RunData) -> list[Panel]:
-    """What clients' updates looked like; only a simulation may look."""
+    """What clients' updates, or votes, looked like; only a simulation may look."""
     if not run.statistics:
         return []
+    if run.voting:
+        return _votes(run)
     clipped = _recorded(run, "clipped_share", "Clipped updates", "share of the cohort", percent=True, zero=True)
     norm = _norms(run)
     discarded = sum(int(number(record.get("discarded")) or 0) for record in run.metrics)
@@ -115,6 +117,17 @@ def updates(run: RunData) -> list[Panel]:
         Panel("Update norms", "simulation", norm, f"{length} {_overflow(run)}".strip()),
     ]
     return [panel for panel in panels[run.plan is None :] if not panel.chart.empty]  # without a plan there is no clip
+
+
+def _votes(run: RunData) -> list[Panel]:
+    """How far voters agreed, and how many labels noise turned over."""
+    agreement = _recorded(run, "agreement", "Agreement", "share of the votes", percent=True, zero=True)
+    changed = _recorded(run, "labels_changed", "Labels changed by noise", "share of the rows asked", percent=True, zero=True)
+    panels = [
+        Panel("Agreement", "simulation", agreement, "What the winning class got of a row's votes, before noise; mean over rows."),
+        Panel("Labels changed by noise", "simulation", changed, f"Rows whose label noise turned over. {_overflow(run)}".strip()),
+    ]
+    return [panel for panel in panels if not panel.chart.empty]
 
 
 def _norms(run: RunData) -> Chart:
@@ -256,16 +269,27 @@ def _clip(run: RunData) -> Panel:
     if run.adaptive:
         chart = _recorded(run, "clip", "Clip norm", "mean over clients", zero=True)
         return Panel("Clip norm", "release", chart, "Follows the noised share of clients within their clip.")
-    return Panel(
-        "Clip norm", "planned", _by_group(run, "clip", "Clip norm", "Euclidean norm"), "Stricter budgets get smaller clips."
-    )
+    caption = "What a client's votes weigh: less under a stricter budget." if run.voting else "Stricter budgets get smaller clips."
+    return Panel("Clip norm", "planned", _by_group(run, "clip", "Clip norm", "Euclidean norm"), caption)
 
 
 def _average(run: RunData, plan: Plan) -> Panel:
     title, y_label = "Noise of the averaged update", "deviation per coordinate"
     caption = "What the model receives in a round, after dividing by the expected cohort."
+    queries = number(run.settings.get("votes.queries"))
+    if run.voting and queries is not None:
+        return _vote_noise(run, plan, queries)
     if run.adaptive:
         return Panel(title, "release", _recorded(run, "noise_deviation", title, y_label, zero=True), caption)
     x, deviation = rounds_shown(run.rounds), noise_of_average(plan)
     line = Series("noise", tuple(deviation[t - 1] for t in x), done=run.done)
     return Panel(title, "planned", Chart(title, y_label, x, (line,)), caption)
+
+
+def _vote_noise(run: RunData, plan: Plan, queries: float) -> Panel:
+    """A unanimous expected cohort of average clients gives the mean vote `clip / sqrt(queries)`: noise is shown in such shares."""
+    title, x = "Noise of a share of votes", rounds_shown(run.rounds)
+    shares = [deviation * math.sqrt(queries) / plan.clip for deviation in noise_of_average(plan)]
+    line = Series("noise", tuple(shares[t - 1] for t in x), done=run.done)
+    caption = f"Deviation of the noise on each class's share, with {counted(int(queries), 'row')} asked in a round."
+    return Panel(title, "planned", Chart(title, "share of the expected votes", x, (line,), percent=True, zero=True), caption)

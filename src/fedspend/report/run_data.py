@@ -24,6 +24,7 @@ from fedspend.records.planning import AnyPlan
 from fedspend.report.groups import group_clients
 
 Record = dict[str, Any]
+AE_DPFL = "ae-dpfl"  # named here too: `fedspend.votes` needs torch, a report does not
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,11 @@ class RunData:
     def adaptive(self) -> bool:
         """Whether the clip follows earlier releases, and so is not in the plan."""
         return self.method == "adaptive-clip"
+
+    @property
+    def voting(self) -> bool:
+        """Whether clients send votes on public rows, and not updates."""
+        return self.method == AE_DPFL
 
     @property
     def rounds(self) -> int:

@@ -133,6 +133,8 @@ def settings(run: RunData) -> Markup:
             ("delta", power(run.plan.delta)),
             ("accountant", run.plan.accountant),
         ]
+        if run.voting:
+            sections["guarantee"].append(("not protected", "the public rows that clients voted on"))
     blocks = [
         element(
             "div", element("h3", name), element("dl", [[element("dt", key), element("dd", value)] for key, value in sections[name]])

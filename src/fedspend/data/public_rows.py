@@ -1,0 +1,42 @@
+"""Public rows without labels, for methods whose clients vote on them.
+
+Guarantee: the label of a row that was set aside is never read, not even to choose it. Such a row belongs to no client and no budget
+protects it, so rows of your own data are never set aside: they have to come from a file of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedspend.data.dataset import Dataset
+from fedspend.errors import InvalidInput, finite_number
+from fedspend.randomness import Randomness
+
+_STREAM = 4  # of role "data": independent of partition, hold-out and samples
+
+
+def set_aside(dataset: Dataset, *, share: float, seed: int) -> Dataset:
+    """The data set with this share of its training rows made public: drawn at random, without their labels."""
+    part, total = finite_number("public_share", share), len(dataset.features)
+    count = round(part * total)
+    if not (0 < part < 1 and 1 <= count < total):
+        raise InvalidInput(f"public_share must leave rows on either side, got {share!r} of {total:,} training rows")
+    if not dataset.public:
+        raise InvalidInput(
+            "public_share would publish rows of your own data, which no budget then protects; give public_path, a file of public "
+            "rows"
+        )
+    if dataset.public_features is not None:
+        raise InvalidInput("the data has public rows of its own; drop public_share")
+    chosen = Randomness(seed).generator("data", _STREAM).permutation(total)
+    asked, kept = np.sort(chosen[:count]), np.sort(chosen[count:])
+    return replace(
+        dataset,
+        features=dataset.features[kept],
+        labels=dataset.labels[kept],
+        client_of=None if dataset.client_of is None else dataset.client_of[kept],
+        budget_of=None if dataset.budget_of is None else dataset.budget_of[kept],
+        public_features=dataset.features[asked],
+    )
