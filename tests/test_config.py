@@ -113,7 +113,7 @@ def test_byte_order_mark(tmp_path):
     assert load_config(config_file(tmp_path, "\ufeff[train]\nrounds = 3\n")).get("train.rounds") == 3
 
 
-FILES = ("data.path", "data.test_path", "privacy.budgets", "ledger.location")
+FILES = ("data.path", "data.test_path", "data.public_path", "privacy.budgets", "ledger.location")
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -303,9 +303,9 @@ def test_labels_of_public_rows_are_never_read(voting, monkeypatch):
 
         return other
 
-    monkeypatch.setattr(fedspend.setup.data, "load", scrambled("public"))
+    monkeypatch.setattr(fedspend.data_inputs.data, "load", scrambled("public"))
     assert train(voting).metrics == plain
-    monkeypatch.setattr(fedspend.setup.data, "load", scrambled("private"))
+    monkeypatch.setattr(fedspend.data_inputs.data, "load", scrambled("private"))
     assert train(voting).metrics != plain
 
 
@@ -506,7 +506,7 @@ def test_compare_takes_votes_beside_updates(voting, tmp_path):
     )
     (tmp_path / "config.toml").write_text(document)
     for method in ("dp-fedavg", "ae-dpfl"):
-        assert len(_accuracies(str(tmp_path / "config.toml"), [], method, 5)) == 2
+        assert len(_accuracies(str(tmp_path / "config.toml"), [f"method.name={method}"], 5)) == 2
 
 
 def toml(value):

@@ -35,6 +35,7 @@ from fedspend.ledger.storage import holds_ledger, is_url, path_of
 from fedspend.methods.planned import Planned
 from fedspend.models import check_module
 from fedspend.randomness import Randomness
+from fedspend.records.from_config import check_lasting_numbers
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.records.verification import verify_records
@@ -106,6 +107,8 @@ def train(
             if replan and folder is not None and book is not None and stored is not None:
                 stored = plan_anew(folder, book, stored, int(settings.get("train.rounds")), on_note)
             setup = from_config(settings, book, stored)
+            if where is not None and isinstance(setup.plan, RecordPlan):
+                check_lasting_numbers(settings, setup.federation)
     if folder is None and where is not None:
         raise InvalidInput("a run that charges a ledger needs a run directory to recover from: give output=, or name no ledger")
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)

@@ -165,6 +165,16 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
     )
 
 
+def check_lasting_numbers(config: Config, federation: Federation) -> None:
+    """Refuse accounts that outlive a run where the same number may be another person in the next one. Benchmarks protect nobody."""
+    for name, usual in (("data.validation", 0.0), ("data.share", 1.0)):
+        if config.get(name) != usual and not federation.dataset.public:
+            raise InvalidInput(
+                f"{name} = {config.get(name)!r} draws some of the rows, so a record would not keep its number from run to run; "
+                "a ledger of records needs all rows: drop it, or do without --ledger"
+            )
+
+
 def wanted_of(config: Config) -> Wanted:
     return Wanted(
         method=config.get("method.name"),
