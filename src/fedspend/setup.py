@@ -208,6 +208,7 @@ def _federation(config: Config, made: Plan | None, population: Population | None
         kind=config.get("data.partition"),
         alpha=config.get("data.alpha"),
         shards=config.get("data.shards"),
+        classes_per_client=config.get("data.classes_per_client"),
         seed=seed,
     )
     if made is None or population is None:

@@ -66,7 +66,7 @@ class RecordEngine:
         for number in range(plan.terms.local_steps):
             step = round * plan.terms.local_steps + number
             rows = torch.from_numpy(shard[draw_records(rate, self._randomness, step, client)])
-            total = self._sum(parameters, self._features[rows], self._labels[rows])
+            total = self._sum(parameters, self._features.index_select(0, rows), self._labels.index_select(0, rows))
             gradient = release_step(total, deviation, batch, self._randomness, step, client)
             velocity.mul_(self._momentum).add_(torch.from_numpy(gradient).float())
             parameters.sub_(velocity, alpha=lr)

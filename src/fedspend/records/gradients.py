@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from fedspend.arrays import FloatArray
-from fedspend.engines.dense import Layer, _layers
+from fedspend.engines.dense import Layer, linear_layers
 from fedspend.engines.flat import parameter_count
 from fedspend.mechanism import clip_factors
 from fedspend.models.checking import check_module
@@ -31,7 +31,7 @@ GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]  
 def clipped_sum(module: nn.Module, clip: float) -> GradientSum:
     """The function that sums the clipped gradients of the cross-entropy of each row."""
     check_module(module)
-    layers = _layers(module)
+    layers = linear_layers(module)
     return DenseSum(layers, parameter_count(module), clip) if layers else GeneralSum(module, clip)
 
 
@@ -45,14 +45,16 @@ class DenseSum:
         weights = [flat[layer.weight].view(layer.outputs, layer.inputs) for layer in self._layers]
         scores = inputs[0]
         for layer, weight in zip(self._layers, weights, strict=True):
-            scores = inputs[-1] @ weight.T + (0.0 if layer.bias is None else flat[layer.bias])
+            # few outputs: the product is faster this way round
+            scores = (weight @ inputs[-1].T).T + (0.0 if layer.bias is None else flat[layer.bias])
             inputs.append(scores.clamp(min=0) if layer.relu else scores)
         delta = torch.softmax(scores, dim=1)
         delta[torch.arange(len(labels)), labels] -= 1
         squares, deltas = torch.zeros(len(rows), dtype=torch.float64), []
         for number in range(len(self._layers) - 1, -1, -1):
             layer, entering = self._layers[number], inputs[number]
-            squares += delta.square().sum(dim=1) * (entering.square().sum(dim=1) + (layer.bias is not None))
+            length = torch.linalg.vector_norm(entering, dim=1)
+            squares += delta.square().sum(dim=1) * (length.square() + (layer.bias is not None))
             deltas.append(delta)
             if number:
                 delta = delta @ weights[number]
@@ -60,9 +62,12 @@ class DenseSum:
                     delta = delta * (entering > 0)
         scale = clip_factors(squares.sqrt(), self._clip)
         total = torch.zeros(self._size, dtype=torch.float64)
+        finite = scale > 0
+        if not bool(finite.all()):  # zero times NaN would be NaN
+            scale, deltas, inputs = scale[finite], [delta[finite] for delta in deltas], [entering[finite] for entering in inputs]
         for layer, entering, delta in zip(self._layers, inputs, reversed(deltas), strict=False):
-            kept = torch.where(scale[:, None] > 0, scale[:, None] * delta, 0.0)  # zero times NaN would be NaN
-            total[layer.weight] = (kept.T @ torch.where(scale[:, None] > 0, entering, 0.0)).reshape(-1)
+            kept = scale[:, None] * delta
+            total[layer.weight] = (kept.T @ entering).reshape(-1)
             if layer.bias is not None:
                 total[layer.bias] = kept.sum(dim=0)
         return total.numpy()
