@@ -13,8 +13,9 @@ from fedspend.engines.base import Reduced
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.randomness import Randomness
-from fedspend.records import Terms
+from fedspend.records import Terms, chains
 from fedspend.records import engine as record_engine
+from fedspend.records.chains import ChainSum
 from fedspend.records.engine import RecordEngine
 from fedspend.records.gradients import DenseSum, GeneralSum, clipped_sum
 from fedspend.records.planning import RecordPlan, plan_records
@@ -79,6 +80,77 @@ def test_clipped_sums_are_those_of_a_plain_loop(clip):
     assert isinstance(clipped_sum(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), clip), GeneralSum)
     for one in (dense, general):
         assert (one(flat, rows[:0], labels[:0]) == 0).all(), "an empty batch is a normal one"
+
+
+def image_chain(channels=2):
+    """Strides, padding, dilation, no bias, pools and a smooth layer: everything that a chain may have."""
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 3, 3, padding=(1, 0), stride=(1, 2)),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 2, dilation=2, bias=False),
+        nn.Tanh(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+        nn.ReLU(),
+        nn.Linear(5, 3, bias=False),
+    )
+
+
+@pytest.mark.parametrize("clip", [0.05, 1e9])
+@pytest.mark.parametrize("rows_at_once", [1, 3, 1000])
+def test_clipped_sums_of_convolutions_are_those_of_a_plain_loop(clip, rows_at_once, monkeypatch):
+    module, rows = image_chain(), torch.randn(7, 2, 9, 16, generator=torch.Generator().manual_seed(3))
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    chain = clipped_sum(module, clip)
+    assert isinstance(chain, ChainSum)
+    monkeypatch.setattr(chains, "_BLOCK_NUMBERS", rows_at_once * chain._numbers(rows[:1]))
+    before = flat.clone()
+    assert chain(flat, rows, labels) == pytest.approx(by_hand(module, rows, labels, clip), abs=1e-5)
+    assert chain(flat, rows, labels) == pytest.approx(GeneralSum(module, clip)(flat, rows, labels), abs=1e-5)
+    assert (chain(flat, rows[:0], labels[:0]) == 0).all(), "an empty batch is a normal one"
+    assert torch.equal(flat, before), "parameters are read only"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3, padding="same"), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout(), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.Linear(2, 2), nn.Flatten()),
+        nn.Sequential(nn.Linear(4, 2), nn.Tanh()),
+        nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),
+        nn.Sequential(),
+    ],
+)
+def test_other_modules_are_left_to_the_general_way(module):
+    assert not chains.supports(module)
+
+
+def test_a_frozen_or_repeated_layer_is_left_to_the_general_way():
+    frozen = image_chain()
+    frozen[0].weight.requires_grad_(False)
+    assert not chains.supports(frozen)
+    twice = nn.Linear(3, 3)
+    assert not chains.supports(nn.Sequential(nn.Flatten(), twice, nn.Tanh(), twice))
+
+
+@pytest.mark.parametrize("value", [1e3, 1e18, 1e30, float("inf"), float("nan")])
+def test_no_record_moves_the_sum_of_convolutions_by_more_than_the_clip(value):
+    module = image_chain()
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    rows, labels = torch.randn(4, 2, 9, 16, generator=torch.Generator().manual_seed(3)), torch.tensor([0, 1, 2, 0])
+    summed = clipped_sum(module, 0.05)
+    worse, more = torch.cat([rows, torch.full((1, 2, 9, 16), value)]), torch.cat([labels, torch.tensor([1])])
+    moved = summed(flat, worse, more) - summed(flat, rows, labels)
+    assert np.isfinite(moved).all()
+    assert np.linalg.norm(moved) <= 0.05
 
 
 @pytest.mark.parametrize("kind", [DenseSum, GeneralSum])

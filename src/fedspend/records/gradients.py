@@ -2,7 +2,8 @@
 
 Guarantee: every record's gradient has an L2 norm of at most the clip in the sum, whatever the model does; one that is not finite
 counts as zero. Norms are float64. Chains of Linear and ReLU never form the single gradients: the norm of a layer's gradient is
-`|delta| * sqrt(|input|^2 + 1)`. Any other module uses `torch.func.vmap`, in blocks of bounded memory.
+`|delta| * sqrt(|input|^2 + 1)`. Chains with convolutions are in `chains`. Any other module uses `torch.func.vmap`, in blocks of
+bounded memory.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fedspend.engines.dense import Layer, linear_layers
 from fedspend.engines.flat import parameter_count
 from fedspend.mechanism import clip_factors
 from fedspend.models.checking import check_module
+from fedspend.records.chains import ChainSum, supports
 
 _BLOCK_NUMBERS = 2**24  # of single gradients that exist at once
 
@@ -32,7 +34,9 @@ def clipped_sum(module: nn.Module, clip: float) -> GradientSum:
     """The function that sums the clipped gradients of the cross-entropy of each row."""
     check_module(module)
     layers = linear_layers(module)
-    return DenseSum(layers, parameter_count(module), clip) if layers else GeneralSum(module, clip)
+    if layers:
+        return DenseSum(layers, parameter_count(module), clip)
+    return ChainSum(module, clip) if isinstance(module, nn.Sequential) and supports(module) else GeneralSum(module, clip)
 
 
 class DenseSum:
