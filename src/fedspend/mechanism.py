@@ -117,12 +117,11 @@ def release_on_grid(
     return update, overflowed
 
 
-def clip_factors(norms: torch.Tensor, bound: float) -> torch.Tensor:
+def clip_factors(norms: FloatArray, bound: float) -> FloatArray:
     """What each row must be multiplied by to be within `bound`, from its float64 norm. A row that is not finite counts as zero."""
-    finite = torch.isfinite(norms)
     over = norms > bound
-    scale = torch.where(over, bound * _ROUNDING / torch.where(over, norms, torch.ones_like(norms)), torch.ones_like(norms))
-    return torch.where(finite, scale, torch.zeros_like(norms))
+    scale = np.where(over, bound * _ROUNDING / np.where(over, norms, 1.0), 1.0)
+    return np.where(np.isfinite(norms), scale, 0.0)
 
 
 def release_step(

@@ -91,7 +91,8 @@ class ChainSum:
         loss = functional.cross_entropy(value, labels, reduction="sum")
         deltas = torch.autograd.grad(loss, [leaving for _, _, leaving in taps])
         parts = [_part(layer, entering, delta) for (layer, entering, _), delta in zip(taps, deltas, strict=True)]
-        scale = clip_factors(torch.stack([part.squares() for part in parts]).sum(dim=0).sqrt(), self._clip)
+        norms = torch.stack([part.squares() for part in parts]).sum(dim=0).sqrt()
+        scale = torch.from_numpy(clip_factors(norms.numpy(), self._clip))
         kept = torch.nonzero(scale > 0)[:, 0]  # zero times NaN would be NaN
         total += torch.cat([part.total(scale[kept], kept) for part in parts])
 
