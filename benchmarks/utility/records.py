@@ -86,10 +86,11 @@ class Results:
             print(f"{key}, lr {lr}: {measured:.4f}, {seconds} s", flush=True)
         return float(self.found[key]["accuracy"])
 
-    def tested(self, study: str, distribution: str, method: str) -> np.ndarray[Any, Any]:
-        """Accuracy in percent by seed, as far as there is any."""
+    def tested(self, study: str, distribution: str, method: str) -> tuple[np.ndarray[Any, Any], list[float]]:
+        """Accuracy in percent by seed, as far as there is any, and the learning rates that were chosen."""
         keys = [f"{study}: {distribution}, {method}, seed {seed}, test" for seed in range(STUDIES[study].seeds)]
-        return np.array([100 * self.found[key]["accuracy"] for key in keys if key in self.found])
+        lines = [self.found[key] for key in keys if key in self.found]
+        return np.array([100 * line["accuracy"] for line in lines]), sorted({line["lr"] for line in lines})
 
 
 def accuracy(config: str, overrides: list[str], tuning: bool) -> float:
@@ -148,19 +149,18 @@ def chosen_rate(study: str, distribution: str, method: str, seed: int, results: 
 
 
 def show(study: str, results: Results) -> None:
-    """Means in percent with their 95% interval, and rpdp minus the method, paired by seed."""
-    print(f"\n{study}: privacy-free {shown(results.tested(study, FREE, FREE))}")
-    for distribution, method in cells(study)[1:]:
-        found, ours = results.tested(study, distribution, method), results.tested(study, distribution, "rpdp")
-        if not found.size:
-            continue
-        rates = sorted({line["lr"] for key, line in results.found.items() if is_test(key, study, distribution, method)})
-        behind = "" if method == "rpdp" or found.size != ours.size else f"({shown(ours - found, '+')})"
-        print(f"{distribution:18} {method:17} {shown(found):14} {behind:18} {found.size} seeds, lr {rates}")
+    """A table in Markdown: percent with its 95% interval, and in brackets rpdp minus the method, paired by seed."""
+    print(f"\n| {study} | {' | '.join(DISTRIBUTIONS)} |\n|---|---|---|---|")
+    for method in STUDIES[study].methods:
+        print(f"| {method} | {' | '.join(cell(results, study, distribution, method) for distribution in DISTRIBUTIONS)} |")
+    print(f"| {FREE} | {cell(results, study, FREE, FREE)} | | |")
 
 
-def is_test(key: str, study: str, distribution: str, method: str) -> bool:
-    return key.startswith(f"{study}: {distribution}, {method}, seed ") and key.endswith("test")
+def cell(results: Results, study: str, distribution: str, method: str) -> str:
+    found, rates = results.tested(study, distribution, method)
+    ours, _ = results.tested(study, distribution, "rpdp")
+    behind = "" if method in ("rpdp", FREE) or found.size != ours.size else f" ({shown(ours - found, '+')})"
+    return f"{shown(found)}{behind}, lr {' '.join(f'{lr:g}' for lr in rates)}"
 
 
 def shown(values: np.ndarray[Any, Any], sign: str = "") -> str:

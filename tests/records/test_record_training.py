@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fedspend
+from fedspend.config import load_config
 from fedspend.engines.base import Reduced
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
@@ -518,3 +519,29 @@ def test_the_hospitals_example_trains(tmp_path, monkeypatch):
     assert result.plan.clients == ("harbour", "north", "south")
     assert sorted(set(result.plan.budget.tolist())) == [0.5, 2.0, 8.0]
     assert (result.plan.epsilon <= result.plan.budget).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "delta", "rate", "partition"),
+    [("heart", 1e-3, None, "natural"), ("mnist-iid", 1e-4, 0.8, "iid"), ("mnist-niid", 1e-4, 0.8, "classes")],
+)
+def test_the_papers_federations_are_set_up_as_in_the_paper(name, delta, rate, partition):
+    from pathlib import Path
+
+    config = load_config(Path(fedspend.__file__).parents[2] / f"examples/records/{name}.toml")
+    assert (config.get("privacy.delta"), config.get("privacy.rate")) == (delta, rate)
+    assert (config.get("train.rounds"), config.get("train.local_steps")) == (15, 50)
+    assert config.get("data.partition") == partition
+    assert config.get("data.clients") == (None if name == "heart" else 10)
+    assert config.get("data.classes_per_client") == (5 if name == "mnist-niid" else None)
+
+
+def test_a_convolutional_model_trains_on_clients_with_few_classes(config):
+    config["data"] = {"name": "digits", "clients": 5, "partition": "classes", "classes_per_client": 4}
+    config["model"]["name"] = "small-cnn"
+    config["train"] |= {"rounds": 2, "local_steps": 2}
+    result = fedspend.train(config)
+    assert len(result.metrics) == 2
+    assert (result.plan.epsilon <= result.plan.budget).all()
+    again = fedspend.train(config)
+    assert all(torch.equal(a, b) for a, b in zip(result.model.parameters(), again.model.parameters(), strict=True))

@@ -58,6 +58,10 @@ class Dataset:
             raise InvalidInput(
                 f"client_of has shape {self.client_of.shape}; it needs one client for each of {len(self.labels)} rows"
             )
+        if self.budget_of is not None and self.budget_of.shape != self.labels.shape:
+            raise InvalidInput(
+                f"budget_of has shape {self.budget_of.shape}; it needs one budget for each of {len(self.labels)} rows"
+            )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -150,6 +154,7 @@ def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0) -> 
         test_features=dataset.test_features[tested],
         test_labels=dataset.test_labels[tested],
         client_of=None if dataset.client_of is None else dataset.client_of[kept],
+        budget_of=None if dataset.budget_of is None else dataset.budget_of[kept],
     )
 
 
