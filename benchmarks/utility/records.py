@@ -158,14 +158,14 @@ def show(study: str, results: Results) -> None:
 
 def cell(results: Results, study: str, distribution: str, method: str) -> str:
     found, rates = results.tested(study, distribution, method)
+    if not found.size:
+        return "not run"
     ours, _ = results.tested(study, distribution, "rpdp")
     behind = "" if method in ("rpdp", FREE) or found.size != ours.size else f" ({shown(ours - found, '+')})"
     return f"{shown(found)}{behind}, lr {' '.join(f'{lr:g}' for lr in rates)}"
 
 
 def shown(values: np.ndarray[Any, Any], sign: str = "") -> str:
-    if not values.size:
-        return "not run"
     mean, half = interval(values)
     return f"{mean:{sign}.1f} ± {half:.1f}" if half is not None else f"{mean:{sign}.1f}"
 
