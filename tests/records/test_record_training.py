@@ -182,13 +182,13 @@ def test_records_are_sampled_at_their_own_rates():
     assert np.abs(counts / 4000 - rate).max() < 4 * np.sqrt(0.25 / 4000)
 
 
-def updates(plan, randomness=None, lr=1.0, rounds=(0,), clip=None):
+def updates(plan, randomness=None, lr=1.0, rounds=(0,), clip=None, momentum=0.0):
     """Updates of client 0 from zero parameters, (rounds, parameters)."""
     module = nn.Linear(4, 3)
     rows, labels = data(len(plan.records))
     shards = [np.flatnonzero(plan.owner == n) for n in range(len(plan.clients))]
     plan = plan if clip is None else plan_records(plan.budget, plan.owner, plan.terms, clients=plan.clients, clip=clip)
-    engine = RecordEngine(module, rows, labels, shards, plan, randomness or Randomness(0))
+    engine = RecordEngine(module, rows, labels, shards, plan, randomness or Randomness(0), momentum)
     out = []
 
     def keep(update, _clients):
@@ -234,15 +234,16 @@ def certain(monkeypatch):
     monkeypatch.setattr(record_engine, "draw_records", lambda rate, *_: np.arange(rate.size))
 
 
-def test_no_noise_everyone_and_no_clip_is_plain_gradient_descent(monkeypatch):
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+def test_no_noise_everyone_and_no_clip_is_plain_gradient_descent(momentum, monkeypatch):
     plan = plan_records([1e6] * 6, [0, 0, 0, 1, 1, 1], TERMS, clients=["a", "b"], clip=1e9)
     assert (plan.rate == 1).all(), "an enormous budget is always in"
     certain(monkeypatch)
-    found = updates(plan, lr=0.1)[0]
+    found = updates(plan, lr=0.1, momentum=momentum)[0]
     module = nn.Linear(4, 3)
     nn.utils.vector_to_parameters(torch.zeros(15), module.parameters())
     rows, labels = data(6)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=momentum)
     for _ in range(TERMS.local_steps):
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(rows[:3]), labels[:3]).backward()

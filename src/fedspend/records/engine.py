@@ -67,9 +67,10 @@ class RecordEngine:
             step = round * plan.terms.local_steps + number
             rows = torch.from_numpy(shard[draw_records(rate, self._randomness, step, client)])
             total = self._sum(parameters, self._features.index_select(0, rows), self._labels.index_select(0, rows))
-            gradient = release_step(total, deviation, batch, self._randomness, step, client)
-            velocity.mul_(self._momentum).add_(torch.from_numpy(gradient).float())
-            parameters.sub_(velocity, alpha=lr)
+            direction = torch.from_numpy(release_step(total, deviation, batch, self._randomness, step, client)).float()
+            if self._momentum:
+                direction = velocity.mul_(self._momentum).add_(direction)
+            parameters.sub_(direction, alpha=lr)
         return parameters - start
 
     def close(self) -> None:
