@@ -53,11 +53,12 @@ class Study:
     seeds: int = 5
 
 
+MNIST_RATES = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
 MNIST_HELD_OUT = ("data.share=1", "data.validation=0.34")  # trains on as many rows as with data.share = 0.66
 STUDIES = {
     "heart": Study("heart.toml", (0.02, 0.05, 0.1, 0.2, 0.4), ("data.validation=0.25",), True, methods=(*PAPER, "filter", SAVING)),
-    "mnist-iid": Study("mnist-iid.toml", (0.05, 0.1, 0.2, 0.4, 0.8), MNIST_HELD_OUT),
-    "mnist-niid": Study("mnist-niid.toml", (0.05, 0.1, 0.2, 0.4, 0.8), MNIST_HELD_OUT),
+    "mnist-iid": Study("mnist-iid.toml", MNIST_RATES, MNIST_HELD_OUT),
+    "mnist-niid": Study("mnist-niid.toml", MNIST_RATES, MNIST_HELD_OUT),
 }
 
 
@@ -72,7 +73,7 @@ class Results:
     def accuracy(self, study: str, distribution: str, method: str, seed: int, lr: float, tuning: bool) -> float:
         """From the file, or run now."""
         key = f"{study}: {distribution}, {method}, seed {seed}, " + (f"tuning lr {lr}" if tuning else "test")
-        if key not in self.found:
+        if key not in self.found or self.found[key]["lr"] != lr:
             began = time.process_time()
             terms = STUDIES[study]
             name = ["method.name=rpdp", "method.saving_share=0.5"] if method == SAVING else [f"method.name={method}"]
