@@ -56,7 +56,9 @@ class Study:
 MNIST_RATES = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
 MNIST_HELD_OUT = ("data.share=1", "data.validation=0.34")  # trains on as many rows as with data.share = 0.66
 STUDIES = {
-    "heart": Study("heart.toml", (0.02, 0.05, 0.1, 0.2, 0.4), ("data.validation=0.25",), True, methods=(*PAPER, "filter", SAVING)),
+    "heart": Study(
+        "heart.toml", (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4), ("data.validation=0.25",), True, methods=(*PAPER, "filter", SAVING)
+    ),
     "mnist-iid": Study("mnist-iid.toml", MNIST_RATES, MNIST_HELD_OUT),
     "mnist-niid": Study("mnist-niid.toml", MNIST_RATES, MNIST_HELD_OUT),
 }
