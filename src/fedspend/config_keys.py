@@ -182,9 +182,12 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
         "data": {
             "name": text("which data set"),
             "clients": whole(1, "number of clients"),
-            "partition": choice("iid", "dirichlet", "shards", "natural", help="how examples are dealt to clients", default="iid"),
+            "partition": choice(
+                "iid", "dirichlet", "shards", "classes", "natural", help="how examples are dealt to clients", default="iid"
+            ),
             "alpha": positive("concentration of the Dirichlet partition; smaller is more uneven"),
             "shards": whole(1, "label shards for each client", 2),
+            "classes_per_client": whole(1, "partition classes: how many classes each client holds"),
             "validation": number(
                 "a number of at least 0 and below 1",
                 lambda x: 0 <= x < 1,

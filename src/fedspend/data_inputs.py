@@ -30,6 +30,7 @@ def federation_of(config: Config, clients: int | None = None) -> Federation:
         kind=config.get("data.partition"),
         alpha=config.get("data.alpha"),
         shards=config.get("data.shards"),
+        classes_per_client=config.get("data.classes_per_client"),
         seed=seed,
     )
 

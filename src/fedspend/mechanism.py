@@ -8,6 +8,7 @@ With a grid all this happens in whole numbers, and the noise is a discrete Gauss
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -117,12 +118,14 @@ def release_on_grid(
     return update, overflowed
 
 
-def clip_factors(norms: torch.Tensor, bound: float) -> torch.Tensor:
+Factors = Callable[[FloatArray], FloatArray]  # norms of the next rows, in order -> what to multiply each row by
+
+
+def clip_factors(norms: FloatArray, bound: float) -> FloatArray:
     """What each row must be multiplied by to be within `bound`, from its float64 norm. A row that is not finite counts as zero."""
-    finite = torch.isfinite(norms)
     over = norms > bound
-    scale = torch.where(over, bound * _ROUNDING / torch.where(over, norms, torch.ones_like(norms)), torch.ones_like(norms))
-    return torch.where(finite, scale, torch.zeros_like(norms))
+    scale = np.where(over, bound * _ROUNDING / np.where(over, norms, 1.0), 1.0)
+    return np.where(np.isfinite(norms), scale, 0.0)
 
 
 def release_step(

@@ -122,3 +122,15 @@ def test_a_sample_is_stratified_and_does_not_follow_the_seed():
     np.testing.assert_array_equal(sample(whole).features, whole.features)
     with pytest.raises(InvalidInput, match="holds out 0 of 400"):
         sample(whole, share=1e-6)
+
+
+def test_a_sample_keeps_each_rows_client_and_budget():
+    rows = np.arange(200, dtype=np.float32)[:, None]
+    budget = 1.0 + np.arange(200)
+    whole = Dataset("own", rows, np.arange(200) % 4, rows, np.arange(200) % 4, 4, np.arange(200) % 7, budget_of=budget)
+    part = sample(whole, share=0.25)
+    assert len(part.labels) == 50
+    np.testing.assert_array_equal(part.budget_of, 1.0 + part.features[:, 0])
+    np.testing.assert_array_equal(part.client_of, part.features[:, 0].astype(int) % 7)
+    with pytest.raises(InvalidInput, match=r"budget_of has shape \(200,\); it needs one budget for each of 199 rows"):
+        Dataset("own", rows[1:], np.zeros(199, dtype=int), rows, np.zeros(200, dtype=int), 4, budget_of=budget)

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedspend.config import config_of
 from fedspend.data import Dataset, Federation, from_arrays, from_clients, load, partition, statistics
+from fedspend.data.partition import KINDS
 from fedspend.errors import InvalidInput
+from fedspend.setup import from_config
 
 
 def labelled(labels, **options) -> Dataset:
@@ -48,6 +51,70 @@ def test_label_shards_deal_every_row_once_and_few_labels(labels, data, each, see
     pieces = clients * each
     largest = -(-len(labels) // pieces)
     assert all(pieces // clients * (len(labels) // pieces) <= len(rows) <= each * largest for rows in federation.shards)
+
+
+@settings(deadline=None)
+@given(LABELS, st.data(), st.integers(0, 2**40))
+def test_few_classes_deal_every_row_once_and_every_class_equally(labels, data, seed):
+    labels = np.array(labels)
+    present, counts = np.unique(labels, return_counts=True)
+    each = data.draw(st.integers(1, present.size))
+    clients = data.draw(st.integers(-(-present.size // each), max(-(-present.size // each), labels.size)))
+    if clients > labels.size:
+        return
+    request = {"clients": clients, "kind": "classes", "seed": seed, "classes_per_client": each}
+    federation = partition(labelled(labels), **request)
+    assert dealt(federation) == list(range(labels.size))
+    table = np.array([np.bincount(labels[rows], minlength=10)[present] for rows in federation.shards])  # (clients, classes)
+    assert ((table > 0).sum(axis=1) <= each).all()
+    holders = (table > 0).sum(axis=0)
+    plenty = counts >= clients  # enough rows for every holder to get one
+    assert np.ptp(holders[plenty]) <= 1 if plenty.any() else True
+    if plenty.all():
+        assert ((table > 0).sum(axis=1) == each).all()
+    for rows in table.T:
+        assert np.ptp(rows[rows > 0]) <= 1, "who holds a class has as much of it as the others"
+    again = partition(labelled(labels), **request)
+    assert all(np.array_equal(a, b) for a, b in zip(federation.shards, again.shards, strict=True))
+
+
+def test_five_classes_for_each_of_ten_clients_are_drawn_at_random():
+    """Two clients have 5 * 4 / 9 classes in common on average: given one's, each is held by 4 of the other 9 clients."""
+    labels = np.repeat(np.arange(10), 60)
+    common = []
+    for seed in range(200):
+        federation = partition(labelled(labels), clients=10, kind="classes", seed=seed, classes_per_client=5)
+        assert {len(rows) for rows in federation.shards} == {60}
+        held = [set(labels[rows].tolist()) for rows in federation.shards]
+        assert {len(classes) for classes in held} == {5}
+        common.append([len(held[0] & other) for other in held[1:]])
+    assert np.mean(common) == pytest.approx(20 / 9)  # exactly, whatever is drawn: it follows from the equal numbers of holders
+    assert np.mean(common, axis=0) == pytest.approx(np.full(9, 20 / 9), abs=0.35)  # and no client is special to another
+    assert np.var(common) == pytest.approx(25 / 36, abs=0.1)  # nearly that of two draws of 5 out of 10: hypergeometric
+
+
+def test_all_classes_or_one():
+    labels = np.repeat(np.arange(10), 20)
+    everything = partition(labelled(labels), clients=4, kind="classes", seed=0, classes_per_client=10)
+    assert all((np.bincount(labels[rows]) == 5).all() for rows in everything.shards)
+    single = partition(labelled(labels), clients=20, kind="classes", seed=0, classes_per_client=1)
+    assert all(len(rows) == 10 and np.unique(labels[rows]).size == 1 for rows in single.shards)
+
+
+def test_the_config_knows_every_way_to_deal():
+    for kind in KINDS:
+        assert config_of({"data": {"partition": kind}}).get("data.partition") == kind
+    config = {
+        "data": {"name": "digits", "clients": 10, "partition": "classes", "classes_per_client": 3},
+        "model": {"name": "logistic"},
+        "method": {"name": "fedavg"},
+        "train": {"rounds": 1, "local_steps": 1, "batch_size": 8, "lr": 0.1, "seed": 0},
+    }
+    assert statistics(from_config(config_of(config)).federation).labels_per_client == 3
+    with pytest.raises(InvalidInput, match="needs classes_per_client"):
+        from_config(config_of(config).without("data.classes_per_client"))
+    with pytest.raises(InvalidInput, match=r"classes_per_client in \[data\] must be a whole number of at least 1, got 0"):
+        config_of({"data": {"classes_per_client": 0}})
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=80), st.integers(0, 2**40))
@@ -103,8 +170,8 @@ def test_two_shards_are_at_most_a_few_labels():
 
 def test_another_seed_deals_otherwise():
     data = labelled(np.arange(1000) % 10)
-    for kind in ("iid", "dirichlet", "shards"):
-        one, two = (partition(data, clients=10, kind=kind, seed=seed, alpha=1.0) for seed in (1, 2))
+    for kind in ("iid", "dirichlet", "shards", "classes"):
+        one, two = (partition(data, clients=10, kind=kind, seed=seed, alpha=1.0, classes_per_client=5) for seed in (1, 2))
         assert any(not np.array_equal(a, b) for a, b in zip(one.shards, two.shards, strict=True))
 
 
@@ -134,6 +201,12 @@ def test_ten_thousand_clients_are_cheap_and_share_the_features():
         ({"kind": "dirichlet", "alpha": float("inf")}, "alpha must be a finite number"),
         ({"kind": "shards", "shards": 0}, "shards must be a whole number of at least 1"),
         ({"kind": "shards", "clients": 11}, r"clients \* shards must be at most the number of training rows, 20, got 22"),
+        ({"kind": "classes"}, "needs classes_per_client"),
+        ({"kind": "classes", "classes_per_client": 0}, "classes_per_client must be a whole number of at least 1, got 0"),
+        ({"kind": "classes", "classes_per_client": 2.5}, "classes_per_client must be a whole number"),
+        ({"kind": "classes", "classes_per_client": float("nan")}, "classes_per_client must be a finite number"),
+        ({"kind": "classes", "classes_per_client": 11}, "at most the number of classes in the data, 10, got 11"),
+        ({"kind": "classes", "classes_per_client": 2}, "must be at least 10, so that every class has somebody, got 8"),
         ({"kind": "natural"}, "names no clients"),
         ({"seed": -1}, "seed must be a whole number"),
     ],

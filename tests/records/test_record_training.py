@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ import torch
 from torch import nn
 
 import fedspend
+from fedspend.config import load_config
 from fedspend.engines.base import Reduced
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
+from fedspend.mechanism import clip_factors
 from fedspend.randomness import Randomness
-from fedspend.records import Terms
+from fedspend.records import Terms, chains
 from fedspend.records import engine as record_engine
+from fedspend.records.chains import ChainSum
 from fedspend.records.engine import RecordEngine
 from fedspend.records.gradients import DenseSum, GeneralSum, clipped_sum
 from fedspend.records.planning import RecordPlan, plan_records
@@ -72,7 +76,7 @@ def test_clipped_sums_are_those_of_a_plain_loop(clip):
     module, (rows, labels) = mlp(), data()
     flat = nn.utils.parameters_to_vector(module.parameters()).detach()
     wanted = by_hand(module, rows, labels, clip)
-    dense, general = clipped_sum(module, clip), GeneralSum(module, clip)
+    dense, general = clipped_sum(module, clip), GeneralSum(module, partial(clip_factors, bound=clip))
     assert isinstance(dense, DenseSum)
     assert dense(flat, rows, labels) == pytest.approx(wanted, abs=1e-5)
     assert general(flat, rows, labels) == pytest.approx(wanted, abs=1e-5)
@@ -81,12 +85,85 @@ def test_clipped_sums_are_those_of_a_plain_loop(clip):
         assert (one(flat, rows[:0], labels[:0]) == 0).all(), "an empty batch is a normal one"
 
 
+def image_chain(channels=2):
+    """Strides, padding, dilation, no bias, pools and a smooth layer: everything that a chain may have."""
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 3, 3, padding=(1, 0), stride=(1, 2)),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 2, dilation=2, bias=False),
+        nn.Tanh(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+        nn.ReLU(),
+        nn.Linear(5, 3, bias=False),
+    )
+
+
+@pytest.mark.parametrize("clip", [0.05, 1e9])
+@pytest.mark.parametrize("rows_at_once", [1, 3, 1000])
+def test_clipped_sums_of_convolutions_are_those_of_a_plain_loop(clip, rows_at_once, monkeypatch):
+    module, rows = image_chain(), torch.randn(7, 2, 9, 16, generator=torch.Generator().manual_seed(3))
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    chain = clipped_sum(module, clip)
+    assert isinstance(chain, ChainSum)
+    monkeypatch.setattr(chains, "_BLOCK_NUMBERS", rows_at_once * chain._numbers(rows[:1]))
+    before = flat.clone()
+    assert chain(flat, rows, labels) == pytest.approx(by_hand(module, rows, labels, clip), abs=1e-5)
+    assert chain(flat, rows, labels) == pytest.approx(
+        GeneralSum(module, partial(clip_factors, bound=clip))(flat, rows, labels), abs=1e-5
+    )
+    assert (chain(flat, rows[:0], labels[:0]) == 0).all(), "an empty batch is a normal one"
+    assert torch.equal(flat, before), "parameters are read only"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3, padding="same"), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout(), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.Linear(2, 2), nn.Flatten()),
+        nn.Sequential(nn.Linear(4, 2), nn.Tanh()),
+        nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),
+        nn.Sequential(),
+    ],
+)
+def test_other_modules_are_left_to_the_general_way(module):
+    assert not chains.supports(module)
+
+
+def test_a_frozen_or_repeated_layer_is_left_to_the_general_way():
+    frozen = image_chain()
+    frozen[0].weight.requires_grad_(False)
+    assert not chains.supports(frozen)
+    twice = nn.Linear(3, 3)
+    assert not chains.supports(nn.Sequential(nn.Flatten(), twice, nn.Tanh(), twice))
+
+
+@pytest.mark.parametrize("value", [1e3, 1e18, 1e30, float("inf"), float("nan")])
+def test_no_record_moves_the_sum_of_convolutions_by_more_than_the_clip(value):
+    module = image_chain()
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    rows, labels = torch.randn(4, 2, 9, 16, generator=torch.Generator().manual_seed(3)), torch.tensor([0, 1, 2, 0])
+    summed = clipped_sum(module, 0.05)
+    worse, more = torch.cat([rows, torch.full((1, 2, 9, 16), value)]), torch.cat([labels, torch.tensor([1])])
+    moved = summed(flat, worse, more) - summed(flat, rows, labels)
+    assert np.isfinite(moved).all()
+    assert np.linalg.norm(moved) <= 0.05
+
+
 @pytest.mark.parametrize("kind", [DenseSum, GeneralSum])
 def test_no_record_moves_the_sum_by_more_than_the_clip(kind):
     """Also for a record with huge, infinite or missing values."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     flat = nn.utils.parameters_to_vector(module.parameters()).detach()
-    summed = clipped_sum(module, 0.5) if kind is DenseSum else GeneralSum(module, 0.5)
+    summed = clipped_sum(module, 0.5) if kind is DenseSum else GeneralSum(module, partial(clip_factors, bound=0.5))
     rows, labels = data()
     base = summed(flat, rows, labels)
     for value in (1e3, 1e30, float("inf"), float("nan")):
@@ -109,13 +186,13 @@ def test_records_are_sampled_at_their_own_rates():
     assert np.abs(counts / 4000 - rate).max() < 4 * np.sqrt(0.25 / 4000)
 
 
-def updates(plan, randomness=None, lr=1.0, rounds=(0,), clip=None):
+def updates(plan, randomness=None, lr=1.0, rounds=(0,), clip=None, momentum=0.0):
     """Updates of client 0 from zero parameters, (rounds, parameters)."""
     module = nn.Linear(4, 3)
     rows, labels = data(len(plan.records))
     shards = [np.flatnonzero(plan.owner == n) for n in range(len(plan.clients))]
     plan = plan if clip is None else plan_records(plan.budget, plan.owner, plan.terms, clients=plan.clients, clip=clip)
-    engine = RecordEngine(module, rows, labels, shards, plan, randomness or Randomness(0))
+    engine = RecordEngine(module, rows, labels, shards, plan, randomness or Randomness(0), momentum)
     out = []
 
     def keep(update, _clients):
@@ -161,15 +238,16 @@ def certain(monkeypatch):
     monkeypatch.setattr(record_engine, "draw_records", lambda rate, *_: np.arange(rate.size))
 
 
-def test_no_noise_everyone_and_no_clip_is_plain_gradient_descent(monkeypatch):
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+def test_no_noise_everyone_and_no_clip_is_plain_gradient_descent(momentum, monkeypatch):
     plan = plan_records([1e6] * 6, [0, 0, 0, 1, 1, 1], TERMS, clients=["a", "b"], clip=1e9)
     assert (plan.rate == 1).all(), "an enormous budget is always in"
     certain(monkeypatch)
-    found = updates(plan, lr=0.1)[0]
+    found = updates(plan, lr=0.1, momentum=momentum)[0]
     module = nn.Linear(4, 3)
     nn.utils.vector_to_parameters(torch.zeros(15), module.parameters())
     rows, labels = data(6)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=momentum)
     for _ in range(TERMS.local_steps):
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(rows[:3]), labels[:3]).backward()
@@ -474,3 +552,29 @@ def test_the_hospitals_example_trains_from_anywhere(tmp_path, monkeypatch):
     page = (tmp_path / "report.html").read_text()
     assert "patients.csv" in page
     assert str(root) not in page, "a report may be handed on"
+
+
+@pytest.mark.parametrize(
+    ("name", "delta", "rate", "partition"),
+    [("heart", 1e-3, None, "natural"), ("mnist-iid", 1e-4, 0.8, "iid"), ("mnist-niid", 1e-4, 0.8, "classes")],
+)
+def test_the_papers_federations_are_set_up_as_in_the_paper(name, delta, rate, partition):
+    from pathlib import Path
+
+    config = load_config(Path(fedspend.__file__).parents[2] / f"examples/records/{name}.toml")
+    assert (config.get("privacy.delta"), config.get("privacy.rate")) == (delta, rate)
+    assert (config.get("train.rounds"), config.get("train.local_steps")) == (15, 50)
+    assert config.get("data.partition") == partition
+    assert config.get("data.clients") == (None if name == "heart" else 10)
+    assert config.get("data.classes_per_client") == (5 if name == "mnist-niid" else None)
+
+
+def test_a_convolutional_model_trains_on_clients_with_few_classes(config):
+    config["data"] = {"name": "digits", "clients": 5, "partition": "classes", "classes_per_client": 4}
+    config["model"]["name"] = "small-cnn"
+    config["train"] |= {"rounds": 2, "local_steps": 2}
+    result = fedspend.train(config)
+    assert len(result.metrics) == 2
+    assert (result.plan.epsilon <= result.plan.budget).all()
+    again = fedspend.train(config)
+    assert all(torch.equal(a, b) for a, b in zip(result.model.parameters(), again.model.parameters(), strict=True))

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import IntArray
+from fedspend.arrays import BoolArray, IntArray
 from fedspend.budgets import numbered
 from fedspend.choices import choose
 from fedspend.data.dataset import Bounds, Dataset, from_arrays
 from fedspend.errors import InvalidInput, finite_number, whole_number
 from fedspend.randomness import Randomness
 
-KINDS = ("iid", "dirichlet", "shards", "natural")
+KINDS = ("iid", "dirichlet", "shards", "classes", "natural")
 
 _MOST_ALPHA = 1e9  # equal shares to nine digits; beyond it the sampler overflows
+_TRADES = 30  # rounds of trading classes in pairs, many more than it takes to forget who began with what
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +52,22 @@ class Federation:
 
 
 def partition(
-    dataset: Dataset, *, clients: int | None, kind: str, seed: int, alpha: float | None = None, shards: int = 2
+    dataset: Dataset,
+    *,
+    clients: int | None,
+    kind: str,
+    seed: int,
+    alpha: float | None = None,
+    shards: int = 2,
+    classes_per_client: int | None = None,
 ) -> Federation:
     """Deal the training rows of `dataset` to clients.
 
     - `iid`: shuffled, in equal parts.
     - `dirichlet`: each class is divided by proportions drawn from Dirichlet(alpha, ..., alpha); a client may stay empty.
     - `shards`: sorted by label and cut into `clients * shards` pieces, of which each client gets `shards` at random.
+    - `classes`: each client gets `classes_per_client` random classes, each class goes to equally many clients (or one more) and is
+      divided equally among them.
     - `natural`: by the data set's own clients; a smaller number of `clients` is a seeded choice among them.
     """
     choose("partition", kind, KINDS)
@@ -73,6 +83,8 @@ def partition(
         owner[generator.permutation(rows)] = _equal_parts(rows, count)
     elif kind == "dirichlet":
         owner = _dirichlet(dataset.labels, count, _read_alpha(alpha), generator)
+    elif kind == "classes":
+        owner = _few_classes(dataset.labels, count, classes_per_client, generator)
     else:
         owner = _label_shards(dataset.labels, count, whole_number("shards", shards, at_least=1), generator)
     return Federation(dataset, numbered(count), _by_owner(owner, count))
@@ -147,6 +159,42 @@ def _label_shards(labels: IntArray, clients: int, each: int, generator: np.rando
     owner = np.empty(len(labels), dtype=np.int64)
     owner[by_label] = owner_of_piece[_equal_parts(len(labels), pieces)]
     return owner
+
+
+def _few_classes(labels: IntArray, clients: int, each: int | None, generator: np.random.Generator) -> IntArray:
+    present = np.unique(labels)
+    if each is None:
+        raise InvalidInput("partition 'classes' needs classes_per_client, for example classes_per_client = 5")
+    each = whole_number("classes_per_client", each, at_least=1)
+    if each > present.size:
+        raise InvalidInput(f"classes_per_client must be at most the number of classes in the data, {present.size}, got {each}")
+    if clients * each < present.size:
+        raise InvalidInput(
+            f"clients * classes_per_client must be at least {present.size}, so that every class has somebody, got {clients * each}"
+        )
+    held = _who_holds_what(clients, each, present.size, generator)
+    owner = np.empty(len(labels), dtype=np.int64)
+    for number, label in enumerate(present):
+        rows, holders = generator.permutation(np.flatnonzero(labels == label)), np.flatnonzero(held[:, number])
+        owner[rows] = holders[_equal_parts(len(rows), len(holders))]
+    return owner
+
+
+def _who_holds_what(clients: int, each: int, classes: int, generator: np.random.Generator) -> BoolArray:
+    """(clients, classes): `each` per client, numbers of holders that differ by at most one, and otherwise at random.
+
+    Classes are first handed out in turn. Then clients trade in random pairs: what only one of the two holds is shuffled and halved.
+    """
+    held = np.zeros((clients, classes), dtype=bool)
+    in_turn = generator.permutation(classes)[np.arange(clients * each) % classes]
+    held[np.repeat(np.arange(clients), each), in_turn] = True
+    for _ in range(_TRADES):
+        one, other = np.split(generator.permutation(clients)[: clients // 2 * 2], 2)
+        tradable = held[one] != held[other]
+        lots = np.where(tradable, generator.random(tradable.shape), 2.0)  # 2: behind everything that can be traded
+        gets = tradable & (2 * lots.argsort(axis=1).argsort(axis=1) < tradable.sum(axis=1, keepdims=True))
+        held[one], held[other] = np.where(tradable, gets, held[one]), np.where(tradable, ~gets, held[other])
+    return held
 
 
 def _natural(dataset: Dataset, clients: int | None, generator: np.random.Generator) -> Federation:

@@ -46,10 +46,10 @@ def supports(module: nn.Module) -> bool:
     >>> supports(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)))
     False
     """
-    return bool(_layers(module))
+    return bool(linear_layers(module))
 
 
-def _layers(module: nn.Module) -> list[Layer]:
+def linear_layers(module: nn.Module) -> list[Layer]:
     """The linear layers in order, or none if the module is anything else."""
     if type(module) is nn.Linear:
         module = nn.Sequential(module)
@@ -77,7 +77,7 @@ class DenseEngine:
 
     def __init__(self, work: Workload) -> None:
         check_module(work.module)
-        self._layers = _layers(work.module)
+        self._layers = linear_layers(work.module)
         if not self._layers:
             raise InvalidInput("the dense engine takes a Sequential of Flatten, Linear and ReLU only; use engine 'local'")
         self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)

@@ -65,10 +65,12 @@ class RecordEngine:
             step = round * plan.terms.local_steps + number
             now = np.where(steps > number, rate, 0.0)
             rows = torch.from_numpy(shard[draw_records(now, self._randomness, step, client)])
-            total = self._sum(parameters, self._features[rows], self._labels[rows])
-            gradient = release_step(total, deviation, float(batch[number]), self._randomness, step, client)
-            velocity.mul_(self._momentum).add_(torch.from_numpy(gradient).float())
-            parameters.sub_(velocity, alpha=lr)
+            total = self._sum(parameters, self._features.index_select(0, rows), self._labels.index_select(0, rows))
+            released = release_step(total, deviation, float(batch[number]), self._randomness, step, client)
+            direction = torch.from_numpy(released).float()
+            if self._momentum:
+                direction = velocity.mul_(self._momentum).add_(direction)
+            parameters.sub_(direction, alpha=lr)
         return parameters - start
 
     def close(self) -> None:

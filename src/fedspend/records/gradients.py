@@ -2,7 +2,8 @@
 
 Guarantee: every record's gradient has an L2 norm of at most the clip in the sum, whatever the model does; one that is not finite
 counts as zero. Norms are float64. Chains of Linear and ReLU never form the single gradients: the norm of a layer's gradient is
-`|delta| * sqrt(|input|^2 + 1)`. Any other module uses `torch.func.vmap`, in blocks of bounded memory.
+`|delta| * sqrt(|input|^2 + 1)`. Chains with convolutions are in `chains`. Any other module uses `torch.func.vmap`, in blocks of
+bounded memory.
 """
 
 from __future__ import annotations
@@ -18,62 +19,93 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from fedspend.arrays import FloatArray
-from fedspend.engines.dense import Layer, _layers
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.engines.dense import Layer, linear_layers
 from fedspend.engines.flat import parameter_count
-from fedspend.mechanism import clip_factors
+from fedspend.mechanism import Factors, clip_factors
 from fedspend.models.checking import check_module
+from fedspend.records.chains import ChainSum, supports
 
 _BLOCK_NUMBERS = 2**24  # of single gradients that exist at once
 
 GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]  # (parameters, rows, labels) -> (parameters,)
-Factors = Callable[[torch.Tensor], torch.Tensor]  # norms of the next rows, in order -> what to multiply each row by
 
 
 def clipped_sum(module: nn.Module, clip: float, factors: Factors | None = None) -> GradientSum:
     """The function that sums the clipped gradients of the cross-entropy of each row. `factors` may scale them down further."""
     check_module(module)
-    layers = _layers(module)
-    return DenseSum(layers, parameter_count(module), clip, factors) if layers else GeneralSum(module, clip, factors)
+    layers, factors = linear_layers(module), factors or partial(clip_factors, bound=clip)
+    if layers:
+        return DenseSum(layers, parameter_count(module), factors)
+    if isinstance(module, nn.Sequential) and supports(module):
+        return ChainSum(module, factors)
+    return GeneralSum(module, factors)
 
 
 class DenseSum:
-    def __init__(self, layers: list[Layer], size: int, clip: float, factors: Factors | None = None) -> None:
-        self._layers, self._size, self._factors = layers, size, factors or partial(clip_factors, bound=clip)
+    """In numpy, because with a hundred records torch spends most of its time on calls; products in torch, with one thread."""
 
-    @torch.no_grad()
+    def __init__(self, layers: list[Layer], size: int, factors: Factors) -> None:
+        self._layers, self._size, self._factors = layers, size, factors
+
     def __call__(self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> FloatArray:
-        flat, inputs = parameters.double(), [rows.flatten(1).double()]
-        weights = [flat[layer.weight].view(layer.outputs, layer.inputs) for layer in self._layers]
-        scores = inputs[0]
-        for layer, weight in zip(self._layers, weights, strict=True):
-            scores = inputs[-1] @ weight.T + (0.0 if layer.bias is None else flat[layer.bias])
-            inputs.append(scores.clamp(min=0) if layer.relu else scores)
-        delta = torch.softmax(scores, dim=1)
-        delta[torch.arange(len(labels)), labels] -= 1
-        squares, deltas = torch.zeros(len(rows), dtype=torch.float64), []
-        for number in range(len(self._layers) - 1, -1, -1):
-            layer, entering = self._layers[number], inputs[number]
-            squares += delta.square().sum(dim=1) * (entering.square().sum(dim=1) + (layer.bias is not None))
-            deltas.append(delta)
-            if number:
-                delta = delta @ weights[number]
-                if self._layers[number - 1].relu:
-                    delta = delta * (entering > 0)
-        scale = self._factors(squares.sqrt())
-        total = torch.zeros(self._size, dtype=torch.float64)
-        for layer, entering, delta in zip(self._layers, inputs, reversed(deltas), strict=False):
-            kept = torch.where(scale[:, None] > 0, scale[:, None] * delta, 0.0)  # zero times NaN would be NaN
-            total[layer.weight] = (kept.T @ torch.where(scale[:, None] > 0, entering, 0.0)).reshape(-1)
+        flat, inputs = parameters.numpy().astype(np.float64), [rows.flatten(1).numpy().astype(np.float64)]
+        weights = [flat[layer.weight].reshape(layer.outputs, layer.inputs) for layer in self._layers]
+        with np.errstate(over="ignore", invalid="ignore"):  # in a record that is not finite
+            for layer, weight in zip(self._layers, weights, strict=True):
+                scores = _product(weight, inputs[-1].T).T  # few outputs: faster this way round
+                if layer.bias is not None:
+                    scores += flat[layer.bias]
+                inputs.append(np.maximum(scores, 0.0) if layer.relu else scores)
+            deltas = self._backward(weights, inputs, _loss_gradient(inputs[-1], labels.numpy()))
+            squares = np.zeros(len(rows))
+            for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
+                squares += _row_squares(delta) * (_row_squares(entering) + (layer.bias is not None))
+            scale = self._factors(np.sqrt(squares))
+        finite = scale > 0
+        if not finite.all():  # zero times NaN would be NaN
+            scale, deltas, inputs = scale[finite], [delta[finite] for delta in deltas], [entering[finite] for entering in inputs]
+        total = np.zeros(self._size)
+        for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
+            kept = scale[:, None] * delta
+            total[layer.weight] = _product(kept.T, entering).ravel()
             if layer.bias is not None:
-                total[layer.bias] = kept.sum(dim=0)
-        return total.numpy()
+                total[layer.bias] = kept.sum(axis=0)
+        return total
+
+    def _backward(self, weights: list[FloatArray], inputs: list[FloatArray], delta: FloatArray) -> list[FloatArray]:
+        """The loss gradient of what each layer gives, before its ReLU."""
+        deltas = [delta]
+        for number in range(len(self._layers) - 1, 0, -1):
+            delta = _product(delta, weights[number])
+            if self._layers[number - 1].relu:
+                delta = delta * (inputs[number] > 0)
+            deltas.append(delta)
+        return deltas[::-1]
+
+
+def _loss_gradient(scores: FloatArray, labels: IntArray) -> FloatArray:
+    """Of each row's cross-entropy: softmax minus one-hot."""
+    delta: FloatArray = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
+    delta /= delta.sum(axis=1, keepdims=True)
+    delta[np.arange(len(labels)), labels] -= 1
+    return delta
+
+
+def _product(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Within `single_threaded` the same to the last bit, however many threads numpy's own product would use."""
+    product: FloatArray = torch.mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+    return product
+
+
+def _row_squares(rows: FloatArray) -> FloatArray:
+    squares: FloatArray = np.einsum("ij,ij->i", rows, rows)
+    return squares
 
 
 class GeneralSum:
-    def __init__(self, module: nn.Module, clip: float, factors: Factors | None = None) -> None:
-        self._module, self._size = copy.deepcopy(module).train(), parameter_count(module)
-        self._factors = factors or partial(clip_factors, bound=clip)
+    def __init__(self, module: nn.Module, factors: Factors) -> None:
+        self._module, self._factors, self._size = copy.deepcopy(module).train(), factors, parameter_count(module)
         named = list(self._module.named_parameters())
         self._shapes = [(name, parameter.shape, parameter.numel(), parameter.requires_grad) for name, parameter in named]
         self._block = max(1, _BLOCK_NUMBERS // self._size)
@@ -93,7 +125,7 @@ class GeneralSum:
             some = slice(start, start + self._block)
             found = self._gradients(trained, fixed, rows[some], labels[some])
             squares = sum(found[name].double().square().flatten(1).sum(dim=1) for name in found)
-            scale = self._factors(torch.as_tensor(squares).sqrt())
+            scale = torch.from_numpy(self._factors(torch.as_tensor(squares).sqrt().numpy()))
             place = 0
             for name, _, size, _ in self._shapes:
                 if name in found:

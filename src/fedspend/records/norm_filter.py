@@ -40,16 +40,16 @@ class Payments:
     def begin(self, left: FloatArray) -> None:
         self.left, self.paid, self._at = left.copy(), 0, 0
 
-    def __call__(self, norms: torch.Tensor) -> torch.Tensor:
+    def __call__(self, norms: FloatArray) -> FloatArray:
         """Norms of the next rows, in order."""
         some = slice(self._at, self._at + len(norms))
         self._at += len(norms)
-        left, finite = torch.from_numpy(self.left[some]), torch.isfinite(norms)
-        price = torch.where(finite, (norms / self._clip).clamp(max=1.0).square(), 0.0)
+        left = self.left[some].copy()
+        price = np.where(np.isfinite(norms), np.minimum(norms / self._clip, 1.0) ** 2, 0.0)
         pays = (left > 0) & (price <= left)  # a square can underflow to nothing, and nothing left pays for nothing
-        self.left[some] = torch.where(pays, left - price, 0.0).numpy()
+        self.left[some] = np.where(pays, left - price, 0.0)
         self.paid += int(pays.sum())
-        return torch.where(pays, clip_factors(norms, self._clip), 0.0)
+        return np.where(pays, clip_factors(norms, self._clip), 0.0)
 
 
 class NormBudgets:

@@ -1,0 +1,138 @@
+"""The sum of clipped gradients over single records for chains of layers with convolutions.
+
+Guarantee: as in `gradients`: every record's gradient has a norm of at most the clip in the sum, and one that is not finite counts
+as zero; norms are float64, of the very numbers that are summed. One pass forward and one back serve all records of a block: what
+enters a layer and the loss gradient of what leaves it give each record's own gradient. Of a linear layer it is never formed: its
+norm is `|delta| * sqrt(|input|^2 + 1)`. Of a convolution it is one product with the unfolded input. No layer mixes records.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedspend.arrays import FloatArray
+from fedspend.engines.flat import parameter_count
+from fedspend.mechanism import Factors
+
+_PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)  # no parameters, no randomness
+_BLOCK_NUMBERS = 2**22  # of unfolded inputs and single gradients at once
+
+
+def supports(module: nn.Module) -> bool:
+    """Whether the module is a Sequential: plain convolutions, Flatten, linear layers; anything without parameters between them.
+
+    >>> supports(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)))
+    True
+    >>> supports(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 2)))
+    False
+    """
+    if type(module) is not nn.Sequential or not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()):
+        return False
+    layers = list(module)
+    cut = next((number for number, layer in enumerate(layers) if type(layer) is nn.Flatten), len(layers) - 1)
+    return (
+        len(set(layers)) == len(layers) > 0
+        and all(_plain(layer) or _convolves(layer) for layer in layers[:cut])
+        and _flattens(layers[cut])
+        and all(_plain(layer) or type(layer) is nn.Linear for layer in layers[cut + 1 :])
+        and type(layers[-1]) is nn.Linear
+    )
+
+
+def _flattens(layer: nn.Module) -> bool:
+    return type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1
+
+
+def _plain(layer: nn.Module) -> bool:
+    return type(layer) in _PLAIN and not getattr(layer, "inplace", False)
+
+
+def _convolves(layer: nn.Module) -> bool:
+    return type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+
+
+class ChainSum:
+    def __init__(self, module: nn.Sequential, factors: Factors) -> None:
+        self._chain, self._factors, self._size = copy.deepcopy(module).requires_grad_(False), factors, parameter_count(module)
+
+    def __call__(self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> FloatArray:
+        nn.utils.vector_to_parameters(parameters, self._chain.parameters())
+        total = torch.zeros(self._size, dtype=torch.float64)
+        block = max(1, _BLOCK_NUMBERS // self._numbers(rows[:1])) if len(rows) else 1
+        for start in range(0, len(rows), block):
+            some = slice(start, start + block)
+            self._add(total, rows[some], labels[some])
+        found: FloatArray = total.numpy()
+        return found
+
+    @torch.no_grad()
+    def _numbers(self, row: torch.Tensor) -> int:
+        """How many numbers one record needs: in its unfolded inputs and its single gradients."""
+        count = 1
+        for layer in self._chain:
+            if isinstance(layer, nn.Conv2d):
+                count += layer.weight.numel() + _unfolded(layer, row).numel()
+            row = layer(row)
+        return count
+
+    def _add(self, total: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> None:
+        taps: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []  # a layer, what enters and what leaves it
+        value = rows
+        for layer in self._chain:
+            entering, value = value, layer(value)
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                if not taps:
+                    value.requires_grad_()  # parameters do not: only values are differentiated
+                taps.append((layer, entering.detach(), value))
+        loss = functional.cross_entropy(value, labels, reduction="sum")
+        deltas = torch.autograd.grad(loss, [leaving for _, _, leaving in taps])
+        parts = [_part(layer, entering, delta) for (layer, entering, _), delta in zip(taps, deltas, strict=True)]
+        norms = torch.stack([part.squares() for part in parts]).sum(dim=0).sqrt()
+        scale = torch.from_numpy(self._factors(norms.numpy()))
+        kept = torch.nonzero(scale > 0)[:, 0]  # zero times NaN would be NaN
+        total += torch.cat([part.total(scale[kept], kept) for part in parts])
+
+
+class _Linear:
+    def __init__(self, entering: torch.Tensor, delta: torch.Tensor, bias: bool) -> None:
+        self._entering, self._delta, self._bias = entering.double(), delta.double(), bias
+
+    def squares(self) -> torch.Tensor:
+        return self._delta.square().sum(dim=1) * (self._entering.square().sum(dim=1) + self._bias)
+
+    def total(self, scale: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        delta = scale[:, None] * self._delta[rows]
+        weight = (delta.T @ self._entering[rows]).reshape(-1)
+        return torch.cat([weight, delta.sum(dim=0)]) if self._bias else weight
+
+
+class _Formed:
+    """Single gradients, (records, parameters of the layer)."""
+
+    def __init__(self, gradients: torch.Tensor) -> None:
+        self._gradients = gradients.double()
+
+    def squares(self) -> torch.Tensor:
+        return self._gradients.square().sum(dim=1)
+
+    def total(self, scale: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return scale @ self._gradients[rows]
+
+
+def _part(layer: nn.Module, entering: torch.Tensor, delta: torch.Tensor) -> _Linear | _Formed:
+    if isinstance(layer, nn.Linear):
+        return _Linear(entering, delta, layer.bias is not None)
+    assert isinstance(layer, nn.Conv2d)
+    delta = delta.flatten(2)
+    gradient = torch.bmm(delta, _unfolded(layer, entering).transpose(1, 2)).flatten(1)
+    return _Formed(gradient if layer.bias is None else torch.cat([gradient, delta.sum(dim=2)], dim=1))
+
+
+def _unfolded(layer: nn.Conv2d, entering: torch.Tensor) -> torch.Tensor:
+    """(records, inputs of an output, places): what each place of the output is a linear function of."""
+    assert not isinstance(layer.padding, str)
+    return functional.unfold(entering, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
