@@ -21,7 +21,7 @@ from places import rows_of
 
 from fedspend.ledger.audit import audit
 
-CLIENTS = """
+DATA = """
 [data]
 name = "synthetic"
 examples = 60
@@ -30,6 +30,10 @@ classes = 2
 clients = 5
 [model]
 name = "logistic"
+"""
+CLIENTS = (
+    DATA
+    + """
 [method]
 name = "time-adaptive"
 [privacy]
@@ -47,16 +51,11 @@ lr = 0.3
 [engine]
 workers = 1
 """
+)
 
-RECORDS = """
-[data]
-name = "synthetic"
-examples = 60
-features = 4
-classes = 2
-clients = 5
-[model]
-name = "logistic"
+RECORDS = (
+    DATA
+    + """
 [method]
 name = "rpdp"
 saving_share = 0.5
@@ -71,6 +70,7 @@ rounds = ROUNDS
 local_steps = 3
 lr = 0.3
 """
+)
 
 
 class Nursery:
