@@ -385,6 +385,30 @@ def test_shaped_updates_are_those_by_hand(bench: Bench, engine: str, model: str,
         assert close(reduced.total, expected * min(1.0, radius[client] / max(norm, 1e-12)))
 
 
+@dense_models
+def test_who_is_outside_is_decided_by_all_layers(bench: Bench, engine: str) -> None:
+    """Half of the clients are far outside after a step; the others are so only by all of their layers together."""
+    module, start = bench.start("mlp")
+    data, training = Data(), LocalTraining(batch_size=8, steps=2, shape=Shape(blur=0.8))
+    once = LocalTraining(batch_size=8, steps=1)
+    clients = np.array([1, 2, 3, 4, 5, 6])
+    first = {int(client): by_hand(module, start, data, once, int(client), 1, 0.4) for client in clients}
+    largest = max(np.split(np.arange(start.numel()), np.cumsum(layer_sizes(module))[:-1]), key=len)
+    radius = np.full(len(SIZES), np.inf)
+    for client, moved in first.items():
+        part, whole = np.linalg.norm(moved[largest]), np.linalg.norm(moved)
+        assert part < 0.99 * whole
+        radius[client] = part / 2 if client % 2 else (part + whole) / 2
+    # the same batches in the first step, whatever the number of steps
+    assert all(
+        np.array_equal(*(step_batches(RANDOMNESS.generator("batches", 1, int(n)), SIZES[n], t)[0] for t in (once, training)))
+        for n in clients
+    )
+    expected = [by_hand(module, start, data, training, int(client), 1, 0.4, radius[client]) for client in clients]
+    reduced = bench.engine(engine, module, data, training).run(start, clients, 1, 0.4, ClipAndSum(radius))
+    assert reduced.norms == pytest.approx([np.linalg.norm(update) for update in expected], rel=1e-5)
+
+
 @every_engine
 def test_shaping_that_cannot_act_changes_no_bit(bench: Bench, engine: str, model: str) -> None:
     """A ball that nobody leaves, and a sparsity that keeps every value."""

@@ -184,9 +184,9 @@ def test_the_rest_is_planned_anew(wanted, begun):
     budget = np.repeat([0.05, 0.4, 1.0, 3.0], 4)
     plan = plan_records(budget, owners(16), TERMS, clients=["a", "b"], wanted=wanted)
     spent = Mechanisms.of_schedules(plan.schedules.noise_multiplier[:begun], plan.schedules.sampling_rate[:begun], 0.8, 5)
-    elsewhere = Mechanisms.of_schedules(np.full((1, 2), 6.0), np.array([[0.0, 0.05]]))
+    elsewhere = Mechanisms.of_schedules(np.full((1, 2), 12.0 / plan.epsilon[15]), np.array([[0.0, 1.0]]))
     others = Past(elsewhere, (np.arange(16) == 15).astype(np.int64))
-    lifetime = np.where(np.arange(16) == 15, budget * 0.9, budget)
+    lifetime = np.where(np.arange(16) == 15, plan.epsilon, budget)  # which others have a part of
     longer = extended_records(plan, begun, 1, spent, others, lifetime)
     assert longer.rounds == 5
     assert longer.parameters["planned_anew_after"] == begun
@@ -200,7 +200,9 @@ def test_the_rest_is_planned_anew(wanted, begun):
     if wanted.method != "filter":
         assert (longer.rate[begun:4, free] < plan.rate[begun:, free]).all(), "one round more, so less in each"
         assert (longer.epsilon[free] >= 0.995 * plan.epsilon[free]).all()
-    assert (epsilons(others, longer.rate, steps=longer.steps[:, longer.schedules.of_client]) <= lifetime).all()
+    together = epsilons(others, longer.rate, steps=longer.steps[:, longer.schedules.of_client])
+    assert (together <= lifetime).all()
+    assert longer.epsilon[15] < 0.995 * plan.epsilon[15]
     if wanted.saving_share and begun == 1:
         assert longer.rate[1, free] == pytest.approx(0.5 * longer.rate[-1, free]), "still saving"
 
