@@ -255,7 +255,8 @@ class _Block:
     def _descend(self, number: int, gradient: torch.Tensor, inputs: torch.Tensor, pull: torch.Tensor | None, ending: slice) -> None:
         clients, layer = len(gradient), self._layers[number]
         weight, bias = self._weights[number][:clients], self._biases[number]
-        if self._lus and ending.start < ending.stop:
+        keeps_gradient = self._lus > 0 and ending.start < ending.stop
+        if keeps_gradient:
             self.gradients[ending, layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
         if self._momentum:
             velocity = self._weight_velocities[number][:clients]
@@ -270,7 +271,7 @@ class _Block:
         if bias is None or layer.bias is None:
             return
         change = gradient.sum(dim=2, keepdim=True)
-        if self._lus:
+        if keeps_gradient:
             self.gradients[ending, layer.bias] = change[ending, :, 0]
         if self._momentum:
             velocities = self._bias_velocities[number]
