@@ -492,6 +492,11 @@ def test_baselines_train(config, method, tmp_path):
         ({"privacy": {"preferences": None}}, "have no budgets"),
         ({"privacy": {"noise": "distributed"}}, "client-level"),
         ({"privacy": {"clipping": "per-layer"}}, "client-level"),
+        ({"privacy": {"accountant": "pld"}}, "client-level"),
+        ({"privacy": {"policy": "spend-as-you-go"}}, "client-level"),
+        ({"privacy": {"saving_rate": 0.4}}, "client-level"),
+        ({"privacy": {"weights": 0.9}}, "client-level"),
+        ({"shape": {"lus": 0.5}}, "client-level"),
         ({"privacy": {"delta": None}}, "delta is missing"),
         ({"train": {"local_steps": None, "local_epochs": 2}}, "local_steps is missing"),
         ({"privacy": {"epsilon": 1.0}}, "both"),
@@ -500,7 +505,8 @@ def test_baselines_train(config, method, tmp_path):
 def test_bad_configs(config, changes, told):
     for section, keys in changes.items():
         for key, value in keys.items():
-            config[section].pop(key, None) if value is None else config[section].__setitem__(key, value)
+            table = config.setdefault(section, {})
+            table.pop(key, None) if value is None else table.__setitem__(key, value)
     with pytest.raises(InvalidInput, match=told):
         fedspend.train(config)
 
