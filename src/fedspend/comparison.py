@@ -157,4 +157,10 @@ def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
 
     settings = load_config(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
     # The config may name the policy of its own method; another method brings its own.
-    return [line["accuracy"] for line in run(from_config(settings.without("privacy.policy")), None).metrics]
+    setup = from_config(settings.without("privacy.policy"))
+    if not setup.randomness.simulation:  # the default for your own data
+        raise InvalidInput(
+            "compare runs seeded simulations only, and runs on your own data are real by default: each would be a release that no "
+            "account covers; compare on public data, or set privacy.randomness=seeded, which protects nobody"
+        )
+    return [line["accuracy"] for line in run(setup, None).metrics]

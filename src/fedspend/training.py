@@ -20,12 +20,14 @@ import torch
 import fedspend
 from fedspend import data, votes
 from fedspend.config import Config, any_config
+from fedspend.data_inputs import needed
 from fedspend.engines.base import Engine, LocalTraining
 from fedspend.engines.evaluation import evaluate
 from fedspend.engines.flat import layer_sizes, parameter_count
 from fedspend.engines.local import make_engine
 from fedspend.engines.shaping import Shape
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
+from fedspend.files import one_at_a_time
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import OWN, new_run_id, stored_location
 from fedspend.ledger.participants import check_planned_on, plan_fits
@@ -105,7 +107,8 @@ def train(
             if plan is not None:
                 stored = approved(plan, stored, settings)
             if replan and folder is not None and book is not None and stored is not None:
-                stored = plan_anew(folder, book, stored, int(settings.get("train.rounds")), on_note)
+                with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
+                    stored = plan_anew(folder, book, stored, int(needed(settings, "train.rounds")), on_note)
             setup = from_config(settings, book, stored)
             if where is not None and isinstance(setup.plan, RecordPlan):
                 check_lasting_numbers(settings, setup.federation)

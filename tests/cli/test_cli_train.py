@@ -182,6 +182,19 @@ def test_compare_refuses(config, capsys, arguments, names):
     assert len(said.splitlines()) == 1
 
 
+def test_compare_makes_no_real_run_on_your_own_data(config, tmp_path, capsys):
+    """Nobody has to ask for real randomness there: it is the default. Its releases would be on no account."""
+    lines = [f"{n % 7},{n % 3},{n % 2},{'test' if n % 5 == 0 else 'train'}" for n in range(60)]
+    (tmp_path / "own.csv").write_text("\n".join(["x,y,label,split", *lines]) + "\n")
+    own = ["--set", "data.name=csv", "--set", f"data.path={tmp_path / 'own.csv'}", "--set", "data.classes=2"]
+    argv = ["compare", config, *own, "--methods", "dp-fedavg", "--seeds", "1", "--workers", "1", "--quiet"]
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert "no account covers" in said
+    assert len(said.splitlines()) == 1
+    assert main([*argv, "--set", "privacy.randomness=seeded"]) == 0
+
+
 def test_data_list_and_get(capsys, tmp_path, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path))

@@ -374,6 +374,33 @@ def test_a_file_that_cannot_be_is_refused(tmp_path, value):
         NormBudgets(plan, tmp_path, simulation=True).before(1)
 
 
+def test_a_damaged_file_is_refused_before_a_round_is_charged(config, tmp_path, monkeypatch):
+    config["privacy"]["randomness"] = "os"
+    real = NormBudgets.keep
+
+    def keep(self, round, before, after):
+        real(self, round, before, after)
+        if round == 1:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NormBudgets, "keep", keep)
+        with pytest.raises(Killed):
+            fedspend.train(config, output=tmp_path / "run")
+    whole = (tmp_path / "run" / FILE).read_bytes()
+    (tmp_path / "run" / FILE).write_bytes(whole[:-9])
+    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+        before = ledger.state.head
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="damaged"):
+            fedspend.train(config, output=tmp_path / "run", resume=True)
+    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+        assert ledger.state.head == before
+    (tmp_path / "run" / FILE).write_bytes(whole)
+    metrics = fedspend.train(config, output=tmp_path / "run", resume=True).metrics
+    assert [bool(line.get("skipped")) for line in metrics] == [False, True, False, False]
+
+
 def test_bad_configs(config):
     config["privacy"]["rate"] = 0.5
     with pytest.raises(InvalidInput, match=r"privacy\.rate"):

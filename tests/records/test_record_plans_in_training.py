@@ -10,6 +10,7 @@ import fedspend
 from fedspend.config import config_of
 from fedspend.data_inputs import federation_of
 from fedspend.errors import InvalidInput, Refused
+from fedspend.files import one_at_a_time
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
 from fedspend.records import RecordPlan, plan_of
@@ -193,6 +194,27 @@ def test_a_plan_of_what_is_left_belongs_to_its_ledger(config, tmp_path, monkeypa
         fedspend.train(config, plan=plan, output=tmp_path / "three", ledger=place)
 
 
+def test_a_plan_that_names_a_ledger_without_accounts_is_refused(config, tmp_path):
+    """Its budgets are not compared with the config's, since the ledger has them: an empty one must not take them over."""
+    with Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
+        ledger.register(["hospital"], [1.0], delta=1e-5)
+        head = str(ledger.state.head)
+    plan = plan_of(config)
+    larger = plan_records(10 * plan.budget, plan.owner, plan.terms, clients=plan.clients, records=plan.records, clip=plan.clip)
+    forged = dataclasses.replace(larger, parameters=larger.parameters | {"ledger": head})
+    with pytest.raises(Refused, match="no accounts of records"):
+        fedspend.train(config, plan=forged, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_for_one_run_does_not_spend_what_is_left(config, tmp_path):
+    plan, rest = plan_of(config), changed(config, ledger__spend="remaining")
+    del rest["privacy"]["preferences"]
+    with pytest.raises(InvalidInput, match="made for budgets of one run"):
+        fedspend.train(rest, plan=plan, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_remaining_without_budgets_in_the_config_and_with_suggested_noise(config, tmp_path, monkeypatch):
     config["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
@@ -337,6 +359,30 @@ def test_replanning_twice_and_a_simulation(config, tmp_path, monkeypatch):
     kill_in_round(1, monkeypatch, config, output=tmp_path / "simulated")
     fedspend.train(config, output=tmp_path / "simulated", resume=True, replan=True, on_note=notes.append)
     assert "no round was lost: the plan stays as it is" in notes
+
+
+def test_nothing_is_planned_anew_under_a_run_that_is_going_on(config, tmp_path, monkeypatch):
+    """Its round is under way, not lost: if it were marked so, its release could not be committed any more."""
+    real, folder = changed(config, privacy__randomness="os"), tmp_path / "run"
+    kill_in_round(1, monkeypatch, real, output=folder)
+
+    def found():
+        with Ledger.open(folder / "ledger.db") as ledger:
+            return ledger.state.head, {name: (folder / name).read_bytes() for name in ("plan.json", "run.json", "certificate.json")}
+
+    before = found()
+    with one_at_a_time(folder), pytest.raises(Refused, match="another process is at work"):
+        fedspend.train(real, output=folder, resume=True, replan=True)
+    assert found() == before
+    assert fedspend.train(real, output=folder, resume=True, replan=True).plan.rounds == 5
+
+
+def test_planning_anew_needs_the_number_of_rounds(config, tmp_path, monkeypatch):
+    real = changed(config, privacy__randomness="os")
+    kill_in_round(1, monkeypatch, real, output=tmp_path / "run")
+    del real["train"]["rounds"]
+    with pytest.raises(InvalidInput, match="rounds is missing"):
+        fedspend.train(real, output=tmp_path / "run", resume=True, replan=True)
 
 
 # --- the data behind a plan ---

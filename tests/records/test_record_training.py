@@ -1,6 +1,7 @@
 """Record-level training: sampling and noise as planned, limits, broken mechanisms, the account, kill and resume."""
 
 import copy
+import dataclasses
 import json
 from functools import partial
 
@@ -15,12 +16,14 @@ from fedspend.engines.base import Reduced
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.mechanism import clip_factors
+from fedspend.plan_json import built, canonical, hash_of
 from fedspend.randomness import Randomness
 from fedspend.records import Terms, chains
 from fedspend.records import engine as record_engine
 from fedspend.records.chains import ChainSum
 from fedspend.records.engine import RecordEngine
 from fedspend.records.gradients import DenseSum, GeneralSum, clipped_sum
+from fedspend.records.plan_file import RECORD_PLAN, to_content
 from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.verification import verify_records
@@ -402,6 +405,33 @@ def test_bad_plans(make, told):
         make()
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda content: content.update(orders=[]), "at least one number"),
+        (lambda content: content.update(orders=[0.5, 2.0]), "above 1"),
+        (lambda content: content["classes"][0].update(order=2.5), "one of the plan's orders"),
+        (lambda content: content["parameters"].pop("method"), "no key 'method'"),
+        (lambda content: content["parameters"].update(method=3), "not text"),
+    ],
+)
+def test_files_that_no_plan_was_saved_to_are_refused(change, told):
+    content = to_content(a_plan())
+    content["parameters"] = dict(content["parameters"])
+    change(content)
+    content["hash"] = hash_of(canonical(content))
+    with pytest.raises(InvalidInput, match=told):
+        built(RECORD_PLAN, content)
+
+
+@pytest.mark.parametrize("order", [1e9, 1e300])
+def test_an_order_that_would_take_all_memory_is_refused(order):
+    plan = a_plan()
+    claims = dataclasses.replace(plan.schedules, order=np.full(plan.schedules.count, order))
+    with pytest.raises(InvalidInput, match="beyond what the accountant can integrate"):
+        verify_records(dataclasses.replace(plan, schedules=claims, orders=(order,)))
+
+
 def test_the_papers_rates_are_not_trained_with():
     with pytest.raises(Refused, match="scf-clamped"):
         Wanted(rates="scf")
@@ -462,6 +492,11 @@ def test_baselines_train(config, method, tmp_path):
         ({"privacy": {"preferences": None}}, "have no budgets"),
         ({"privacy": {"noise": "distributed"}}, "client-level"),
         ({"privacy": {"clipping": "per-layer"}}, "client-level"),
+        ({"privacy": {"accountant": "pld"}}, "client-level"),
+        ({"privacy": {"policy": "spend-as-you-go"}}, "client-level"),
+        ({"privacy": {"saving_rate": 0.4}}, "client-level"),
+        ({"privacy": {"weights": 0.9}}, "client-level"),
+        ({"shape": {"lus": 0.5}}, "client-level"),
         ({"privacy": {"delta": None}}, "delta is missing"),
         ({"train": {"local_steps": None, "local_epochs": 2}}, "local_steps is missing"),
         ({"privacy": {"epsilon": 1.0}}, "both"),
@@ -470,7 +505,8 @@ def test_baselines_train(config, method, tmp_path):
 def test_bad_configs(config, changes, told):
     for section, keys in changes.items():
         for key, value in keys.items():
-            config[section].pop(key, None) if value is None else config[section].__setitem__(key, value)
+            table = config.setdefault(section, {})
+            table.pop(key, None) if value is None else table.__setitem__(key, value)
     with pytest.raises(InvalidInput, match=told):
         fedspend.train(config)
 

@@ -55,10 +55,15 @@ def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhaus
 
 def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
     """A plan that spends what a ledger has left is for that ledger only."""
+    from fedspend.records.planning import proposal_of
+
     if "ledger" in made.parameters:
         if ledger is None:
             raise Refused("the plan spends what is left in a ledger; name that ledger with --ledger")
         ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
+        unit = proposal_of(made).unit
+        if not len(ledger.accounts(unit)):  # its budgets would be taken for lifetime budgets that nobody agreed to
+            raise Refused(f"the plan spends what is left in {ledger.location}, which has no accounts of {unit}s; make another plan")
 
 
 def plan_fits(ledger: Ledger, made: AnyPlan) -> None:

@@ -35,6 +35,18 @@ from fedspend.records.preferences import PREFERENCES
 from fedspend.records.remaining import Past
 from fedspend.records.terms import Terms
 
+# What records have no use for, and what it is then: a setting that did nothing would look as if it had done something.
+CLIENT_LEVEL = {
+    "privacy.noise": "central",
+    "privacy.clipping": "flat",
+    "privacy.accountant": "rdp",
+    "privacy.policy": None,
+    "privacy.saving_rate": None,
+    "privacy.weights": None,
+    "shape.blur": 0.0,
+    "shape.lus": 0.0,
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Asked:
@@ -62,7 +74,7 @@ def plan_of(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
 
 def record_plan(config: Config, federation: Federation, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> RecordPlan:
     """The plan for `federation`, within what `ledger` allows. A `stored` plan is taken as it is, if it is for this config."""
-    for name, usual in (("privacy.noise", "central"), ("privacy.clipping", "flat")):
+    for name, usual in CLIENT_LEVEL.items():
         if config.get(name) != usual:
             raise InvalidInput(f"{name} = {config.get(name)!r} is for client-level methods; drop it, or choose another method")
     remaining = config.get("ledger.spend") == "remaining"
@@ -80,6 +92,11 @@ def record_plan(config: Config, federation: Federation, ledger: Ledger | None = 
     )
     if stored is not None:
         lifetime = "ledger" in stored.parameters  # then budgets are what the ledger has
+        if remaining and not lifetime:
+            raise InvalidInput(
+                "the plan was made for budgets of one run, and the config spends what a ledger has left; make the plan with "
+                "--ledger, or drop --remaining"
+            )
         return check_agrees(
             stored, **vars(asked), terms=terms_given(config), budget=None if lifetime or budget is None else budget[rows]
         )

@@ -62,12 +62,13 @@ class NormBudgets:
         self._played = -1
         self._before: FloatArray = self._full
         self._after: FloatArray = self._full
-        self._read = self._path is None
+        self._read = False
 
     def before(self, round: int) -> FloatArray:
         """(records,). A simulation plays a round again from where it began; no other run may."""
         if not self._read:
-            self._load()
+            self.load()
+            self._read = True
         if self._played == round and self._simulation:
             return self._before
         if not self._played < round:
@@ -85,10 +86,10 @@ class NormBudgets:
             about = {"about": json.dumps({"round": round, "plan": self._plan.hash})}
             write_whole(self._path, to_bytes({"before": before, "after": after}, about))
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """Read what is on disk, if anything; refuses a file that does not fit."""
         from fedspend.runs import read_tensors
 
-        self._read = True
         if self._path is None or not self._path.exists():
             return
         arrays, about = read_tensors(self._path)
@@ -110,6 +111,7 @@ class NormFilterEngine:
         self._payments = Payments(plan.clip)
         self._sum = clipped_sum(work.module, plan.clip, self._payments)
         self._budgets = NormBudgets(plan, folder, work.randomness.simulation)
+        self._budgets.load()  # what does not fit is refused before a round is charged; a round reads it again, under the run's lock
         self._records = [np.flatnonzero(plan.owner == client) for client in range(len(plan.clients))]
         if [len(mine) for mine in self._records] != [len(shard) for shard in work.shards]:
             raise InvalidInput("the plan and the data do not have the same records at every client; make them agree")

@@ -49,7 +49,8 @@ def from_content(content: Content) -> RecordPlan:
     for name, expected in (("unit", "record"), ("adjacency", ADJACENCY), ("observer", OBSERVER), ("delta", terms.delta)):
         if guarantee[name] != expected:
             raise InvalidInput(f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can check")
-    if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], content["parameters"]["policy"])):
+    words = (content["parameters"][name] for name in ("policy", "method"))
+    if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], *words)):
         raise InvalidInput("the plan is malformed: a name is not text")
     rate = np.column_stack([from_runs(one["rate"], terms.rounds) for one in listed])
     short = None

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.mechanisms import two_stage
-from fedspend.accounting.rdp import ORDERS, rdp
+from fedspend.accounting.rdp import ORDERS, check_orders, rdp
 from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput, finite_number
 from fedspend.ledger.rules import Proposal
@@ -270,8 +270,10 @@ def check_record_plan(plan: RecordPlan) -> None:
         raise InvalidInput("every rate in a plan must lie from 0 to 1")
     if not (np.all(s.noise_multiplier == plan.terms.noise_multiplier) and np.all(s.clip_norm == plan.clip)):
         raise InvalidInput("a record-level plan has one noise multiplier and one clip")
-    if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0) & np.isfinite(s.order)):
+    if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0)):
         raise InvalidInput("every claimed epsilon must be finite and not negative")
+    if not np.all(np.isin(s.order, check_orders(plan.orders))):
+        raise InvalidInput("every claim must be read at one of the plan's orders")
     check_steps(s.sampling_rate, plan.short, plan.terms, by_norm=plan.by_norm)
     idle = np.setdiff1d(np.arange(len(plan.clients)), np.delete(plan.owner, plan.left_out))
     if idle.size:

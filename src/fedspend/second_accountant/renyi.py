@@ -18,6 +18,7 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 REACH = 10.0  # standard deviations beyond the outermost modes
 KEPT = 36.0  # panels lower than the highest by more than exp(-36) are left out
 PANELS_AT_ONCE = 1 << 14
+MOST_PANELS = 2e6  # of one integral: ten times what the orders and the noise of plans come to
 
 
 def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike) -> FloatArray:
@@ -37,7 +38,11 @@ def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.Array
     # (1+u)^a has branch points at distance pi s from the axis: a panel of 3 s keeps 16 nodes exact.
     # The modes lie between 0 and max(a,2)/s.
     width = np.minimum(2.0, 3.0 * s)
-    panels = np.ceil((np.maximum(a, 2.0) / s + 2 * REACH) / width).astype(np.int64)
+    needed = np.ceil((np.maximum(a, 2.0) / s + 2 * REACH) / width)
+    if not bool(np.all(needed <= MOST_PANELS)):
+        at = int(needed.argmax())
+        raise InvalidInput(f"order {a[at]:g} at a noise multiplier of {s[at]:g} is beyond what the accountant can integrate")
+    panels = needed.astype(np.int64)
     log_moment = np.empty(q.size)
     batch = (np.cumsum(panels) - panels) // PANELS_AT_ONCE
     for cells in np.split(np.arange(q.size), np.flatnonzero(np.diff(batch)) + 1):
