@@ -57,7 +57,7 @@ def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
     """A plan that spends what a ledger has left is for that ledger only."""
     if "ledger" in made.parameters:
         if ledger is None:
-            raise Refused("the plan spends what is left in a ledger; name that ledger with --ledger")
+            raise Refused("the plan spends what is left in a ledger, and there is none here; name that ledger with --ledger")
         ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
 
 
