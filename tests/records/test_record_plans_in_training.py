@@ -286,7 +286,7 @@ def test_lost_rounds_can_be_made_up_for(config, method, lost, tmp_path, monkeypa
     kill_in_round(lost, monkeypatch, config, output=tmp_path / "run", ledger=place)
     old, notes = RecordPlan.load(tmp_path / "run" / "plan.json"), []
     result = fedspend.train(config, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
-    assert f"1 lost rounds are made up for: rounds {lost + 2} to 5 were planned anew" in notes
+    assert f"1 lost round is made up for: rounds {lost + 2} to 5 were planned anew" in notes
     assert [n for n, line in enumerate(result.metrics) if line.get("skipped")] == [lost]
     new = result.plan
     assert new.rounds == 5
