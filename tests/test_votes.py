@@ -441,6 +441,11 @@ def test_rows_of_your_own_data_are_never_set_aside(tmp_path):
         ("data", {"public_share": 0.0}, "public_share in .* must be a number above 0 and below 1"),
         ("data", {"public_share": 1.0}, "public_share"),
         ("data", {"public_share": math.nan}, "public_share"),
+        (
+            "data",
+            {"public_path": "public.csv"},
+            "public_path is for your own data .* set part of the data set aside with public_share",
+        ),
         ("data", {"public_share": 1e-4}, "public_share must leave rows on either side"),
         ("votes", {"queries": 0}, "queries in .* must be a whole number of at least 1"),
         ("votes", {"queries": 2.5}, "queries"),

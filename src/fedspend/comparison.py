@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.arrays import FloatArray
-from fedspend.config import load_config
+from fedspend.config import Config, load_config
 from fedspend.errors import InvalidInput
 from fedspend.setup import METHODS
 
@@ -97,7 +97,7 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
     unknown = [name for name in methods if name not in METHODS]
     if unknown or len(set(methods)) != len(methods) or not methods:
         raise InvalidInput(f"methods must be different ones of {', '.join(METHODS)}; got {', '.join(methods) or 'none'}")
-    choices = []
+    choices: list[list[str]] = []
     for text in vary:
         key, _, values = text.partition("=")
         listed = [value.strip() for value in values.split(",")]
@@ -105,6 +105,8 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
             raise InvalidInput(f"--vary takes section.key=value,value,... with different values, got {text!r}")
         if key.strip() in ("method.name", "train.seed"):
             raise InvalidInput(f"--vary cannot change {key.strip()}: --methods and --seeds do")
+        if any(one[0].startswith(f"{key.strip()}=") for one in choices):
+            raise InvalidInput(f"--vary {key.strip()} is given twice; give all its values at once, separated by commas")
         choices.append([f"{key.strip()}={value}" for value in listed])
     named = len(methods) > 1 or not choices
     return [
@@ -124,7 +126,7 @@ def compare(
 ) -> Comparison:
     """Train every arm with every seed, in parallel over cores."""
     arms = arms_of(methods, vary)
-    for settings in [load_config(config, [*overrides, *arm.overrides]) for arm in arms]:
+    for settings in [_settings(config, overrides, arm) for arm in arms]:
         if settings.get("privacy.randomness") == "os":
             raise InvalidInput(
                 "compare runs seeded simulations only: every run on private data spends budget; drop randomness = 'os'"
@@ -143,6 +145,17 @@ def compare(
     for (arm, seed), curve in curves.items():
         accuracy[arms.index(arm), seed - first, : len(curve)] = curve
     return Comparison(tuple(arm.name for arm in arms), tuple(first + k for k in range(seeds)), accuracy)
+
+
+def _settings(config: str | Path, overrides: Sequence[str], arm: Arm) -> Config:
+    """The config of an arm. A complaint about one of its values names `--vary`, where it was given."""
+    try:
+        return load_config(config, [*overrides, *arm.overrides])
+    except InvalidInput as error:
+        for text in arm.overrides:
+            if str(error).startswith(f"--set {text}:") and text not in overrides:
+                raise InvalidInput(str(error).replace("--set", "--vary", 1)) from None
+        raise
 
 
 def _one_thread() -> None:

@@ -20,6 +20,11 @@ def federation_of(config: Config, clients: int | None = None) -> Federation:
     """Which client holds which rows; `clients` says how many there are where the config does not."""
     name, seed = needed(config, "data.name"), int(config.get("train.seed"))
     options = {key: config.get(f"data.{key}") for key in _OPTIONS.get(name, ()) if config.get(f"data.{key}") is not None}
+    if config.given("data.public_path") and "public_path" not in _OPTIONS.get(name, ()):
+        raise InvalidInput(
+            f"public_path is for your own data (csv, npz), and the data set is {name!r}; drop it, and set part of the data set "
+            "aside with public_share"
+        )
     dataset = data.load(name, validation=config.get("data.validation"), seed=seed, **options)
     dataset = data.sample(dataset, share=config.get("data.share"), test_share=config.get("data.test_share"))
     if config.given("data.public_share"):

@@ -125,7 +125,7 @@ def needed(flag_value: Any, config: Config, name: str, flag: str) -> Any:
     value = config.get(name) if flag_value is None else flag_value
     if value is None:
         section, key = name.split(".")
-        raise InvalidInput(f"{key} is missing: give {flag}, or {key} under [{section}] in the config")
+        raise InvalidInput(f"{key} is missing: give {flag}, or {key} under [{section}] in the config, or --set {name}=VALUE")
     return value
 
 

@@ -58,7 +58,8 @@ def plan_anew(folder: Path, ledger: Ledger, plan: AnyPlan, rounds: int, on_note:
         longer = extended_records(plan, run.next_round, missing, run.mechanisms(held=False), elsewhere, lifetime)
     else:
         longer = extended(plan, run.next_round, missing, others.for_accounts(run.accounts), lifetime)
-    on_note(f"{missing} lost rounds are made up for: rounds {run.next_round + 1} to {longer.rounds} were planned anew")
+    told = "1 lost round is" if missing == 1 else f"{missing} lost rounds are"
+    on_note(f"{told} made up for: rounds {run.next_round + 1} to {longer.rounds} were planned anew")
     return longer
 
 

@@ -124,7 +124,7 @@ class RunDirectory:
 
     def recovery(self, done: int, simulation: bool) -> str:
         """What a resumed run found, in a sentence."""
-        told = f"{done} rounds are committed"
+        told = "1 round is committed" if done == 1 else f"{done} rounds are committed"
         if self.account is None or not self.account.was_reserved(done):
             return told + "; no round was under way"
         if self.kept(done) is not None:

@@ -166,7 +166,9 @@ def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tup
 def _plan(config: Config, method: str, ledger: Ledger | None, stored: Plan | None) -> tuple[Plan, Population]:
     remaining = config.get("ledger.spend") == "remaining"
     if remaining and (ledger is None or not len(ledger.accounts())):
-        raise InvalidInput("spending what remains needs a ledger with accounts: give --ledger, or drop --remaining")
+        raise InvalidInput(
+            "spending what remains needs a ledger with client accounts: give one that exists and has some with --ledger"
+        )
     inputs = resolve(config, registered=registered(ledger) if ledger is not None and remaining else None)
     arguments = inputs.arguments() | {"method": method}
     if stored is not None:

@@ -281,6 +281,54 @@ def test_a_plan_goes_with_its_config(refused, run, config, tmp_path):
     assert "holds something else" in refused("plan", config, "--rate", 0.5, "-o", plan)
 
 
+def test_a_plan_of_a_filter_says_what_it_charges_and_how_long_records_last(run, refused, config, tmp_path):
+    by_norm = ("--set", "method.name=filter", "--set", "method.charge=norm", "--rate", 1)
+    plan, plot = tmp_path / "norm.json", tmp_path / "norm.png"
+    outcome = run("plan", config, *by_norm, "-o", plan, "--plot", plot)
+    assert outcome.code == 0, outcome.err
+    assert "filter by norm" in outcome.out
+    assert "shorter ones cost less" in outcome.out
+    assert "→" not in outcome.out, "rates do not fall: who is left is not planned"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    made = records.RecordPlan.load(plan)
+    lasts = made.steps.sum(axis=0)[made.schedules.of_client]
+    (line,) = [line for line in outcome.out.splitlines() if line.split()[:1] == ["0.5"]]
+    assert float(line.split()[3]) == pytest.approx(lasts[2], rel=1e-3)
+    assert "filter by norm" in run("verify", plan).out
+    train = ("train", config, "--plan", plan, "-o", tmp_path / "run", "--set", "method.name=filter", "--set", "privacy.rate=1")
+    assert "the plan has charge norm, and the config clip" in refused(*train)
+    outcome = run("plan", config, "--set", "method.name=filter", "--plot", plot, "-o", tmp_path / "clip.json")
+    assert "filter by clip" in outcome.out
+    assert "of 12 a record stops" in outcome.out
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    named = ("--set", "method.name=filter", "--set", "method.charge=clip")  # what it would do anyhow
+    assert run("train", config, *named, "--plan", tmp_path / "clip.json", "-o", tmp_path / "run", "--quiet").code == 0
+
+
+@pytest.mark.parametrize("method", ["rpdp", "filter"])
+def test_without_client_sampling_there_is_nothing_to_pick(run, config, tmp_path, method):
+    plan = tmp_path / "plan.json"
+    run("plan", config, "--rate", 1, "--method", method, "-o", plan, "--quiet")
+    told = {one["name"]: one["largest"] for one in json.loads(run("verify", plan, "--json").out)["observers"]}
+    assert told["plan"] == told["server picks who takes part"] > 0
+
+
+def test_accounts_of_the_other_unit_are_named(run, refused, config, tmp_path):
+    place, clients = tmp_path / "accounts.db", tmp_path / "clients.db"
+    assert run("train", config, "--ledger", place, "-o", tmp_path / "one", "--quiet").code == 0
+    assert "accounts of records only; ask with --unit record" in refused("ledger", "balance", "--ledger", place)
+    (tmp_path / "clients.csv").write_text("client,epsilon\nnorth,1\n")
+    run("ledger", "init", "--ledger", clients, "--simulation")
+    run("ledger", "register", tmp_path / "clients.csv", "--ledger", clients, "--delta", 1e-5)
+    assert "clients.db has no accounts of records" in refused("plan", config, "--ledger", clients)
+
+
+def test_a_plan_made_without_a_ledger_does_not_spend_what_remains(run, refused, config, tmp_path):
+    plan = tmp_path / "plan.json"
+    run("plan", config, "-o", plan, "--quiet")
+    assert "drop --remaining" in refused("train", config, "--plan", plan, "--remaining", "-o", tmp_path / "run")
+
+
 def test_what_a_ledger_has_left_is_planned(run, refused, config, tmp_path):
     place, plan = tmp_path / "accounts.db", tmp_path / "next.json"
     train = ("train", config, "--ledger", place, "--quiet")
@@ -290,7 +338,7 @@ def test_what_a_ledger_has_left_is_planned(run, refused, config, tmp_path):
     assert outcome.code == 0, outcome.err
     assert "budgets are for a lifetime" in outcome.out
     assert "with too little left: 1 record: p0" in outcome.out
-    assert run("verify", plan, "--quiet").code == 0
+    assert "claims are what this plan adds" in run("verify", plan).out
     assert "name that ledger" in refused("train", config, "--plan", plan, "-o", tmp_path / "x", "--quiet", code=1)
     assert run(*train, "--plan", plan, "-o", tmp_path / "two").code == 0
     assert run("ledger", "verify", "--ledger", place).code == 0

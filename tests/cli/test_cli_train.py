@@ -159,18 +159,25 @@ def test_compare_varies_settings(config, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["methods"][0]["accuracy_by_seed"] == rows[3]["accuracy_by_seed"]
 
 
+def test_compare_names_the_method_whose_settings_vary(config, capsys):
+    assert main(["compare", config, "--methods", "dp-fedavg", "--vary", "train.rounds=1,2", "--seeds", "1", "--quiet"]) == 0
+    assert capsys.readouterr().out.startswith("dp-fedavg with")
+
+
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
         (["--methods", "fedavg", "--vary", "shape.lus"], "section.key=value"),
         (["--methods", "fedavg", "--vary", "shape.lus=0,,1"], "different values"),
         (["--methods", "fedavg", "--vary", "shape.lus=0,0"], "different values"),
-        (["--methods", "fedavg", "--vary", "shape.lus=0,1"], "shape.lus"),
-        (["--methods", "fedavg", "--vary", "shape.luss=0.1"], "luss"),
+        (["--methods", "fedavg", "--vary", "shape.lus=0,1"], "--vary shape.lus=1: lus in [shape] must be"),
+        (["--methods", "fedavg", "--vary", "shape.luss=0.1"], "--vary shape.luss=0.1: unknown key"),
+        (["--methods", "fedavg", "--vary", "shape.lus=0,0.1", "--vary", "shape.lus=0.2"], "--vary shape.lus is given twice"),
         (["--methods", "fedavg", "--vary", "train.seed=1,2"], "--seeds"),
         (["--methods", "fedavg,fedavg"], "different"),
         (["--methods", "sgd"], "sgd"),
-        (["--methods", "fedavg", "--seeds", "0"], "--seeds"),
+        (["--methods", "fedavg", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["--methods", "fedavg", "--workers", "0"], "--workers must be at least 1, got 0"),
         (["--methods", "fedavg", "--set", "privacy.randomness=os"], "simulations only"),
         ([], "--methods"),
     ],

@@ -268,7 +268,7 @@ def test_recovery_says_what_happened(tiny, tmp_path, monkeypatch):
         dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
-    assert notes == ["1 rounds are committed; no round was under way"]
+    assert notes == ["1 round is committed; no round was under way"]
     keep = fedspend.runs.RunDirectory.keep
 
     def keep_and_die(self, *release):
@@ -343,7 +343,7 @@ def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, los
     old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
     notes = []
     result = train(tiny, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
-    assert f"1 lost rounds are made up for: rounds {lost + 2} to 9 were planned anew" in notes
+    assert f"1 lost round is made up for: rounds {lost + 2} to 9 were planned anew" in notes
     assert [n for n, line in enumerate(result.metrics) if line.get("skipped")] == [lost]
     assert result.plan.rounds == 9
     begun = slice(0, lost + 1)

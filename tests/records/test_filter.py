@@ -228,6 +228,8 @@ def test_a_run_that_filters_tells_who_is_active(config, tmp_path):
     write_report([tmp_path / "whole"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "Active records, by step." in page
+    assert "filter by clip with" in page
+    assert "Sampling rate, by round." not in page, "there is one rate, as long as a record can pay"
     stops = int(whole.plan.steps.sum(axis=0)[whole.plan.schedules.of_client][whole.plan.budget == 1].min())
     assert f"ε 1 at step {stops}" in page, "where a budget begins to run out is marked"
     assert [count for line in lines for count in line["active"]] == whole.plan.active_by_step.tolist()

@@ -87,7 +87,7 @@ def test_a_run_under_its_own_plan_is_the_same_run(config, method, tmp_path):
     [
         ({"method__name": "minimum"}, "the plan is for method 'rpdp', and the config says 'minimum'"),
         ({"method__name": "dp-fedavg"}, "the plan is for records, and the config's method 'dp-fedavg' for clients"),
-        ({"method__saving_share": 0.5}, "the plan has saving_share None, and the config 0.5"),
+        ({"method__saving_share": 0.5}, "the plan has saving_share none, and the config 0.5"),
         ({"method__rates": "search"}, "the plan has rates exact, and the config search"),
         ({"train__rounds": 5}, "the plan has 4 rounds, and the config says 5"),
         ({"train__local_steps": 6}, "the plan has local_steps 5, and the config 6"),
@@ -270,8 +270,8 @@ def test_a_record_that_withdraws_stops_the_run_unless_it_rests(config, tmp_path,
 @pytest.mark.parametrize(
     ("prepare", "error", "told"),
     [
-        (lambda _: None, InvalidInput, "needs a ledger with record accounts"),
-        (lambda book: book.register(["a", "b"], 1.0, delta=1e-5), InvalidInput, "needs a ledger with record accounts"),
+        (lambda _: None, InvalidInput, "has no accounts of records"),
+        (lambda book: book.register(["a", "b"], 1.0, delta=1e-5), InvalidInput, "has no accounts of records"),
         (lambda book: book.register(["0"], 1.0, delta=1e-5, unit="record"), InvalidInput, "is not in the ledger"),
         (lambda book: book.register([str(n) for n in range(60)], 1.0, delta=1e-4, unit="record"), Refused, "registered at 0.0001"),
         (
@@ -308,7 +308,7 @@ def test_lost_rounds_can_be_made_up_for(config, method, lost, tmp_path, monkeypa
     kill_in_round(lost, monkeypatch, config, output=tmp_path / "run", ledger=place)
     old, notes = RecordPlan.load(tmp_path / "run" / "plan.json"), []
     result = fedspend.train(config, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
-    assert f"1 lost rounds are made up for: rounds {lost + 2} to 5 were planned anew" in notes
+    assert f"1 lost round is made up for: rounds {lost + 2} to 5 were planned anew" in notes
     assert [n for n, line in enumerate(result.metrics) if line.get("skipped")] == [lost]
     new = result.plan
     assert new.rounds == 5

@@ -547,7 +547,13 @@ def test_budgets_from_a_column_of_your_own_data(tmp_path):
 
     write_report([tmp_path / "run"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    for words in ("96 records", "server picks who takes part", "one record", "Active records"):
+    for words in (
+        "96 records",
+        "server picks who takes part",
+        "one record",
+        "Active records",
+        "The first two lines are what the plan promises",
+    ):
         assert words in page
 
 

@@ -44,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.seeds < 1 or (args.workers is not None and args.workers < 1):
-        raise InvalidInput(f"--seeds and --workers must be at least 1, got {args.seeds} and {args.workers}")
+    for flag, number in (("--seeds", args.seeds), ("--workers", args.workers)):
+        if number is not None and number < 1:
+            raise InvalidInput(f"{flag} must be at least 1, got {number}")
     from fedspend.cli.terminal import progress_bar
     from fedspend.comparison import compare
 
@@ -57,17 +58,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"methods": result.rows(), "seeds": list(result.seeds)}))
     else:
-        show(result)
+        show(result, methods[0] if args.vary and len(methods) == 1 else None)
     return 0
 
 
-def show(result: Comparison) -> None:
+def show(result: Comparison, only: str | None) -> None:
+    """`only` is the one method whose settings are compared; without it, lines are named after their methods."""
     from rich.table import Table
 
     from fedspend.cli.terminal import console
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("method")
+    table.add_column("method" if only is None else f"{only} with")
     for heading in ("accuracy", "95% interval", f"minus {result.methods[0]}", "95% interval"):
         table.add_column(heading, justify="right")
     for n, row in enumerate(result.rows()):

@@ -185,6 +185,9 @@ def balance(args: argparse.Namespace) -> int:
         with progress_bar("by PLD", args.json) as progress:
             balances = ledger.balances(args.unit, accountant=args.accountant, progress=progress)
         simulation = ledger.simulation
+        other = "client" if args.unit == "record" else "record"
+        if not len(ledger.accounts(args.unit)) and len(ledger.accounts(other)):
+            raise InvalidInput(f"{ledger.location} has accounts of {other}s only; ask with --unit {other}")
     if args.plot is not None:
         from fedspend.report.balance_plot import balance_plot
 

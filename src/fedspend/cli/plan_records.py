@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from fedspend.arrays import IntArray
 from fedspend.cli.outputs import save_plan
 from fedspend.cli.records_views import named
 from fedspend.cli.tables import Column, change, figures, percent, short_hash, show_files, size, spread, table
@@ -95,6 +96,12 @@ def show(plan: RecordPlan, grouping: Grouping) -> None:
     notes.append(
         "Batch: records that a step is expected to sample. Noise of a step: in clips, per coordinate, at the largest batch."
     )
+    if plan.by_norm:
+        notes.append(
+            "Steps: how many gradients as long as the clip a record can pay for; shorter ones cost less, so it may last longer."
+        )
+    elif plan.filters:
+        notes.append(f"Steps: after so many of {plan.rounds * plan.terms.local_steps:,} a record stops, or the run ends.")
     if plan.terms.client_rate == 1:
         notes.append("Every client takes part in every round, so a server that picks who takes part learns no more than others.")
     for note in notes:
@@ -113,7 +120,7 @@ def header(out: Console, plan: RecordPlan) -> None:
     terms = plan.terms
     facts = [
         ("plan", f"{short_hash(plan)}, {size(plan)}, {counted(plan.schedules.count, 'distinct schedule')}"),
-        ("method", f"{plan.parameters['method']} ({plan.policy}, rates {plan.parameters['rates']})"),
+        ("method", f"{plan.method_words} ({plan.policy}, {how_rates(plan)})"),
         (
             "a round",
             f"{counted(terms.local_steps, 'step')} at noise multiplier {terms.noise_multiplier:g} and clip {plan.clip:g}; "
@@ -133,15 +140,30 @@ def header(out: Console, plan: RecordPlan) -> None:
     out.print()
 
 
+def how_rates(plan: RecordPlan) -> str:
+    return "one rate for all" if plan.filters else f"rates {plan.parameters['rates']}"
+
+
+def lasting(plan: RecordPlan, members: IntArray) -> str:
+    """After how many steps a level's records stop; by norms, how many gradients as long as the clip they can pay for."""
+    lasts = plan.steps.sum(axis=0)[plan.schedules.of_client[members]]
+    low, high = (figures(float(end)) if plan.by_norm else f"{end:,.0f}" for end in (lasts.min(), lasts.max()))
+    return low if low == high else f"{low} to {high}"
+
+
 def level_columns(plan: RecordPlan, grouping: Grouping) -> list[Column]:
     levels = levels_of_plan(plan, grouping)
     columns: list[Column] = [
         ("budget", [spread(level.group.budget, 0, ".4g") for level in levels]),
         ("records", [f"{level.group.clients:,}" for level in levels]),
         ("at rate 0", [f"{level.left_out:,}" if level.left_out else "" for level in levels]),
-        ("rate", [change(level.group.rate, ".3g", spread) for level in levels]),
-        ("epsilon\npublic", [spread(level.group.spent, -1) for level in levels]),
     ]
+    if plan.filters:  # a rate that falls to 0 when a record stops would not say when
+        columns.append(("rate", [spread(level.group.rate, 0, ".3g") for level in levels]))
+        columns.append(("steps", [lasting(plan, members) for members in grouping.members]))
+    else:
+        columns.append(("rate", [change(level.group.rate, ".3g", spread) for level in levels]))
+    columns.append(("epsilon\npublic", [spread(level.group.spent, -1) for level in levels]))
     if plan.terms.client_rate < 1:
         columns.append(("epsilon if the\nserver picks", [spread(level.picked, 0) for level in levels]))
     if "ledger" not in plan.parameters:  # there, past and plan together spend the budget

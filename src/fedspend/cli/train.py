@@ -62,6 +62,12 @@ def run(args: argparse.Namespace) -> int:
 
     if args.replan and not args.resume:
         raise InvalidInput("--replan plans the rest of an interrupted run anew, so it needs --resume")
+    plan = None if args.plan is None else load_any_plan(args.plan)
+    if args.remaining and plan is not None and "ledger" not in plan.parameters:
+        raise InvalidInput(
+            "--remaining spends what a ledger has left, and the plan was made without one; drop --remaining, or make the plan with "
+            "fedspend plan --ledger"
+        )
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
     overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
     with stop_after_round() as stopping, reporter(args) as show, report_when_stopped(folder):
@@ -80,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             args.config,
             overrides=overrides,
             output=folder,
-            plan=None if args.plan is None else load_any_plan(args.plan),
+            plan=plan,
             resume=args.resume,
             replan=args.replan,
             ledger=args.ledger,
@@ -154,7 +160,7 @@ def describe(record: dict[str, Any], rounds: int) -> str:
     """
     parts = [f"round {record['round']}/{rounds}", f"accuracy {record['accuracy']:.1%}"]
     if record["epsilon"]:
-        parts.append("spent " + ", ".join(f"{spent:.2f} of {group}" for group, spent in record["epsilon"].items()))
+        parts.append("spent " + spent_of(record["epsilon"]))
     if record.get("discarded"):
         parts.append(f"{record['discarded']} updates were not finite and counted as zero")
     if record.get("skipped"):
@@ -162,7 +168,20 @@ def describe(record: dict[str, Any], rounds: int) -> str:
     return "  ".join(parts)
 
 
+def spent_of(epsilon: dict[str, float]) -> str:
+    """What was spent of each budget, with more digits where budgets are small.
+
+    >>> spent_of({"0.1": 0.01234, "10": 9.999})
+    '0.012 of 0.1, 10.00 of 10'
+    """
+    return ", ".join(
+        f"{spent:.2g} of {group}" if 0 < spent < 0.095 else f"{spent:.2f} of {group}" for group, spent in epsilon.items()
+    )
+
+
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
+    from fedspend.report.groups import counted
+
     last = result.metrics[-1]
     if args.json:
         print(
@@ -170,7 +189,9 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
         )
     elif not args.quiet:
         kind = "a simulation that protects nobody" if last["randomness"] == "seeded" else "randomness from the operating system"
-        spent = ", ".join(f"{value:.2f} of {group}" for group, value in last["epsilon"].items()) or "nothing was private"
-        print(f"accuracy {last['accuracy']:.2%} after {last['round']} rounds ({kind})")
+        spent = spent_of(last["epsilon"]) or "nothing was private"
+        if result.plan is not None and "ledger" in result.plan.parameters:
+            spent += " for a lifetime, on top of what was spent before"
+        print(f"accuracy {last['accuracy']:.2%} after {counted(last['round'], 'round')} ({kind})")
         print(f"epsilon spent: {spent}")
         print(f"Report: {folder / 'report.html'}")

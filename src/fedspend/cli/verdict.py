@@ -26,10 +26,17 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
         else ("FAIL", "bold red", f"{counted(result.failure_count, 'failure')}; do not train with this plan")
     )
     out.print(Text.assemble((word, style), f"  {sentence}"))
-    out.print(Text(f"plan {short_hash(plan)}, {size(plan)}, {plan.policy}, delta {plan.delta:g}", style="dim"))
+    out.print(Text(f"plan {short_hash(plan)}, {size(plan)}, {kind(plan)}, delta {plan.delta:g}", style="dim"))
     out.print()
     show_checks(out, result)
     show_margin(out, plan, result)
+    if "ledger" in plan.parameters:
+        out.print(
+            Text.assemble(
+                ("ledger ", "bold"),
+                "budgets are for a lifetime, claims are what this plan adds; train checks it together with what was spent before",
+            )
+        )
     if isinstance(plan, RecordPlan) and plan.left_out.size:
         some = ", ".join(plan.records[n] for n in plan.left_out[:MOST_NAMED]) + (" ..." if plan.left_out.size > MOST_NAMED else "")
         out.print(Text.assemble(("left out ", "bold"), f"{counted(plan.left_out.size, 'record')} that can pay for no step: {some}"))
@@ -40,6 +47,10 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
     if result.observers:
         out.print()
         show_observers(out, plan, result)
+
+
+def kind(plan: AnyPlan) -> str:
+    return f"{plan.method_words}, {plan.policy}" if isinstance(plan, RecordPlan) else plan.policy
 
 
 def plural(plan: AnyPlan) -> str:

@@ -59,7 +59,7 @@ def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
 
     if "ledger" in made.parameters:
         if ledger is None:
-            raise Refused("the plan spends what is left in a ledger; name that ledger with --ledger")
+            raise Refused("the plan spends what is left in a ledger, and there is none here; name that ledger with --ledger")
         ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
         unit = proposal_of(made).unit
         if not len(ledger.accounts(unit)):  # its budgets would be taken for lifetime budgets that nobody agreed to

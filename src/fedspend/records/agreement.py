@@ -44,10 +44,16 @@ def _settings(plan: RecordPlan, clip: float, wanted: Wanted, terms: dict[str, An
     asked = vars(wanted) | {"clip": clip} | terms
     planned = {name: plan.parameters.get(name) for name in vars(wanted)} | {"clip": plan.clip} | vars(plan.terms)
     anew = "planned_anew_after" in plan.parameters  # it has more rounds than were asked for
+    if wanted.method == "filter":  # by the clip unless it says otherwise
+        asked["charge"], planned["charge"] = asked["charge"] or "clip", planned["charge"] or "clip"
     for name, value in asked.items():
         left_open = (name == "noise_multiplier" and value is None) or (name == "rounds" and anew)
         if planned[name] != value and not left_open:
-            yield name, str(planned[name]), str(value)
+            yield name, _word(planned[name]), _word(value)
+
+
+def _word(value: object) -> str:
+    return "none" if value is None else str(value)
 
 
 def _records(

@@ -133,8 +133,13 @@ def _refuse_unless_left_out(config: Config, asked: Asked, who: BoolArray, why: s
 
 def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> RecordPlan:
     """Everything that is left of each lifetime budget; records that have nothing left, or withdrew, are at rate 0."""
-    if ledger is None or not len(ledger.accounts("record")):
-        raise InvalidInput("spending what remains needs a ledger with record accounts: give --ledger, or drop --remaining")
+    if ledger is None:
+        raise InvalidInput("spending what remains needs a ledger with record accounts: give one that exists with --ledger")
+    if not len(ledger.accounts("record")):
+        raise InvalidInput(
+            f"the ledger {ledger.location} has no accounts of records, so there is no saying what they have left; name another, or "
+            "plan without it: a run with --ledger opens accounts"
+        )
     accounts, who = ledger.accounts("record"), account_numbers(ledger.state, "record", asked.records)
     before = histories(ledger.state, "record", held=True)
     past, budget = Past(before.mechanisms, before.of_account[who]), accounts.budget[who]

@@ -95,6 +95,12 @@ class RecordPlan(Saved):
         """
         return self.parameters.get("charge") == "norm"
 
+    @property
+    def method_words(self) -> str:
+        """The method, and what a filter charges: by norms it is another promise than by the clip."""
+        charge = f" by {'norm' if self.by_norm else 'clip'}" if self.filters else ""
+        return f"{self.parameters['method']}{charge}"
+
     def expected_batch(self, round: int) -> FloatArray:
         """(local steps, clients): the sum of a client's rates in each step, by which it divides. Planned, never counted."""
         rate, steps = self.schedules.sampling_rate[round], self.steps[round]

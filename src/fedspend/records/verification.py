@@ -64,7 +64,7 @@ def verify_records(plan: RecordPlan) -> Verification:
         findings.record(
             "PLD within budget",
             pld[chosen] <= strictest[chosen],
-            "dp-accounting",
+            "dp-accounting PLD",
             float((pld[chosen] / strictest[chosen]).max()),
             "largest PLD epsilon / budget",
             lambda n: f"class {int(chosen[n])}: PLD epsilon {pld[chosen[n]]:.9g} is over the budget {strictest[chosen[n]]:g}",
@@ -128,8 +128,10 @@ def observers_of_records(plan: RecordPlan, used: IntArray, budget: FloatArray) -
     shown = spread(used, budget, SHOWN)
     if not shown.size:
         return ()
-    orders = np.asarray(plan.orders)[::3]
-    picks = epsilon_at(divergence(plan, shown, orders[None, :], picked=True), orders, plan.delta).min(axis=1)
+    picks = plan.schedules.epsilon[shown]  # where every client is in every round there is nothing to pick
+    if plan.terms.client_rate < 1:
+        orders = np.asarray(plan.orders)
+        picks = epsilon_at(divergence(plan, shown, orders[None, :], picked=True), orders, plan.delta).min(axis=1)
     rows = (
         ("plan", "other clients and the public, who see every model", plan.schedules.epsilon[shown]),
         (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedspend.records.planning import RecordPlan
 from fedspend.report.markup import Content, Markup, element, join
 from fedspend.report.pieces import MOST_BUDGETS, figure, table
 from fedspend.report.run_data import RunData, number
@@ -62,7 +63,7 @@ def certificate(run: RunData) -> Markup:
 
 
 def observers(run: RunData) -> Markup:
-    """Epsilon against each kind of observer; only the first line is a promise."""
+    """Epsilon against each kind of observer; the first line is a promise, for records the first two."""
     if run.plan is None:
         text = "No noise was added: whoever sees the models may learn from them whatever they hold about a client."
         return element("p", text, class_="note")
@@ -73,16 +74,18 @@ def observers(run: RunData) -> Markup:
     by_budget = 0 < len(budgets) <= MOST_BUDGETS
     heads = [f"budget {budget:.4g}" for budget in budgets] if by_budget else ["smallest", "median", "largest"]
     central = run.settings.get("privacy.noise") in ("central", "discrete")
+    promises = 2 if isinstance(run.plan, RecordPlan) else 1
     rows: list[Sequence[Content]] = []
     for n, one in enumerate(found):
         values = [pair[1] for pair in pairs(one)] if by_budget else [number(one.get(key)) for key in heads]
         who, assumption = str(one.get("name")), str(one.get("assumption"))
         applies = not (central and assumption.startswith("distributed noise"))
-        name = element("b", "promised: " + who) if n == 0 else who if applies else element("span", who, class_="faint")
+        name = element("b", "promised: " + who) if n < promises else who if applies else element("span", who, class_="faint")
         note = None if applies else " (not this run: its noise is central)"
         cell = [name, element("span", assumption, note, class_="note")]
         rows.append([cell, *(element("span", figure(value), class_=None if applies else "faint") for value in values)])
-    text = "Only the first line is what the plan promises. The others say what is lost when its assumption fails."
+    promised = "The first two lines are" if promises == 2 else "Only the first line is"
+    text = f"{promised} what the plan promises. The others say what is lost when its assumption fails."
     return join(table(("epsilon against", *heads), rows, class_="observers"), element("p", text, class_="note"))
 
 

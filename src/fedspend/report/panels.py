@@ -237,10 +237,13 @@ def record_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:
         return [Panel(chart.title, "simulation", chart, caption)]
     chart = _active(plan.active_by_step, run.done * plan.terms.local_steps, _stops(run, plan))
     caption = f"Records of {len(plan.records):,} that can be sampled in a local step; the others are left out or have run out."
+    caption += " Dots: where a budget begins to run out." if chart.dots else ""
+    if plan.filters:  # one rate, as long as a record can pay
+        return [Panel(chart.title, "planned", chart, f"{caption} Sampling rate: {plan.schedules.sampling_rate.max():.3g}.")]
     rates = _by_group(run, "rate", "Sampling rate", "probability")
     return [
         Panel(rates.title, "planned", rates, "Chance of a record to enter a local step."),
-        Panel(chart.title, "planned", chart, caption + (" Dots: where a budget begins to run out." if chart.dots else "")),
+        Panel(chart.title, "planned", chart, caption),
     ]
 
 

@@ -119,31 +119,50 @@ def noise_plot(path: str | Path, told: Suggestion) -> None:
 
 
 def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
-    """Left, cumulative epsilon against budget; right, the sampling rates: by round and level of budget."""
+    """Left, cumulative epsilon against budget; right, the sampling rates: by round and level of budget.
+
+    A filter has one rate as long as a record can pay, so how many still can is shown instead. By norms nobody can plan that.
+    """
     grouping, note = few_groups(plan, None, 1)
     groups = group_tracks(plan, grouping)
     words = [f"ε {label}" for label in grouping.labels]
     with rc_context(LOOK):
-        figure = Figure(figsize=(11.5, 5.0), layout="constrained")
-        left, right = figure.subplots(1, 2)
+        figure = Figure(figsize=(6.4 if plan.by_norm else 11.5, 5.0), layout="constrained")
+        left, *others = figure.subplots(1, 1 if plan.by_norm else 2, squeeze=False)[0]
         for colour, group in zip(COLOURS, groups, strict=False):
             line(left, group.spent, colour, "-", first=0.0)
-            line(right, group.rate, colour, "-")
         mark_budgets(left, groups, plan.rounds)
         finish_spent(left, groups, plan, words)
-        _finish_rates(right, groups, plan.rounds, words)
+        if plan.by_norm:
+            left.set_title("Privacy spent, at most", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+        for right in others:
+            if plan.filters:
+                _active(right, plan)
+                continue
+            for colour, group in zip(COLOURS, groups, strict=False):
+                line(right, group.rate, colour, "-")
+            _finish_rates(right, groups, plan.rounds, words)
         if plan.policy == "spend-as-you-go":
-            for axes in (left, right):
+            for axes in (left, *others):
                 mark_transition(axes, {plan.policy: plan})
         legend(figure, [plan.policy])
         facts = (
             f"{counted(len(plan.records), 'record')} of {counted(len(plan.clients), 'client')}, {counted(plan.rounds, 'round')} of "
         )
-        facts += (
-            f"{counted(plan.terms.local_steps, 'step')}, σ = {plan.terms.noise_multiplier:g}, {plan.parameters['method']}{note}"
-        )
+        facts += f"{counted(plan.terms.local_steps, 'step')}, σ = {plan.terms.noise_multiplier:g}, {plan.method_words}{note}"
         figure.suptitle(facts, x=0.01, ha="left", fontsize=10.5, color=GREY)
         _save(figure, path)
+
+
+def _active(axes: Axes, plan: RecordPlan) -> None:
+    active = plan.active_by_step
+    axes.step(np.arange(1, active.size + 1), active, where="post", color=EXACT, linewidth=2.1)
+    axes.set_title("Active records", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+    axes.set_xlabel("local step, through all rounds")
+    axes.set_ylabel(f"records that can be sampled, at rate {plan.schedules.sampling_rate.max():.3g}")
+    axes.set_xlim(1, max(active.size, 2))
+    axes.set_ylim(0, float(active.max()) * 1.08)
+    plain_ticks(axes)
 
 
 def _finish_rates(axes: Axes, groups: list[GroupTracks], rounds: int, words: list[str]) -> None:

@@ -56,7 +56,8 @@ def protection(run: RunData) -> tuple[str, str, str]:
 def facts(run: RunData) -> str:
     """One line: what was trained on what."""
     data, model = run.settings.get("data.name"), run.settings.get("model.name")
-    parts = [run.method + (f" with {model}" if model else "") + (f" on {data}" if data else "")]
+    method = run.plan.method_words if isinstance(run.plan, RecordPlan) else run.method
+    parts = [method + (f" with {model}" if model else "") + (f" on {data}" if data else "")]
     if run.plan is not None:
         parts += [counted(len(run.plan.clients), "client"), f"policy {run.plan.policy}"]
         if isinstance(run.plan, RecordPlan):
