@@ -391,6 +391,17 @@ def test_public_rows_of_your_own_from_csv_and_npz(tmp_path):
     assert sorted(map(tuple, found[0])) == sorted(map(tuple, rows.astype(np.float32)))
 
 
+def test_votes_that_were_cast_belong_to_their_rows(tmp_path):
+    public = tmp_path / "public.csv"
+    public.write_text("a,b\n0.1,0.2\n0.3,0.4\n")
+    config = own(tmp_path, "csv", public)
+    train(config, output=tmp_path / "run")
+    train(config, output=tmp_path / "run", resume=True)
+    public.write_text("a,b\n0.1,0.2\n0.3,0.5\n")
+    with pytest.raises(InvalidInput, match=r"votes\.rows was .* and is now"):
+        train(config, output=tmp_path / "run", resume=True)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

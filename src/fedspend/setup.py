@@ -138,7 +138,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         randomness=randomness,
         engine=config.get("engine.name"),
         workers=config.get("engine.workers"),
-        settings=_settings(config, made, randomness, None if student is None else student.ballot.queries),
+        settings=_settings(config, made, randomness, None if student is None else student.ballot),
         tensorboard=bool(config.get("train.tensorboard")),
     )
 
@@ -246,11 +246,12 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
     return at
 
 
-def _settings(config: Config, made: AnyPlan | None, randomness: Randomness, queries: int | None) -> dict[str, Any]:
+def _settings(config: Config, made: AnyPlan | None, randomness: Randomness, ballot: votes.Ballot | None) -> dict[str, Any]:
     """Every setting that has an effect on the result, given or default; workers have none, and votes only where clients vote."""
     values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
-    values["votes.queries"] = queries
-    sections = ("design",) if queries is not None else ("design", "votes")
+    if ballot is not None:
+        values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
+    sections = ("design", "votes") if ballot is None else ("design",)
     without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
     for unimportant in ("engine.workers", "train.tensorboard", "ledger.location", *without_effect):
         values.pop(unimportant, None)

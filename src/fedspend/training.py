@@ -129,6 +129,11 @@ def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
         raise InvalidInput(f"the plan is for {unit}, and the config's method {method!r} for {other}; make them agree")
     if plan.parameters.get("method", method) != method:
         raise InvalidInput(f"the plan is for method {plan.parameters['method']!r}, and the config says {method!r}; make them agree")
+    if config.get("ledger.spend") == "remaining" and "ledger" not in plan.parameters:
+        raise InvalidInput(
+            "the plan was made for budgets of one run, and --remaining spends what a ledger has left; drop --remaining, or make "
+            "the plan with fedspend plan --ledger"
+        )
     if plan.rounds != rounds:
         raise InvalidInput(f"the plan has {plan.rounds} rounds, and the config says {rounds}; make them agree")
     return plan

@@ -8,6 +8,7 @@ not protected, and no label of theirs is read.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,11 @@ class Ballot:
     def size(self) -> int:
         """Numbers in a client's vector of votes."""
         return self.queries * self.classes
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the public rows: votes that were cast belong to these and no others."""
+        return hashlib.sha256(self.rows.numpy().tobytes()).hexdigest()[:16]
 
     def asked(self, round: int) -> IntArray:
         """Numbers of the rows of `round`, counted from 0."""

@@ -63,11 +63,6 @@ def run(args: argparse.Namespace) -> int:
     if args.replan and not args.resume:
         raise InvalidInput("--replan plans the rest of an interrupted run anew, so it needs --resume")
     plan = None if args.plan is None else load_any_plan(args.plan)
-    if args.remaining and plan is not None and "ledger" not in plan.parameters:
-        raise InvalidInput(
-            "--remaining spends what a ledger has left, and the plan was made without one; drop --remaining, or make the plan with "
-            "fedspend plan --ledger"
-        )
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
     overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
     with stop_after_round() as stopping, reporter(args) as show, report_when_stopped(folder):

@@ -92,11 +92,6 @@ def record_plan(config: Config, federation: Federation, ledger: Ledger | None = 
     )
     if stored is not None:
         lifetime = "ledger" in stored.parameters  # then budgets are what the ledger has
-        if remaining and not lifetime:
-            raise InvalidInput(
-                "the plan was made for budgets of one run, and the config spends what a ledger has left; make the plan with "
-                "--ledger, or drop --remaining"
-            )
         return check_agrees(
             stored, **vars(asked), terms=terms_given(config), budget=None if lifetime or budget is None else budget[rows]
         )
