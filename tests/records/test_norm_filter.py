@@ -312,23 +312,27 @@ def test_the_report_of_a_simulation_shows_who_was_left(config, tmp_path):
     assert 'data-mark="simulation"' in page[: page.index("took part in a local step")].rpartition("<figure")[2]
 
 
-@pytest.mark.parametrize("when", ["before the norms", "after the norms"])
-def test_a_lost_round_of_a_real_run_counts_in_full(config, tmp_path, monkeypatch, when):
-    """The release is gone for good; what it would have cost is not taken back."""
-    config["privacy"]["randomness"] = "os"
-    real, before_round = NormBudgets.keep, NormBudgets.before
+def killed_in_the_second_round(config, folder, monkeypatch, *, norms_kept):
+    real = NormBudgets.keep
 
     def keep(self, round, before, after):
-        if round == 1 and when == "before the norms":
-            raise Killed
-        real(self, round, before, after)
+        if round == 0 or norms_kept:
+            real(self, round, before, after)
         if round == 1:
             raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(NormBudgets, "keep", keep)
         with pytest.raises(Killed):
-            fedspend.train(config, output=tmp_path / "run")
+            fedspend.train(config, output=folder)
+
+
+@pytest.mark.parametrize("when", ["before the norms", "after the norms"])
+def test_a_lost_round_of_a_real_run_counts_in_full(config, tmp_path, monkeypatch, when):
+    """The release is gone for good; what it would have cost is not taken back."""
+    config["privacy"]["randomness"] = "os"
+    before_round = NormBudgets.before
+    killed_in_the_second_round(config, tmp_path / "run", monkeypatch, norms_kept=when != "before the norms")
     first, about = runs.read_tensors(tmp_path / "run" / FILE)
     assert about["round"] == (0 if when == "before the norms" else 1)
     seen = []
@@ -376,17 +380,7 @@ def test_a_file_that_cannot_be_is_refused(tmp_path, value):
 
 def test_a_damaged_file_is_refused_before_a_round_is_charged(config, tmp_path, monkeypatch):
     config["privacy"]["randomness"] = "os"
-    real = NormBudgets.keep
-
-    def keep(self, round, before, after):
-        real(self, round, before, after)
-        if round == 1:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(NormBudgets, "keep", keep)
-        with pytest.raises(Killed):
-            fedspend.train(config, output=tmp_path / "run")
+    killed_in_the_second_round(config, tmp_path / "run", monkeypatch, norms_kept=True)
     whole = (tmp_path / "run" / FILE).read_bytes()
     (tmp_path / "run" / FILE).write_bytes(whole[:-9])
     with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:

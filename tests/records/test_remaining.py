@@ -34,6 +34,10 @@ def at_order(mechanisms, history, order):
     return total
 
 
+def unspent(records):
+    return Past(Mechanisms.none(1), np.zeros(records, dtype=np.int64))
+
+
 def epsilons(past, table, terms=TERMS, steps=None):
     """Past and a run with these rates, (rounds, records), together. The first accountant finds the order, the second reads there:
     an upper bound, whatever the first one says."""
@@ -91,7 +95,7 @@ def owners(count):
 def test_without_a_past_it_is_the_plan_of_the_budgets(wanted):
     budget = np.geomspace(0.1, 9, 40)
     plain, on_top = (
-        plan_records(budget, owners(40), TERMS, clients=["a", "b"], wanted=wanted, past=past) for past in (None, Past.none(40))
+        plan_records(budget, owners(40), TERMS, clients=["a", "b"], wanted=wanted, past=past) for past in (None, unspent(40))
     )
     assert on_top.hash == plain.hash
 
@@ -138,8 +142,8 @@ def test_nothing_left_means_rate_zero_and_nobody_left_is_refused():
 def test_who_is_left_out_sets_no_rate_for_others(method):
     budget, out = np.array([0.06, 0.06, 1.0, 1.0, 4.0, 4.0]), np.array([True, True, False, False, False, False])
     options = {"clients": ["a", "b"], "wanted": Wanted(method=method)}
-    plan = plan_records(budget, owners(6), TERMS, **options, left_out=out, past=Past.none(6))
-    without = plan_records(budget[2:], owners(4), TERMS, **options, past=Past.none(4))
+    plan = plan_records(budget, owners(6), TERMS, **options, left_out=out, past=unspent(6))
+    without = plan_records(budget[2:], owners(4), TERMS, **options, past=unspent(4))
     assert (plan.rate[:, :2] == 0).all()
     np.testing.assert_array_equal(plan.rate[:, 2:], without.rate)
 
@@ -218,4 +222,4 @@ def test_a_filter_by_norms_goes_by_what_is_left_and_is_not_planned_anew():
     assert (totals >= 0.999 * plan.budget).all()
     assert verify_records(plan).ok
     with pytest.raises(InvalidInput, match="filter by norms"):
-        extended_records(plan, 1, 1, Mechanisms.none(plan.schedules.count), Past.none(4), plan.budget)
+        extended_records(plan, 1, 1, Mechanisms.none(plan.schedules.count), unspent(4), plan.budget)

@@ -10,7 +10,6 @@ import json
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -25,7 +24,7 @@ from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.records.from_config import record_plan
 from fedspend.report.groups import Grouping, counted, group_clients
-from fedspend.report.record_numbers import Silo, left_out, levels_of_plan, record_plan_numbers, silos
+from fedspend.report.record_numbers import Silo, levels_of_plan, record_plan_numbers, silos
 
 if TYPE_CHECKING:
     from fedspend.records.planning import RecordPlan
@@ -87,7 +86,7 @@ def show(plan: RecordPlan, grouping: Grouping) -> None:
     out.print(table(level_columns(plan, grouping)), "", sep="\n")
     clients = silos(plan)
     out.print(table(client_columns(plan, clients[:MOST_CLIENTS])), "", sep="\n")
-    idle = [plan.records[n] for n in np.flatnonzero(left_out(plan))]
+    idle = [plan.records[n] for n in plan.left_out]
     notes = []
     if grouping.banded:
         notes.append("Many budgets: records are shown in bands of similar budget.")

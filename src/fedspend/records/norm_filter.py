@@ -24,6 +24,7 @@ from fedspend.engines.clientwise import single_threaded
 from fedspend.errors import InvalidInput, Refused
 from fedspend.files import write_whole
 from fedspend.mechanism import clip_factors, release_step
+from fedspend.records.engine import LocalModel, check_same_records
 from fedspend.records.gradients import clipped_sum
 from fedspend.records.planning import RecordPlan
 
@@ -113,37 +114,35 @@ class NormFilterEngine:
         self._budgets = NormBudgets(plan, folder, work.randomness.simulation)
         self._budgets.load()  # what does not fit is refused before a round is charged; a round reads it again, under the run's lock
         self._records = [np.flatnonzero(plan.owner == client) for client in range(len(plan.clients))]
-        if [len(mine) for mine in self._records] != [len(shard) for shard in work.shards]:
-            raise InvalidInput("the plan and the data do not have the same records at every client; make them agree")
+        check_same_records(self._records, work.shards)
 
     def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
         before = self._budgets.before(round)
         left, active = before.copy(), np.zeros(self._plan.terms.local_steps, dtype=np.int64)
-        reduced = Reduced.nothing(parameters.numel())
+        reduced, batch = Reduced.nothing(parameters.numel()), self._plan.expected_batch(round)
         with single_threaded():
             for client in cohort:
-                update = self._update(parameters, int(client), round, lr, left, active)
+                update = self._update(parameters, int(client), round, lr, batch[:, client], left, active)
                 reduced = reduced.plus(reduce(update[None], np.array([client])))
         self._budgets.keep(round, before, left)
         return replace(reduced, active=active)
 
-    def _update(self, start: torch.Tensor, client: int, round: int, lr: float, left: FloatArray, active: IntArray) -> torch.Tensor:
+    def _update(
+        self, start: torch.Tensor, client: int, round: int, lr: float, batch: FloatArray, left: FloatArray, active: IntArray
+    ) -> torch.Tensor:
         """All local steps of one client; `left` and `active` are brought up to date."""
         plan, work, mine = self._plan, self._work, self._records[client]
-        batch, deviation = plan.expected_batch(round)[:, client], plan.terms.noise_multiplier * plan.clip
-        parameters, velocity = start.clone(), torch.zeros_like(start)
+        deviation, local = plan.terms.noise_multiplier * plan.clip, LocalModel(start, lr, work.training.momentum)
         for number in range(plan.terms.local_steps):  # all of them, and with noise, also when nobody is left: that is private
             step = round * plan.terms.local_steps + number
             some = np.flatnonzero(left[mine] > 0)
             rows = torch.from_numpy(work.shards[client][some])
             self._payments.begin(left[mine[some]])
-            total = self._sum(parameters, work.features[rows], work.labels[rows])
+            total = self._sum(local.parameters, work.features[rows], work.labels[rows])
             active[number] += self._payments.paid
             left[mine[some]] = self._payments.left
-            gradient = release_step(total, deviation, float(batch[number]), work.randomness, step, client)
-            velocity.mul_(work.training.momentum).add_(torch.from_numpy(gradient).float())
-            parameters.sub_(velocity, alpha=lr)
-        return parameters - start
+            local.descend(release_step(total, deviation, float(batch[number]), work.randomness, step, client))
+        return local.parameters - start
 
     def close(self) -> None:
         pass

@@ -22,7 +22,7 @@ from fedspend.accounting.mechanisms import two_stage
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
 from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput, finite_number
-from fedspend.ledger.rules import Proposal
+from fedspend.ledger.rules import Proposal, busy
 from fedspend.plan_json import Content, Saved, load
 from fedspend.planning import Plan, check_client_ids
 from fedspend.records.filtering import active_by_step, check_steps
@@ -122,7 +122,7 @@ class RecordPlan(Saved):
     @property
     def left_out(self) -> IntArray:
         """Records that are never sampled: no rate can meet their budget, or it does not pay for a single step."""
-        return np.flatnonzero((self.schedules.sampling_rate.max(axis=0) == 0)[self.schedules.of_client])
+        return np.flatnonzero(~busy(self.schedules.sampling_rate, self.schedules.of_client))
 
     def spent_by_schedule(self) -> FloatArray:
         """Cumulative epsilon after each round, (rounds, classes)."""

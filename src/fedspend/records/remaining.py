@@ -36,10 +36,6 @@ class Past:
     mechanisms: Mechanisms
     of_record: IntArray
 
-    @classmethod
-    def none(cls, records: int) -> Past:
-        return cls(Mechanisms.none(1), np.zeros(records, dtype=np.int64))
-
     def joined(self, other: Past) -> Past:
         """Both pasts of the same records."""
         first, of_record = distinct_rows(self.of_record, other.of_record)

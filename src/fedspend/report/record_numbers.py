@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.arrays import BoolArray, FloatArray
-from fedspend.ledger.rules import busy
+from fedspend.arrays import FloatArray
 from fedspend.records.planning import ADJACENCY, OBSERVER, RecordPlan
 from fedspend.records.spending import OBSERVERS
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_tracks, track
@@ -40,11 +39,6 @@ class Silo:
         return 1 / float(self.batch.max())
 
 
-def left_out(plan: RecordPlan) -> BoolArray:
-    """Which records are at rate 0 in every round."""
-    return ~busy(plan.schedules.sampling_rate, plan.schedules.of_client)
-
-
 def epsilon_if_picked(plan: RecordPlan) -> FloatArray:
     """Epsilon of each class against a server that picks who takes part: it can let a client be in every round."""
     if plan.terms.client_rate == 1:
@@ -54,17 +48,17 @@ def epsilon_if_picked(plan: RecordPlan) -> FloatArray:
 
 
 def levels_of_plan(plan: RecordPlan, grouping: Grouping) -> list[Level]:
-    of_record, idle, picked = plan.schedules.of_client, left_out(plan), epsilon_if_picked(plan)
+    of_record, picked = plan.schedules.of_client, epsilon_if_picked(plan)
     levels = []
     for group, rows in zip(group_tracks(plan, grouping), grouping.members, strict=True):
         classes, count = np.unique(of_record[rows], return_counts=True)
-        levels.append(Level(group, track(picked[None, classes], count), int(idle[rows].sum())))
+        levels.append(Level(group, track(picked[None, classes], count), int(np.isin(rows, plan.left_out).sum())))
     return levels
 
 
 def silos(plan: RecordPlan) -> list[Silo]:
     sizes = np.bincount(plan.owner, minlength=len(plan.clients))
-    idle = np.bincount(plan.owner, weights=left_out(plan), minlength=len(plan.clients)).astype(np.int64)
+    idle = np.bincount(plan.owner[plan.left_out], minlength=len(plan.clients))
     batch = np.stack([plan.expected_batch(t)[0] for t in range(plan.rounds)], axis=1)
     columns = zip(plan.clients, sizes.tolist(), idle.tolist(), batch, strict=True)
     return [Silo(*column) for column in columns]
@@ -96,7 +90,7 @@ def record_plan_numbers(plan: RecordPlan, grouping: Grouping) -> dict[str, Any]:
             for silo in silos(plan)
         ],
         **active_records(plan),
-        "left_out": [plan.records[n] for n in np.flatnonzero(left_out(plan))],
+        "left_out": [plan.records[n] for n in plan.left_out],
     }
 
 
