@@ -67,6 +67,7 @@ def show(result: Comparison, only: str | None) -> None:
     from rich.table import Table
 
     from fedspend.cli.terminal import console
+    from fedspend.report.groups import counted
 
     table = Table(box=None, pad_edge=False)
     table.add_column("method" if only is None else f"{only} with")
@@ -81,7 +82,7 @@ def show(result: Comparison, only: str | None) -> None:
             percent(row["difference_interval"]) if n else "",
         )
     console().print(table)
-    console().print(f"seeded simulation, {len(result.seeds)} seeds, differences paired by seed, in points")
+    console().print(f"seeded simulation, {counted(len(result.seeds), 'seed')}, differences paired by seed, in points")
 
 
 def percent(half: float | None) -> str:
