@@ -12,8 +12,8 @@ from fedspend.budgets import Group, Population, by_epsilon, from_groups, number,
 from fedspend.budgets_csv import read_budgets_csv
 from fedspend.config import BUDGET_SOURCES, Config
 from fedspend.errors import InvalidInput
-from fedspend.methods import dp_fedsgd
 from fedspend.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
+from fedspend.server.methods import dp_fedsgd
 
 MOST_ROUNDS = 1_000_000  # a slip of the finger should not fill the memory
 

@@ -10,12 +10,14 @@ a round that was reserved and whose release is lost stays charged.
 | `plan.json`, `certificate.json` | the plan and its verification | shows budgets: ask the clients |
 | `model.safetensors` | the final model | yes: it is made of releases |
 | `checkpoint.safetensors` | the state after the last round | yes: made of releases |
-| `release.safetensors` | the last release, for recovery; notes for the operator | no |
-| `norms.safetensors` | filter by norms: what is left of each record's budget | never: it tells of single records |
+| `release.safetensors` | the last release, for recovery; notes for the operator; the mechanism's memory | never |
 | `ledger.db`, `ledger.db.head` | the account, unless the run charges another ledger | shows budgets: ask the clients |
 | `ledger_head.json` | the last entry of the ledger that this run has seen | yes |
 | `metrics.jsonl`, `report.html` | accuracy on the evaluation set, spending; in a simulation also update statistics | see
 the report |
+
+What clients have to remember (filter by norms: what is left of each record's budget) is theirs and not here: on one machine it is
+in a folder beside the run directory, `RUN.clients`.
 """
 
 from __future__ import annotations
@@ -28,18 +30,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
 
 from fedspend.errors import InvalidInput, Refused
 from fedspend.files import append_line, one_at_a_time, read_lines, write_whole
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import RunAccount, check_same, locate, refuse_gone
 from fedspend.ledger.participants import check_planned_on
-from fedspend.methods.base import Release
 from fedspend.records.plan_file import load_any_plan
 from fedspend.records.planning import AnyPlan, proposal_of
-from fedspend.rounds import Progress, Record
+from fedspend.server.mechanism import Memory
+from fedspend.server.methods.base import Release
+from fedspend.server.rounds import Kept, Progress, Record
+from fedspend.tensors import pack, unpack
+
+_MEMORY = "memory."  # names of the mechanism's memory in the file of a release
 
 
 class RunDirectory:
@@ -90,6 +94,11 @@ class RunDirectory:
         if asked is not None:
             check_same(asked, named["location"], self.folder)
         return asked or locate(named["location"], self.folder)
+
+    @property
+    def run_id(self) -> str:
+        """The run's name in the ledger; empty for a run without a plan."""
+        return str((read_run(self.folder).get("ledger") or {}).get("run", ""))
 
     def account_in(self, book: Ledger) -> RunAccount:
         """This run's line to `book`, which must be the ledger that it has seen."""
@@ -142,23 +151,34 @@ class RunDirectory:
     def was_reserved(self, round: int) -> bool:
         return self.account is not None and self.account.was_reserved(round)
 
-    def keep(self, round: int, release: Release, statistics: Record) -> None:
-        about = {"round": round, "bit": release.bit, "statistics": statistics}
-        write_whole(self.folder / "release.safetensors", _tensors({"update": release.update}, about))
+    def keep(self, round: int, kept: Kept) -> None:
+        """Release and memory are one file: a kill leaves both or neither."""
+        about = {"round": round, "bit": kept.release.bit, "statistics": kept.statistics}
+        arrays = {"update": kept.release.update} | {f"{_MEMORY}{name}": array for name, array in kept.memory.items()}
+        write_whole(self.folder / "release.safetensors", pack(arrays, about))
         if self.account is not None:
-            self.account.commit(round, release)
+            self.account.commit(round, kept.release)
 
-    def kept(self, round: int) -> tuple[Release, Record] | None:
+    def kept(self, round: int) -> Kept | None:
+        found = self._last_kept()
+        if found is None or found[0] != round:
+            return None
+        if self.account is not None:
+            self.account.commit(round, found[1].release)  # the kill may have come between the release and its entry
+        return found[1]
+
+    def memory(self) -> Memory | None:
+        found = self._last_kept()
+        return None if found is None else found[1].memory
+
+    def _last_kept(self) -> tuple[int, Kept] | None:
+        """The round whose release is on disk, and the release."""
         path = self.folder / "release.safetensors"
         if not path.exists():
             return None
         arrays, about = read_tensors(path)
-        if about["round"] != round:
-            return None
-        release = Release(arrays["update"], about["bit"])
-        if self.account is not None:
-            self.account.commit(round, release)  # the kill may have come between the release and its entry
-        return release, about["statistics"]
+        memory = {name.removeprefix(_MEMORY): array for name, array in arrays.items() if name.startswith(_MEMORY)}
+        return about["round"], Kept(Release(arrays["update"], about["bit"]), about["statistics"], memory)
 
     def lose(self, round: int) -> None:
         if self.account is not None:
@@ -210,7 +230,7 @@ class RunDirectory:
         write_whole(self.folder / "certificate.json", _json(verdict))
 
     def write_model(self, tensors: dict[str, npt.NDArray[np.float32]], about: dict[str, Any]) -> None:
-        write_whole(self.folder / "model.safetensors", _tensors(tensors, about))
+        write_whole(self.folder / "model.safetensors", pack(tensors, about))
 
 
 def _leftover(path: Path) -> bool:
@@ -232,11 +252,12 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    remedy = "restore it from a copy or start the run anew"
     try:
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["about"])  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
-        raise InvalidInput(f"{path} is damaged; restore it from a copy or start the run anew") from None
+        body = path.read_bytes()
+    except OSError:
+        raise InvalidInput(f"{path} is damaged; {remedy}") from None
+    return unpack(body, str(path), remedy)
 
 
 def _checkpoint(progress: Progress) -> bytes:
@@ -247,12 +268,7 @@ def _checkpoint(progress: Progress) -> bytes:
     }
     if progress.votes.size:
         arrays["votes"] = np.ascontiguousarray(progress.votes)
-    return _tensors(arrays, {"done": progress.done, "tail_count": progress.tail_count, "method": progress.method})
-
-
-def _tensors(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> bytes:
-    """One metadata entry only: safetensors writes several in no fixed order, and equal runs must give equal files."""
-    return bytes(to_bytes(arrays, {"about": json.dumps(about)}))
+    return pack(arrays, {"done": progress.done, "tail_count": progress.tail_count, "method": progress.method})
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ protects nobody, by default for public data; `os` by default for your own.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -15,35 +16,39 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspend import models, votes
+from fedspend import models
 from fedspend.budgets import Population
 from fedspend.choices import choose
+from fedspend.client.shaping import Shape
+from fedspend.client.state import MemoryStates, States
+from fedspend.client.task import LocalTraining
 from fedspend.config import Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data import Federation
 from fedspend.data_inputs import federation_of, needed
-from fedspend.engines.base import LocalTraining, Workload
-from fedspend.engines.flat import layer_sizes, parameter_count
-from fedspend.engines.shaping import Shape
+from fedspend.engines.base import Workload
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.grid import FEWEST_BITS, check_on_grid
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import plan_within, registered
-from fedspend.methods.adaptive_clip import AdaptiveClip
-from fedspend.methods.base import Method
-from fedspend.methods.fedavg import FedAvg
-from fedspend.methods.planned import Planned
-from fedspend.methods.record_level import RecordLevel
 from fedspend.models.feature_cache import cached_features
+from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.plan_inputs import resolve
 from fedspend.planning import Plan, plan
 from fedspend.randomness import Randomness
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
-from fedspend.rounds import Server, Training
+from fedspend.server.methods.adaptive_clip import AdaptiveClip
+from fedspend.server.methods.base import Method
+from fedspend.server.methods.fedavg import FedAvg
+from fedspend.server.methods.planned import Planned
+from fedspend.server.methods.record_level import RecordLevel
+from fedspend.server.rounds import Server, Training
+from fedspend.server.student import NAME as VOTES
+from fedspend.server.student import Ballot
 from fedspend.votes_from_config import student_of
 
-CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", votes.NAME)
+CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", VOTES)
 METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 
 
@@ -57,20 +62,24 @@ class Setup:
     labels: tuple[str, ...] | None  # group of each client, where the budgets name one
     method: Method
     training: Training
-    local: LocalTraining
     randomness: Randomness
     engine: str
     workers: int | None
     settings: dict[str, Any]
     tensorboard: bool = False
 
-    def workload(self) -> Workload:
-        """What the engine works on."""
-        dataset = self.federation.dataset
-        features, labels = torch.from_numpy(dataset.features), torch.from_numpy(dataset.labels)
-        student = self.training.server.student
-        contribution = None if student is None else votes.Votes(self.module, student.ballot)
-        return Workload(self.module, features, labels, self.federation.shards, self.local, self.randomness, contribution)
+    def workload(self, states: States | None = None) -> Workload:
+        """What the engine works on: rows by id, and a module of its own, which nothing else runs."""
+        dataset, student = self.federation.dataset, self.training.server.student
+        return Workload(
+            module=copy.deepcopy(self.module),
+            features=torch.from_numpy(dataset.features),
+            labels=torch.from_numpy(dataset.labels),
+            shards=dict(zip(self.federation.clients, self.federation.shards, strict=True)),
+            randomness=self.randomness,
+            public_rows=None if student is None else student.ballot.rows,
+            states=states or MemoryStates(),
+        )
 
 
 def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> Setup:
@@ -111,7 +120,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     rounds = int(needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
     student = None
-    if name == votes.NAME and planned is not None:
+    if name == VOTES and planned is not None:
         student = student_of(config, planned, federation.dataset, module, randomness)
     size = parameter_count(module) if student is None else student.ballot.size
     place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, size)
@@ -129,12 +138,14 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
                 min(rounds, config.get("train.tail_average")),
                 student,
             ),
+            clients=federation.clients,
+            local=local,
             client_lr=lr_schedule(needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
             noise=place,
             layers=layer_sizes(module) if config.get("privacy.clipping") == "per-layer" else None,
             bits=bits,
+            plan="" if made is None else made.hash,
         ),
-        local=local,
         randomness=randomness,
         engine=config.get("engine.name"),
         workers=config.get("engine.workers"),
@@ -246,7 +257,7 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
     return at
 
 
-def _settings(config: Config, made: AnyPlan | None, randomness: Randomness, ballot: votes.Ballot | None) -> dict[str, Any]:
+def _settings(config: Config, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None) -> dict[str, Any]:
     """Every setting that has an effect on the result, given or default; workers have none, and votes only where clients vote."""
     values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
     if ballot is not None:

@@ -10,7 +10,7 @@ import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 import fedspend
-from fedspend import data, votes
+from fedspend import data
+from fedspend.client.shaping import Shape
+from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
+from fedspend.client.task import LocalTraining
 from fedspend.config import Config, any_config
 from fedspend.data_inputs import needed
-from fedspend.engines.base import Engine, LocalTraining
-from fedspend.engines.evaluation import evaluate
-from fedspend.engines.flat import layer_sizes, parameter_count
+from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
-from fedspend.engines.shaping import Shape
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.files import one_at_a_time
 from fedspend.ledger import Ledger
@@ -34,8 +34,10 @@ from fedspend.ledger.participants import check_planned_on, plan_fits
 from fedspend.ledger.rules import check_kind, refuse_lost
 from fedspend.ledger.sqlite import check_place
 from fedspend.ledger.storage import holds_ledger, is_url, path_of
-from fedspend.methods.planned import Planned
 from fedspend.models import check_module
+from fedspend.models.evaluation import evaluate
+from fedspend.models.flat import layer_sizes, parameter_count
+from fedspend.norm_states import adopt_norms, norm_budgets
 from fedspend.randomness import Randomness
 from fedspend.records.from_config import check_lasting_numbers
 from fedspend.records.planning import AnyPlan, RecordPlan
@@ -44,13 +46,16 @@ from fedspend.records.verification import verify_records
 from fedspend.replanning import plan_anew
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
-from fedspend.rounds import Progress, Record, Server, Store, Training, begin, run_rounds
 from fedspend.runs import RunDirectory
+from fedspend.server.methods.planned import Planned
+from fedspend.server.rounds import Kept, Progress, Record, Server, Store, Training, begin, run_rounds
+from fedspend.server.student import NAME as VOTES
 from fedspend.setup import Setup, flat_parameters, from_config, noise_terms
 from fedspend.verification import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
 OnNote = Callable[[str], None]
+FOR_THE_OPERATOR = ("discarded", "reports")  # statistics of a real run that are shown and not kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +189,8 @@ def from_arrays(
         raise InvalidInput(
             "train(clients=...) is for plans of clients; a plan of records goes with the config that it was made for"
         )
-    if plan.parameters.get("method") == votes.NAME:
-        raise InvalidInput(f"the plan is for method {votes.NAME!r}, which needs public rows; train it from a config")
+    if plan.parameters.get("method") == VOTES:
+        raise InvalidInput(f"the plan is for method {VOTES!r}, which needs public rows; train it from a config")
     check_module(model)
     shape = Shape(blur, lus)
     shape.check_lr(lr)
@@ -204,12 +209,14 @@ def from_arrays(
         method=Planned(plan, str(plan.parameters.get("method", "idp-fedavg"))),
         training=Training(
             server=Server(plan.rounds, server_lr, server_momentum, min(plan.rounds, tail_average)),
+            clients=federation.clients,
+            local=LocalTraining(batch_size, local_steps, local_epochs, momentum, shape),
             client_lr=lambda _: lr,
             noise=place,
             layers=layer_sizes(model) if clipping == "per-layer" else None,
             bits=on_bits,
+            plan=plan.hash,
         ),
-        local=LocalTraining(batch_size, local_steps, local_epochs, momentum, shape),
         randomness=Randomness(seed, randomness),  # type: ignore[arg-type]
         engine=engine,
         workers=workers,
@@ -237,12 +244,19 @@ def run(
 
     `ledger` names the ledger to charge; without it there is one in the run directory.
     """
-    engine = open_engine(setup, folder)
+    states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
+    engine = open_engine(setup, states)
     try:
         if folder is not None and not (resume and (folder / "run.json").exists()):
             check_ledger(setup, ledger)
         verdict = examine(setup, folder)
         store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
+        setup = replace(setup, training=replace(setup.training, run=store.run_id))
+        budgets = norm_budgets(setup, states)
+        if folder is not None:
+            adopt_norms(folder, budgets, setup)
+        for budget in budgets:
+            budget.check()  # what does not fit is refused before a round is charged
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
         with store.charging(setup.plan, ledger, simulation=setup.randomness.simulation):
@@ -250,6 +264,9 @@ def run(
             store.keep_metrics(progress.done)
             if resume:
                 on_note(store.recovery(progress.done, setup.randomness.simulation))
+            if progress.done == 0 and not store.was_reserved(0):
+                for budget in budgets:
+                    budget.enrol()
             progress = _play(setup, engine, store, progress, folder, on_round)
             store.finish()
     finally:
@@ -295,18 +312,10 @@ def _play(
     return progress
 
 
-def open_engine(setup: Setup, folder: Path | None = None) -> Engine:
-    if isinstance(setup.plan, RecordPlan):
-        from fedspend.records.engine import RecordEngine
-        from fedspend.records.norm_filter import NormFilterEngine
-
-        work = setup.workload()
-        if setup.plan.by_norm:
-            return NormFilterEngine(work, setup.plan, folder)
-        return RecordEngine(
-            work.module, work.features, work.labels, work.shards, setup.plan, work.randomness, work.training.momentum
-        )
-    return make_engine(setup.engine, setup.workload(), setup.workers)
+def open_engine(setup: Setup, states: States) -> Engine:
+    """Record-level tasks run client by client; the others where the config says."""
+    name = "reference" if isinstance(setup.plan, RecordPlan) else setup.engine
+    return make_engine(name, setup.workload(states), setup.workers)
 
 
 def _open(setup: Setup, folder: Path, resume: bool, ledger: str | None) -> RunDirectory:
@@ -379,10 +388,19 @@ class Observer:
                 line["active"] = self.setup.plan.active_by_step.reshape(self.setup.plan.rounds, -1)[progress.done - 1].tolist()
         if self.setup.randomness.simulation:
             return line | statistics
-        if statistics.get("discarded"):
-            message = f"round {progress.done}: {statistics['discarded']} updates were not finite and counted as zero"
-            warnings.warn(message, FedspendWarning, stacklevel=2)
-        return line | {name: value for name, value in statistics.items() if name != "discarded"}
+        self._tell(progress.done, statistics)
+        return line | {name: value for name, value in statistics.items() if name not in FOR_THE_OPERATOR}
+
+    @staticmethod
+    def _tell(round: int, statistics: Record) -> None:
+        """What the operator of a real run should hear, and the metrics must not keep."""
+        reports: dict[str, str] = statistics.get("reports") or {}
+        zeroed = int(statistics.get("discarded", 0)) - len(reports)
+        if zeroed > 0:
+            message = f"round {round}: {zeroed} updates were not finite and counted as zero"
+            warnings.warn(message, FedspendWarning, stacklevel=3)
+        for client, why in reports.items():
+            warnings.warn(f"round {round}, client {client!r}: {why}", FedspendWarning, stacklevel=3)
 
     def spent(self, round: int) -> dict[str, float]:
         """Largest epsilon spent so far in each group."""
@@ -409,6 +427,8 @@ class Memory(Store):
     def __init__(self) -> None:
         self._metrics: list[Record] = []
 
+    run_id = ""
+
     @contextmanager
     def charging(self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:  # noqa: ARG002
         yield
@@ -425,7 +445,10 @@ class Memory(Store):
     def was_reserved(self, round: int) -> bool:  # noqa: ARG002
         return False
 
-    def keep(self, round: int, release: Any, statistics: Record) -> None: ...
+    def keep(self, round: int, kept: Kept) -> None: ...
+
+    def memory(self) -> None:
+        return None
 
     def kept(self, round: int) -> None:  # noqa: ARG002
         return None

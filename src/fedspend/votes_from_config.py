@@ -18,7 +18,7 @@ from fedspend.planning import Plan
 from fedspend.randomness import Randomness
 from fedspend.report.groups import counted
 from fedspend.report.numbers import noise_of_average
-from fedspend.votes import NAME, Ballot, Student
+from fedspend.server.student import NAME, Ballot, Student
 
 _MOST_NOISE = 0.5  # of all expected votes: with ten classes, even a unanimous vote is then often outdone by noise
 

@@ -12,8 +12,8 @@ from fedspend.accounting.rdp import NOISE_RANGE
 from fedspend.design.pareto import case_of, noise_for, objectives, pareto_noise, positive_number
 from fedspend.design.recommendation import config_text
 from fedspend.errors import InvalidInput, Refused, whole_number
-from fedspend.methods import dp_fedsgd
-from fedspend.methods.dp_fedsgd import budget_of, multiplier_of, noise_level_of
+from fedspend.server.methods import dp_fedsgd
+from fedspend.server.methods.dp_fedsgd import budget_of, multiplier_of, noise_level_of
 
 CASES = {
     "I": "no limit on noise",

@@ -18,9 +18,9 @@ from fedspend.config import BUDGET_SOURCES, Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data.loading import OWN
 from fedspend.errors import InvalidInput, Refused
-from fedspend.methods import dp_fedsgd
 from fedspend.plan_inputs import needed, resolve
 from fedspend.planning import Plan, plan
+from fedspend.server.methods import dp_fedsgd
 
 TUNING = (
     "Tuning data must be public: this search trained on its data many times without a budget. Settings tuned on private data "

@@ -34,11 +34,11 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     """Loss and accuracy after every round, and seconds a round. Nothing is stored, no plan is certified: this protects nobody."""
     import torch
 
-    from fedspend.engines.clientwise import single_threaded
-    from fedspend.engines.evaluation import evaluate
     from fedspend.engines.local import make_engine
-    from fedspend.rounds import Progress, Record, begin, run_rounds
+    from fedspend.models.evaluation import evaluate
+    from fedspend.server.rounds import Progress, Record, begin, run_rounds
     from fedspend.setup import flat_parameters, from_config
+    from fedspend.threads import single_threaded
     from fedspend.training import Memory
 
     with warnings.catch_warnings():

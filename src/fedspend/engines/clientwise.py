@@ -1,110 +1,89 @@
 """Any module, one client after the other on a flat vector, optionally spread over worker processes.
 
-Guarantee: the number of workers changes nothing but the time. Clients are trained in blocks of consecutive clients whose length
-depends on the model alone, each on one thread; a block is reduced where it was trained; sums are added in block order in float64.
+Guarantee: the number of workers changes nothing but the time: each client is trained on one thread,
+and its contribution is finished where it was trained, so raw updates never leave a worker. A module
+that could remember a client is copied anew for the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 
-from fedspend.arrays import IntArray
-from fedspend.engines.base import Reduce, Reduced, Workload
-from fedspend.engines.batches import step_batches
-from fedspend.engines.flat import FlatModule, as_batch, layer_sizes, parameter_count
-from fedspend.engines.shaping import sparsify
+from fedspend.client.batches import step_batches
+from fedspend.client.contribution import Reply
+from fedspend.client.rows import Rows
+from fedspend.client.shaping import sparsify
+from fedspend.client.task import ClientTask, LocalTraining
+from fedspend.client.work import Tools, finished
+from fedspend.engines.base import Workload
 from fedspend.engines.workers import Workers
 from fedspend.models.checking import check_module
+from fedspend.models.flat import FlatModule, as_batch, layer_sizes, parameter_count
+from fedspend.models.fresh import remembers_nothing
+from fedspend.threads import single_threaded
 
-# Raw updates that wait for one call of `reduce`: this many numbers, and at most so many clients. Part of the result's last bits.
-_BLOCK_NUMBERS = 2**22
+# Clients that a worker trains before it reports: so many at most, and so many numbers of
+# contributions.
 _BLOCK_CLIENTS = 8
+_BLOCK_NUMBERS = 2**20
 
 
 class ClientTrainer:
-    """Trains a block of clients in this process."""
+    """Trains clients in this process, each as if it were alone."""
 
     def __init__(self, work: Workload) -> None:
         self._work = work
-        self._flat: FlatModule | None = None  # made where it is used, so that workers get the plain module
-        self._updates = torch.empty(0, 0)
+        self._flat: tuple[LocalTraining, FlatModule] | None = None  # made where it is used, so that workers get the plain module
+        self._forgets = remembers_nothing(work.module)
 
-    def __call__(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
-        """The reduced updates of these clients. Seeds torch's global generator: call it inside `single_threaded`."""
-        self._flat = self._flat or FlatModule(self._work.module, self._work.training.momentum, self._work.training.shape.blur)
-        if len(self._updates) < len(clients):
-            self._updates = torch.empty(len(clients), self._flat.size)
-        updates = self._updates[: len(clients)]
-        for client, update in zip(clients, updates, strict=True):
-            self._train(self._flat, parameters, int(client), round, lr, float(reduce.clip_norms[client]), update)
-        return self._work.reduced(parameters, updates, clients, round, reduce)
+    def __call__(self, task: ClientTask) -> Reply:
+        with single_threaded():
+            rows, tools = self._work.rows(task.client), self._work.tools
+            return finished(task, self._trained(task, rows, tools), len(rows), tools)
 
-    def _train(
-        self, flat: FlatModule, parameters: torch.Tensor, client: int, round: int, lr: float, radius: float, update: torch.Tensor
-    ) -> None:
-        work, shard = self._work, self._work.shards[client]
-        generator = work.randomness.generator("batches", round, client)
-        batches = step_batches(generator, len(shard), work.training)
+    def _trained(self, task: ClientTask, rows: Rows, tools: Tools) -> torch.Tensor:
+        """The same as `client.training.trained`, faster."""
+        shared, training, flat = task.shared, task.shared.training, self._module(task.shared.training)
+        generator = tools.randomness.generator("batches", shared.round, task.number)
+        batches = step_batches(generator, len(rows), training)
         torch.manual_seed(int(generator.integers(2**63)))  # for dropout and the like
-        flat.load(parameters)
+        start, update = torch.from_numpy(shared.parameters), torch.empty(flat.size)
+        flat.load(start)
         for positions in batches:
-            rows = torch.from_numpy(shard[positions])
-            flat.step(as_batch(work.features.index_select(0, rows)), work.labels.index_select(0, rows), lr, radius)
-        flat.difference(parameters, out=update)
-        if work.training.shape.lus > 0 and batches:
+            features, labels = rows.take(positions)
+            flat.step(as_batch(features), labels, shared.lr, task.clip_norm)
+        flat.difference(start, out=update)
+        if training.shape.lus > 0 and batches:
             gradient = torch.empty(flat.size)
             flat.gradient(out=gradient)
-            sparsify(update[None], gradient[None], layer_sizes(work.module), work.training.shape.lus)
+            sparsify(update[None], gradient[None], layer_sizes(self._work.module), training.shape.lus)
+        return update
 
-
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """One torch thread, since threads change the order of sums; torch's global generator is put back afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    def _module(self, training: LocalTraining) -> FlatModule:
+        if self._flat is None or not self._forgets or self._flat[0] != training:
+            self._flat = training, FlatModule(self._work.module, training.momentum, training.shape.blur)
+        return self._flat[1]
 
 
 class ClientwiseEngine:
     """One worker or none: runs in this process."""
 
     name = "clientwise"
+    outside = False
 
     def __init__(self, work: Workload, workers: int = 1) -> None:
         check_module(work.module)
-        size, self._sum_size = parameter_count(work.module), work.sum_size
-        self._block = max(1, min(_BLOCK_CLIENTS, _BLOCK_NUMBERS // size))
         self._trainer = ClientTrainer(work)
-        self._workers = Workers(self._trainer, size, self._sum_size, workers) if workers > 1 else None
+        self._workers = Workers(self._trainer, parameter_count(work.module), workers) if workers > 1 else None
 
-    def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
-        blocks = [cohort[start : start + self._block] for start in range(0, len(cohort), self._block)]
-        total = np.zeros(self._sum_size)
-        norms = np.zeros(len(cohort))
-        clipped, discarded = np.zeros(len(cohort), dtype=bool), np.zeros(len(cohort), dtype=bool)
-        for number, reduced in enumerate(self._reduced(parameters, blocks, round, lr, reduce)):
-            total += reduced.total
-            members = slice(number * self._block, number * self._block + len(blocks[number]))
-            norms[members], clipped[members], discarded[members] = reduced.norms, reduced.clipped, reduced.discarded
-        return Reduced(total, norms, clipped, discarded)
-
-    def _reduced(
-        self, parameters: torch.Tensor, blocks: list[IntArray], round: int, lr: float, reduce: Reduce
-    ) -> Iterator[Reduced]:
-        if self._workers is not None:
-            yield from self._workers.map(parameters, blocks, round, lr, reduce)
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
+        if self._workers is None or not tasks:
+            yield from map(self._trainer, tasks)
             return
-        with single_threaded():
-            for clients in blocks:
-                yield self._trainer(parameters, clients, round, lr, reduce)
+        block = max(1, min(_BLOCK_CLIENTS, _BLOCK_NUMBERS // tasks[0].shared.size))
+        yield from self._workers.map(tasks, block)
 
     def close(self) -> None:
         if self._workers is not None:

@@ -1,79 +1,46 @@
-"""Logistic regression and multilayer perceptrons for many clients at once: batched matrix products, backward pass by hand.
+"""Logistic regression and multilayer perceptrons for many clients at once: batched matrix products,
+backward pass by hand.
 
-Guarantee: the same batches and, up to float rounding, the same updates as `reference`. A client never touches another one's
-numbers: padding repeats rows of its own batch with weight zero, so a NaN stays where it arose. Memory is bounded by `_BLOCK_BYTES`
-(or one client, if that is larger), with shaping by three times that, and not by the size of the cohort.
+Guarantee: the same batches and, up to float rounding, the same updates as `reference`. A client
+never touches another one's numbers: padding repeats rows of its own batch with weight zero, so a
+NaN stays where it arose. Nor do others change a bit of it: how wide its batches are padded follows
+from its own rows, and what is left, how many clients share a product and in which place, is tried
+out on made-up numbers before it is relied on; where it makes a difference on this machine, clients
+are trained one at a time. Replies come in the order of the tasks, so that a sum does not depend on
+who has how many rows. Memory is bounded by `_BLOCK_BYTES` (or one client, if that is larger), with
+shaping by three times that, and not by the size of the cohort.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import torch
-from torch import nn
 
-from fedspend.arrays import FloatArray, IntArray
-from fedspend.engines.base import LocalTraining, Reduce, Reduced, Workload
-from fedspend.engines.batches import padded_batches, step_count
-from fedspend.engines.flat import layer_sizes, parameter_count
-from fedspend.engines.shaping import sparsify
+from fedspend.arrays import IntArray
+from fedspend.client.batches import padded_batches, step_count
+from fedspend.client.contribution import Reply
+from fedspend.client.shaping import sparsify
+from fedspend.client.task import ClientTask, LocalTraining
+from fedspend.client.work import finished
+from fedspend.engines.base import Workload
 from fedspend.errors import InvalidInput
 from fedspend.models.checking import check_module
+from fedspend.models.flat import layer_sizes, parameter_count
+from fedspend.models.linear import Layer, linear_layers
+from fedspend.threads import one_thread
 
-# Weights and activations of the clients that are trained together: enough to hide the cost of a call, few enough for the cache.
+# Weights and activations of the clients that are trained together: enough to hide the cost of a
+# call, few enough for the cache.
 _BLOCK_BYTES = 8 * 2**20
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One linear layer: where its weight and bias lie in the flat vector, and whether a ReLU follows."""
-
-    inputs: int
-    outputs: int
-    weight: slice
-    bias: slice | None
-    relu: bool
-
-
-def supports(module: nn.Module) -> bool:
-    """Whether the module is a chain of Linear and ReLU layers that ends with a Linear one; Flatten is allowed anywhere.
-
-    >>> supports(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
-    True
-    >>> supports(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)))
-    False
-    """
-    return bool(linear_layers(module))
-
-
-def linear_layers(module: nn.Module) -> list[Layer]:
-    """The linear layers in order, or none if the module is anything else."""
-    if type(module) is nn.Linear:
-        module = nn.Sequential(module)
-    if type(module) is not nn.Sequential or not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()):
-        return []
-    found: list[Layer] = []
-    start, seen = 0, set()
-    for part in module:
-        if type(part) is nn.ReLU and found:
-            last = found.pop()
-            found.append(Layer(last.inputs, last.outputs, last.weight, last.bias, relu=True))
-        elif type(part) is nn.Linear and part not in seen:
-            weight = slice(start, start + part.weight.numel())
-            bias = None if part.bias is None else slice(weight.stop, weight.stop + part.out_features)
-            found.append(Layer(part.in_features, part.out_features, weight, bias, relu=False))
-            start = weight.stop if bias is None else bias.stop
-            seen.add(part)
-        elif not (type(part) is nn.Flatten and part.start_dim == 1 and part.end_dim == -1):
-            return []
-    return found if found and not found[-1].relu else []
 
 
 class DenseEngine:
     name = "dense"
+    outside = False
 
     def __init__(self, work: Workload) -> None:
         check_module(work.module)
@@ -84,78 +51,138 @@ class DenseEngine:
         self._work = work
         self._features = work.features.reshape(len(work.features), -1)
         self._scratch = Scratch()
+        self._together: dict[tuple[int, LocalTraining], int] = {}  # how many clients may share a product
 
-    def run(self, parameters: torch.Tensor, cohort: IntArray, round: int, lr: float, reduce: Reduce) -> Reduced:
-        total: FloatArray = np.zeros(self._work.sum_size)
-        norms = np.zeros(len(cohort))
-        clipped, discarded = np.zeros(len(cohort), dtype=bool), np.zeros(len(cohort), dtype=bool)
-        for members in self._blocks(cohort):
-            clients = cohort[members]
-            updates = self._updates(parameters, clients, round, lr, reduce.clip_norms[clients])
-            reduced = self._work.reduced(parameters, updates, clients, round, reduce)
-            total += reduced.total
-            norms[members], clipped[members], discarded[members] = reduced.norms, reduced.clipped, reduced.discarded
-        return Reduced(total, norms, clipped, discarded)
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
+        several = max(1, _BLOCK_BYTES // (8 * self._size))
+        for start in range(0, len(tasks), several):
+            some = tasks[start : start + several]
+            with one_thread():
+                updates = self._updates(some)
+            for task, update in zip(some, updates, strict=True):
+                with one_thread():
+                    reply = finished(task, update, len(self._work.shards[task.client]), self._work.tools)
+                yield reply
 
     def close(self) -> None:
         pass
 
-    def _blocks(self, cohort: IntArray) -> Iterator[IntArray]:
-        """Positions in the cohort of clients that are trained together: like sizes next to each other, so that little is padded."""
-        examples = np.array([len(self._work.shards[client]) for client in cohort], dtype=np.int64)
-        steps = np.array([step_count(int(n), self._work.training) for n in examples], dtype=np.int64)
-        widths = np.minimum(examples, self._work.training.batch_size)
-        order = np.lexsort((np.arange(len(cohort)), -widths, -steps))
-        activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
-        start = 0
-        while start < len(order):
-            one_client = 4 * (2 * self._size + int(widths[order[start]]) * activations)
-            stop = start + max(1, _BLOCK_BYTES // one_client)
-            yield order[start:stop]
-            start = stop
+    def _updates(self, tasks: Sequence[ClientTask]) -> torch.Tensor:
+        """The shaped updates of these clients, one row each, in the order of the tasks."""
+        training = tasks[0].shared.training
+        held = self._scratch.take("held", len(tasks), self._size).zero_()
+        examples = [len(self._work.shards[task.client]) for task in tasks]
+        widths = [padded_width(count, training.batch_size) for count in examples]
+        steps = [step_count(count, training) for count in examples]
+        order = sorted((n for n in range(len(tasks)) if examples[n]), key=lambda n: (-widths[n], -steps[n], n))
+        for width, alike in groupby(order, key=lambda n: widths[n]):
+            members, most = list(alike), self._clients_together(width, training)
+            for start in range(0, len(members), most):
+                block = members[start : start + most]
+                held[block] = self._block([tasks[n] for n in block], width)
+        return held
 
-    def _updates(self, parameters: torch.Tensor, clients: IntArray, round: int, lr: float, radius: FloatArray) -> torch.Tensor:
-        """The updates of these clients (most steps first), one row each, before clipping."""
-        rows, counts = self._tables(clients, round)
-        width = rows.shape[2]
-        share = torch.from_numpy((np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]).float()
+    def _block(self, tasks: Sequence[ClientTask], width: int) -> torch.Tensor:
+        """The updates of clients (most steps first) that are trained together."""
+        shared, training = tasks[0].shared, tasks[0].shared.training
+        rows, counts = self._tables(tasks, width)
         chosen = torch.from_numpy(rows)
         labels = self._work.labels.index_select(0, chosen.view(-1)).view(chosen.shape)
-        shape = self._work.training.shape
-        block = _Block(self._layers, parameters, lr, self._work.training, torch.from_numpy(radius).float(), self._scratch)
-        space = self._scratch.take("batch", len(clients) * width, self._features.shape[1])
-        active, widest = np.count_nonzero(counts, axis=1).tolist(), counts.max(axis=1, initial=0).tolist()
-        for step, (many, wide) in enumerate(zip(active, widest, strict=True)):
-            place = (step, slice(many), slice(wide))
-            batch = torch.index_select(self._features, 0, chosen[place].reshape(-1), out=space[: many * wide])
+        space = self._scratch.take("batch", len(tasks) * width, self._features.shape[1])
+
+        def batch(step: int, many: int) -> torch.Tensor:
+            return torch.index_select(self._features, 0, chosen[step, :many].reshape(-1), out=space[: many * width])
+
+        radius = torch.tensor([task.clip_norm for task in tasks], dtype=torch.float32)
+        block = _Block(self._layers, torch.from_numpy(shared.parameters), shared.lr, training, radius, self._scratch)
+        active, share = np.count_nonzero(counts, axis=1).tolist(), shares(counts, width)
+        for step, many in enumerate(active):
             ending = slice(active[step + 1] if step + 1 < len(active) else 0, many)  # clients whose last step this is
-            block.step(batch.view(many, wide, -1), labels[place][:, :, None], share[place][:, :, None], ending)
-        updates, moved = block.updates(), active[0] if active else 0
-        if shape.lus > 0:
-            sparsify(updates[:moved], block.gradients[:moved], self._sizes, shape.lus)
+            place = (step, slice(many))
+            block.step(batch(step, many).view(many, width, -1), labels[place][:, :, None], share[place][:, :, None], ending)
+        updates = block.updates()
+        if training.shape.lus > 0:
+            sparsify(updates, block.gradients, self._sizes, training.shape.lus)
         return updates
 
-    def _tables(self, clients: IntArray, round: int) -> tuple[IntArray, IntArray]:
-        """Rows of `features` for (step, client, column), and how many columns count for (step, client): 0 after the last step."""
-        shards = [self._work.shards[client] for client in clients]
-        generators = [self._work.randomness.generator("batches", round, int(client)) for client in clients]
-        drawn = [padded_batches(g, len(shard), self._work.training) for g, shard in zip(generators, shards, strict=True)]
+    def _tables(self, tasks: Sequence[ClientTask], width: int) -> tuple[IntArray, IntArray]:
+        """Rows of `features` for (step, client, column), and how many columns count for (step,
+        client): 0 after the last step.
+        """
+        drawn = []
+        for task in tasks:
+            generator = self._work.randomness.generator("batches", task.shared.round, task.number)
+            drawn.append(padded_batches(generator, len(self._work.shards[task.client]), task.shared.training))
         steps = max(len(table) for table, _ in drawn)
-        width = max(table.shape[1] for table, _ in drawn)
-        rows = np.zeros((steps, len(clients), width), dtype=np.int64)
-        counts = np.zeros((steps, len(clients)), dtype=np.int64)
-        for k, (shard, (table, count)) in enumerate(zip(shards, drawn, strict=True)):
-            if len(table):
-                own = shard[table]
-                rows[: len(table), k, : own.shape[1]] = own
-                if own.shape[1] < width:
-                    rows[: len(table), k, own.shape[1] :] = own[:, :1]
-                counts[: len(table), k] = count
+        rows = np.zeros((steps, len(tasks), width), dtype=np.int64)
+        counts = np.zeros((steps, len(tasks)), dtype=np.int64)
+        for k, (task, (table, count)) in enumerate(zip(tasks, drawn, strict=True)):
+            own = self._work.shards[task.client][table]
+            rows[: len(table), k, : own.shape[1]] = own
+            rows[: len(table), k, own.shape[1] :] = own[:, :1]
+            counts[: len(table), k] = count
         return rows, counts
+
+    def _clients_together(self, width: int, training: LocalTraining) -> int:
+        """How many clients may share a product: as many as fit, if that makes no difference to any
+        of them, else one.
+        """
+        if (width, training) not in self._together:
+            activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
+            fit = max(1, _BLOCK_BYTES // (4 * (2 * self._size + width * activations)))
+            alike = fit == 1 or company_changes_nothing(self._layers, width, training, fit)
+            self._together[width, training] = fit if alike else 1
+        return self._together[width, training]
+
+
+def padded_width(examples: int, batch_size: int) -> int:
+    """To how many rows a client's batches are padded: by its own rows alone, at most twice as many
+    as it has.
+
+    >>> [padded_width(n, 20) for n in (0, 1, 3, 8, 9, 17, 20, 500)]
+    [0, 1, 4, 8, 16, 20, 20, 20]
+    """
+    own = min(examples, batch_size)
+    return own if own == 0 else min(batch_size, 1 << (own - 1).bit_length())
+
+
+def shares(counts: IntArray, width: int) -> torch.Tensor:
+    """(step, client, column): what a row weighs in its client's mean loss; padding weighs nothing."""
+    return torch.from_numpy((np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]).float()
+
+
+def company_changes_nothing(layers: list[Layer], width: int, training: LocalTraining, most: int) -> bool:
+    """Whether a client of made-up numbers gets the same bits alone, beside one other and beside
+    many, in any place.
+    """
+    steps, generator = 2, torch.Generator().manual_seed(0)
+    size = max(place.stop for layer in layers for place in (layer.weight, layer.bias) if place is not None)
+    start = torch.randn(size, generator=generator) / math.sqrt(layers[0].inputs)
+    features = torch.randn(most, steps, width, layers[0].inputs, generator=generator)
+    labels = torch.randint(layers[-1].outputs, (most, steps, width, 1), generator=generator)
+    share, radius = torch.full((most, width, 1), 1 / width), torch.full((most,), 0.01)
+
+    def moved(clients: list[int]) -> torch.Tensor:
+        block = _Block(layers, start, 0.1, training, radius[clients], Scratch())
+        for step in range(steps):
+            ending = slice(0, len(clients) if step == steps - 1 else 0)
+            block.step(features[clients, step], labels[clients, step], share[clients], ending)
+        return torch.cat([block.updates(), block.gradients]) if training.shape.lus > 0 else block.updates()
+
+    everybody = list(range(most))
+    together, others = moved(everybody), [[0], [most - 1], [most // 2], [0, most - 1], everybody[::-1], everybody[: most // 2 + 1]]
+    return all(torch.equal(moved(some), together[_places(some, most, len(together))]) for some in others)
+
+
+def _places(clients: list[int], most: int, rows: int) -> list[int]:
+    """Where these clients' updates, and gradients if there are any, stand among everybody's."""
+    return [first + n for first in range(0, rows, most) for n in clients]
 
 
 class Scratch:
-    """Memory that is kept from block to block: the system takes as long to hand out fresh pages as a step takes."""
+    """Memory that is kept from block to block: the system takes as long to hand out fresh pages as
+    a step takes.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, torch.Tensor] = {}
@@ -172,9 +199,11 @@ class Scratch:
 
 
 class _Block:
-    """Weights (clients, outputs, inputs) and biases (clients, outputs, 1) of clients that take their steps together.
+    """Weights (clients, outputs, inputs) and biases (clients, outputs, 1) of clients that take
+    their steps together.
 
-    Values between layers are (clients, outputs, examples): with few outputs the products are twice as fast that way round.
+    Values between layers are (clients, outputs, examples): with few outputs the products are twice
+    as fast that way round.
     """
 
     def __init__(
@@ -213,9 +242,11 @@ class _Block:
         return moved
 
     def step(self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, ending: slice) -> None:
-        """One step of the first `len(batch)` clients on (clients, examples, features); for those in `ending` it is the last.
+        """One step of the first `len(batch)` clients on (clients, examples, features); for those in
+        `ending` it is the last.
 
-        `labels` and `share` are (clients, examples, 1); a share is what an example weighs in its client's mean loss.
+        `labels` and `share` are (clients, examples, 1); a share is what an example weighs in its
+        client's mean loss.
         """
         clients = len(batch)
         pull = self._pull(clients)
@@ -238,7 +269,9 @@ class _Block:
                 gradient = torch.ops.aten.threshold_backward(below, inputs[number], 0) if relu else below
 
     def _pull(self, clients: int) -> torch.Tensor | None:
-        """BLUR's weight of `w - w_t` in the gradient: `blur` for a client outside its ball, else 0; None if all are inside."""
+        """BLUR's weight of `w - w_t` in the gradient: `blur` for a client outside its ball, else 0;
+        None if all are inside.
+        """
         if not self._blur or not self._moved:
             self._moved = True
             return None

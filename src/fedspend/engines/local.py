@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 
-from fedspend.engines import dense
 from fedspend.engines.base import Engine, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
+from fedspend.engines.dense import DenseEngine
 from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import InvalidInput
+from fedspend.models.linear import supports
 
 
 def make_engine(name: str, work: Workload, workers: int | None = None) -> Engine:
-    """`local`: dense models batched over clients, all others client by client over `workers` processes (default: one per core).
+    """`local`: dense models batched over clients, all others client by client over `workers`
+    processes (default: one per core).
 
     `reference`: plain and sequential.
     """
@@ -21,8 +23,8 @@ def make_engine(name: str, work: Workload, workers: int | None = None) -> Engine
     if name == "reference":
         return ReferenceEngine(work)
     if name == "local":
-        if dense.supports(work.module):
-            return dense.DenseEngine(work)
+        if supports(work.module):
+            return DenseEngine(work)
         count = cores() if workers is None else workers
         return ClientwiseEngine(work, count)
     raise InvalidInput(f"engine must be 'local' or 'reference', got {name!r}")

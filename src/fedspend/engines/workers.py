@@ -1,7 +1,8 @@
-"""Processes that train blocks of clients and hand back reduced sums through shared memory.
+"""Processes that train blocks of clients and hand back their contributions through shared memory.
 
-Guarantee: results arrive in the order of the blocks, whichever worker was faster; a worker that dies or raises ends the round with
-an error that says so, never with a wait; after an error, an interrupt or `close` no worker is left. Raw updates stay in the worker.
+Guarantee: replies arrive in the order of the tasks, whichever worker was faster; a worker that dies
+or raises ends the round with an error that says so, never with a wait; after an error, an interrupt
+or `close` no worker is left. Raw updates stay in the worker.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -23,11 +24,12 @@ import numpy as np
 import torch
 from torch import multiprocessing
 
-from fedspend.arrays import BoolArray, FloatArray, IntArray
-from fedspend.engines.base import Reduce, Reduced
+from fedspend.arrays import FloatArray
+from fedspend.client.contribution import Reply
+from fedspend.client.task import ClientTask
 from fedspend.errors import FedspendError
 
-Train = Callable[[torch.Tensor, IntArray, int, float, Reduce], Reduced]
+Train = Callable[[ClientTask], Reply]
 
 _PATIENCE = 5.0  # seconds that an idle worker gets to leave by itself
 
@@ -37,22 +39,17 @@ class WorkerFailed(FedspendError):
 
 
 @dataclass(frozen=True)
-class _Task:
+class _Job:
     block: int
-    slot: int  # which shared buffer takes the sum
-    clients: IntArray
-    round: int
-    lr: float
-    reduce: Reduce
+    slot: int  # which shared buffer takes the vectors
+    tasks: Sequence[ClientTask]  # without the parameters, which are shared
 
 
 @dataclass(frozen=True)
 class _Done:
     block: int
     slot: int
-    norms: FloatArray
-    clipped: BoolArray
-    discarded: BoolArray
+    replies: list[Reply]  # without their vectors
     error: str = ""
 
 
@@ -65,44 +62,58 @@ class _Worker:
 class Workers:
     """`count` processes, started at the first use and kept until `close`."""
 
-    def __init__(self, train: Train, size: int, sum_size: int, count: int) -> None:
-        """`size` numbers are a model, `sum_size` are what a client sends."""
+    def __init__(self, train: Train, parameters: int, count: int) -> None:
+        """`parameters` numbers are a model."""
         self._train, self._count = train, count
-        # Forked workers inherit the data for nothing. A GPU in use, or another system than Linux, does not survive a fork.
-        forks = sys.platform == "linux" and torch.cuda.device_count() == 0
-        self._context: Any = multiprocessing.get_context("fork" if forks else "spawn")
-        self._parameters = _shared(size, torch.float32, forks)
-        # twice as many buffers as workers: a slow block does not stop the others
-        self._slots = [_shared(sum_size, torch.float64, forks) for _ in range(2 * count)]
+        # Forked workers inherit the data for nothing. A GPU in use, or another system than Linux,
+        # does not survive a fork.
+        self._forks = sys.platform == "linux" and torch.cuda.device_count() == 0
+        self._context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
+        self._parameters = _shared(parameters, torch.float32, self._forks)
+        self._slots: list[torch.Tensor] = []
         self._workers: list[_Worker] = []
 
-    def map(self, parameters: torch.Tensor, blocks: list[IntArray], round: int, lr: float, reduce: Reduce) -> Iterator[Reduced]:
-        """Reduced blocks in order. A result's `total` is valid until the next one is asked for."""
-        if not self._workers:
-            self._start()
-        self._parameters.copy_(parameters)
-        waiting = [_Task(number, 0, clients, round, lr, reduce) for number, clients in enumerate(blocks)][::-1]
-        free = list(range(len(self._slots)))
-        idle = list(self._workers)
+    def map(self, tasks: Sequence[ClientTask], block: int) -> Iterator[Reply]:
+        """Replies in the order of the tasks, of which `block` at a time go to a worker. A vector is
+        valid until the next one.
+        """
+        first = tasks[0].shared
+        self._prepare(block * first.size)
+        self._parameters.copy_(torch.from_numpy(first.parameters))
+        bare = replace(first, parameters=np.zeros(0, dtype=np.float32))
+        blocks = [tasks[start : start + block] for start in range(0, len(tasks), block)]
+        jobs = [_Job(number, 0, [replace(task, shared=bare) for task in some]) for number, some in enumerate(blocks)]
+        waiting, free, idle = jobs[::-1], list(range(len(self._slots))), list(self._workers)
         done: dict[int, _Done] = {}
         finished = False
         try:
             for number in range(len(blocks)):
                 while number not in done:
                     while waiting and idle and free:
-                        task = waiting.pop()
-                        _send(idle.pop(), _Task(task.block, free.pop(), task.clients, task.round, task.lr, task.reduce))
+                        _send(idle.pop(), replace(waiting.pop(), slot=free.pop()))
                     for worker in self._ready(idle):
                         result = _receive(worker)
                         done[result.block] = result
                         idle.append(worker)
                 result = done.pop(number)
-                yield Reduced(self._slots[result.slot].numpy(), result.norms, result.clipped, result.discarded)
+                vectors = self._slots[result.slot].numpy()
+                for place, reply in enumerate(result.replies):
+                    vector = vectors[place * first.size : (place + 1) * first.size]
+                    yield replace(reply, contribution=replace(reply.contribution, vector=vector))
                 free.append(result.slot)
             finished = True
         finally:
             if not finished:  # a worker may be in the middle of a block that nobody waits for
                 self._stop(force=True)
+
+    def _prepare(self, numbers: int) -> None:
+        """Workers with buffers for this many numbers of a block."""
+        if self._workers and self._slots[0].numel() < numbers:
+            self._stop(force=False)
+        if not self._workers:
+            # twice as many buffers as workers: a slow block does not stop the others
+            self._slots = [_shared(numbers, torch.float64, self._forks) for _ in range(2 * self._count)]
+            self._start()
 
     def close(self) -> None:
         self._stop(force=False)
@@ -149,9 +160,9 @@ class Workers:
             worker.pipe.close()
 
 
-def _send(worker: _Worker, task: _Task) -> None:
+def _send(worker: _Worker, job: _Job) -> None:
     try:
-        worker.pipe.send(task)
+        worker.pipe.send(job)
     except (BrokenPipeError, ConnectionResetError):
         raise _death(worker) from None
 
@@ -174,7 +185,9 @@ def _death(worker: _Worker) -> WorkerFailed:
 
 
 def _shared(size: int, kind: torch.dtype, forks: bool) -> torch.Tensor:
-    """Zeros that parent and workers see alike. Anonymous memory where it can be inherited: /dev/shm is tiny in many containers."""
+    """Zeros that parent and workers see alike. Anonymous memory where it can be inherited: /dev/shm
+    is tiny in many containers.
+    """
     if forks:
         return torch.frombuffer(mmap.mmap(-1, max(1, size * kind.itemsize)), dtype=kind)
     shared: torch.Tensor = torch.zeros(size, dtype=kind).share_memory_()  # type: ignore[no-untyped-call]
@@ -191,21 +204,29 @@ def _serve(pipe: Connection[Any, Any], train: Train, parameters: torch.Tensor, s
             if os.getppid() != parent:
                 return
         try:
-            task: _Task | None = pipe.recv()
+            job: _Job | None = pipe.recv()
         except (EOFError, OSError):
             return
-        if task is None:
+        if job is None:
             return
-        nothing: BoolArray = np.zeros(0, dtype=bool)
         try:
-            reduced = train(parameters, task.clients, task.round, task.lr, task.reduce)
-            slots[task.slot].copy_(torch.from_numpy(reduced.total))
-            result = _Done(task.block, task.slot, reduced.norms, reduced.clipped, reduced.discarded)
+            result = _Done(job.block, job.slot, _replies(job, train, parameters, slots[job.slot].numpy()))
         except Exception as problem:
             where = traceback.extract_tb(problem.__traceback__)[-1]
             said = f"{type(problem).__name__}: {problem} ({os.path.basename(where.filename)}:{where.lineno})"
-            result = _Done(task.block, task.slot, np.zeros(0), nothing, nothing, error=said)
+            result = _Done(job.block, job.slot, [], error=said)
         try:
             pipe.send(result)
         except OSError:
             return
+
+
+def _replies(job: _Job, train: Train, parameters: torch.Tensor, vectors: FloatArray) -> list[Reply]:
+    """The block's replies; their vectors are written to `vectors`."""
+    replies = []
+    shared = replace(job.tasks[0].shared, parameters=parameters.numpy())
+    for place, task in enumerate(job.tasks):
+        reply = train(replace(task, shared=shared))
+        vectors[place * shared.size : (place + 1) * shared.size] = reply.contribution.vector
+        replies.append(replace(reply, contribution=replace(reply.contribution, vector=np.zeros(0))))
+    return replies

@@ -16,7 +16,7 @@ from fedspend.ledger.state import Run
 from fedspend.ledger.storage import holds_ledger, is_url, path_of
 
 if TYPE_CHECKING:
-    from fedspend.methods.base import Release
+    from fedspend.server.methods.base import Release
 
 OWN = "ledger.db"  # in the run directory, where no other ledger was named
 HEAD = "ledger_head.json"

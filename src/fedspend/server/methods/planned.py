@@ -1,16 +1,18 @@
-"""DP-FedAvg, IDP-FedAvg, time-adaptive spending and DP-FedSGD: rounds that run exactly as the plan says.
+"""DP-FedAvg, IDP-FedAvg, time-adaptive spending and DP-FedSGD: rounds that run exactly as the plan
+says.
 
-The first three share one mechanism (Kiani et al. 2025, Algorithm 2) and differ in the policy behind their plan: `dp-fedavg`
-gives everyone the strictest budget, `idp-fedavg` gives each client its own, `time-adaptive` also moves spending between rounds.
-`dp-fedsgd` may start from a noise level instead of a budget; `dp_fedsgd` turns the one into the other.
+The first three share one mechanism (Kiani et al. 2025, Algorithm 2) and differ in the policy behind
+their plan: `dp-fedavg` gives everyone the strictest budget, `idp-fedavg` gives each client its own,
+`time-adaptive` also moves spending between rounds. `dp-fedsgd` may start from a noise level instead
+of a budget; `dp_fedsgd` turns the one into the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedspend.methods.base import Release, RoundTerms, State
 from fedspend.planning import Plan
+from fedspend.server.methods.base import Release, RoundTerms, State
 
 
 @dataclass(frozen=True)

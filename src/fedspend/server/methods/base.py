@@ -1,15 +1,19 @@
 """What a method is: it says on which terms a round runs, and what it learns from a release.
 
-A method sees the plan and earlier releases, never data, so its choices cost no privacy. State is a small dict of numbers that goes
-into every checkpoint.
+A method sees the plan and earlier releases, never data, so its choices cost no privacy. State is a
+small dict of numbers that goes into every checkpoint.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fedspend.arrays import Float32Array, FloatArray
+
+if TYPE_CHECKING:
+    from fedspend.client.task import RecordTerms
 
 State = dict[str, float]
 
@@ -23,6 +27,7 @@ class RoundTerms:
     deviation: float  # of the noise on the sum of updates
     denominator: float  # what the noised sum is divided by: planned, never counted
     bit_deviation: float | None = None  # of the noise on the sum of shifted bits, where the method asks for them
+    records: Callable[[int], RecordTerms] | None = None  # record-level methods: client number -> its own records' terms
 
 
 @dataclass(frozen=True)

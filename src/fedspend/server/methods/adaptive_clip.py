@@ -1,12 +1,13 @@
 """Adaptive clipping (Andrew et al. 2021), also with individual and time-adaptive budgets.
 
-Each sampled client adds one bit, whether its update was within its clip; the noised sum of the bits moves the clip towards
-a target quantile.
+Each sampled client adds one bit, whether its update was within its clip; the noised sum of the bits
+moves the clip towards a target quantile.
 
-Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and its multiplier `2 sigma_b`. A client whose
-plan allows the total multiplier `sbar_n` gets `sigma_n = (1/sbar_n^2 - 1/(2 sigma_b)^2)^(-1/2)` for its update; the two
-Gaussian releases together cost exactly what the plan accounts. `s_t` and the clip ratios are recomputed from the `sigma_n`:
-keeping the plan's ratios would overspend the strictest client. The clip of a round depends on earlier releases only.
+Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and its multiplier `2
+sigma_b`. A client whose plan allows the total multiplier `sbar_n` gets `sigma_n = (1/sbar_n^2 -
+1/(2 sigma_b)^2)^(-1/2)` for its update; the two Gaussian releases together cost exactly what the
+plan accounts. `s_t` and the clip ratios are recomputed from the `sigma_n`: keeping the plan's
+ratios would overspend the strictest client. The clip of a round depends on earlier releases only.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedspend.errors import InvalidInput
-from fedspend.methods.base import Release, RoundTerms, State
 from fedspend.planning import Plan, harmonic_mean
+from fedspend.server.methods.base import Release, RoundTerms, State
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class AdaptiveClip:
         )
 
     def learn(self, state: State, release: Release) -> State:
-        """`C <- C exp(-eta (share within the clip - target))`: too many within it means that the clip is too large."""
+        """`C <- C exp(-eta (share within the clip - target))`: too many within it means that the
+        clip is too large.
+        """
         if release.bit is None:
             raise InvalidInput("adaptive-clip needs the released bit")
         share = float(np.clip(release.bit, 0.0, 1.0))

@@ -1,15 +1,14 @@
-"""Votes on public rows (AE-DPFL; Zhu et al. 2020): clients label rows without labels, and their noised votes teach the model.
+"""The server's half of votes on public rows (AE-DPFL; Zhu et al. 2020): what is asked, and who
+learns from the released votes.
 
-Guarantee: what a client contributes to a round is one vector, one vote for each row that was asked, as long as the client's clip.
-It goes through the same clip, sum and noise as an update, so the plan accounts for it and zeroing a client moves the sum by at
-most its clip. The student sees public rows and released votes only: whatever it does with them costs no privacy. Public rows are
-not protected, and no label of theirs is read.
+Guarantee: the student sees public rows and released votes only: whatever it does with them costs no
+privacy. Public rows are not protected, and no label of theirs is read. (What a client casts is in
+`client.voting`.)
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,20 +17,22 @@ import torch
 from torch import nn
 
 from fedspend.arrays import Float32Array, FloatArray, IntArray
-from fedspend.engines.base import LocalTraining
-from fedspend.engines.batches import step_batches
-from fedspend.engines.clientwise import single_threaded
-from fedspend.engines.evaluation import scores
-from fedspend.engines.flat import FlatModule, as_batch
+from fedspend.client.batches import step_batches
+from fedspend.client.task import LocalTraining
 from fedspend.errors import InvalidInput
+from fedspend.models.flat import FlatModule, as_batch
+from fedspend.models.fresh import fresh
 from fedspend.randomness import Randomness
+from fedspend.threads import single_threaded
 
 NAME = "ae-dpfl"
 
 
 @dataclass(frozen=True, eq=False)
 class Ballot:
-    """Which public rows are asked about in which round: the next `queries` of them, and from the first again after the last."""
+    """Which public rows are asked about in which round: the next `queries` of them, and from the
+    first again after the last.
+    """
 
     rows: torch.Tensor  # (public rows, ...) in the order in which they are asked
     queries: int
@@ -60,39 +61,10 @@ class Ballot:
 
 
 @dataclass(frozen=True, eq=False)
-class Votes:
-    """What a client sends in place of its update: for each row asked, the class that its local model prefers."""
-
-    module: nn.Module
-    ballot: Ballot
-
-    @property
-    def size(self) -> int:
-        return self.ballot.size
-
-    def __call__(self, parameters: torch.Tensor, updates: torch.Tensor, round: int, lengths: FloatArray) -> torch.Tensor:
-        """One row of votes per update: ones in the chosen places, scaled to the client's length.
-
-        A client whose model did not move has nothing to say and casts no vote. One whose model or scores are not finite sends
-        NaN, which the mechanism discards as it discards a diverged update.
-        """
-        rows = self.ballot.rows[torch.from_numpy(self.ballot.asked(round))]
-        votes = torch.zeros(len(updates), self.ballot.queries, self.ballot.classes)
-        with single_threaded():  # the last bits of a score depend on the number of threads, and near a tie so does the vote
-            for vote, update, length in zip(votes, updates, lengths.tolist(), strict=True):
-                if not bool(update.any()):
-                    continue
-                scored = scores(self.module, parameters + update, rows)
-                if bool(torch.isfinite(update).all()) and bool(torch.isfinite(scored).all()):
-                    vote.scatter_(1, scored.argmax(dim=1, keepdim=True), length / math.sqrt(self.ballot.queries))
-                else:
-                    vote.fill_(math.nan)
-        return votes.view(len(updates), self.ballot.size)
-
-
-@dataclass(frozen=True, eq=False)
 class Student:
-    """Learns the released labels of all rows asked so far by plain SGD, each round from where the last one left it."""
+    """Learns the released labels of all rows asked so far by plain SGD, each round from where the
+    last one left it.
+    """
 
     module: nn.Module
     ballot: Ballot
@@ -102,17 +74,21 @@ class Student:
     randomness: Randomness
 
     def heard(self, votes: Float32Array, released: Float32Array, round: int) -> Float32Array:
-        """All votes released so far, (public rows, classes), with one more round; a row that is asked again adds them up."""
+        """All votes released so far, (public rows, classes), with one more round; a row that is
+        asked again adds them up.
+        """
         total = votes.copy() if votes.size else np.zeros((len(self.ballot.rows), self.ballot.classes), dtype=np.float32)
         total[self.ballot.asked(round)] += released.reshape(self.ballot.queries, self.ballot.classes)
         return total
 
     def taught(self, parameters: Float32Array, votes: Float32Array, round: int) -> Float32Array:
-        """The student after `epochs` passes over the rows that have a label: the class with the most noised votes."""
+        """The student after `epochs` passes over the rows that have a label: the class with the
+        most noised votes.
+        """
         known = np.flatnonzero(votes.any(axis=1))
         rows, labels = self.ballot.rows[torch.from_numpy(known)], torch.from_numpy(votes[known].argmax(axis=1))
         generator = self.randomness.generator("student", round + 1)  # 0 is the order of the rows
-        flat, start = FlatModule(self.module), torch.from_numpy(parameters)
+        flat, start = FlatModule(fresh(self.module)), torch.from_numpy(parameters)
         with single_threaded():
             torch.manual_seed(int(generator.integers(2**63)))  # for dropout and the like
             flat.load(start)
@@ -124,7 +100,9 @@ class Student:
         return (start + moved).numpy()
 
     def describe(self, cast: FloatArray, released: FloatArray) -> dict[str, Any]:
-        """How far a round's voters agreed and what noise did to the labels. Not private: for simulations only."""
+        """How far a round's voters agreed and what noise did to the labels. Not private: for
+        simulations only.
+        """
         before, after = (votes.reshape(self.ballot.queries, self.ballot.classes) for votes in (cast, released))
         total = before.sum(axis=1)
         voted = total > 0

@@ -1,9 +1,11 @@
 """The sum of clipped gradients over single records for chains of layers with convolutions.
 
-Guarantee: as in `gradients`: every record's gradient has a norm of at most the clip in the sum, and one that is not finite counts
-as zero; norms are float64, of the very numbers that are summed. One pass forward and one back serve all records of a block: what
-enters a layer and the loss gradient of what leaves it give each record's own gradient. Of a linear layer it is never formed: its
-norm is `|delta| * sqrt(|input|^2 + 1)`. Of a convolution it is one product with the unfolded input. No layer mixes records.
+Guarantee: as in `gradients`: every record's gradient has a norm of at most the clip in the sum, and
+one that is not finite counts as zero; norms are float64, of the very numbers that are summed. One
+pass forward and one back serve all records of a block: what enters a layer and the loss gradient of
+what leaves it give each record's own gradient. Of a linear layer it is never formed: its norm is
+`|delta| * sqrt(|input|^2 + 1)`. Of a convolution it is one product with the unfolded input. No
+layer mixes records.
 """
 
 from __future__ import annotations
@@ -15,15 +17,16 @@ from torch import nn
 from torch.nn import functional
 
 from fedspend.arrays import FloatArray
-from fedspend.engines.flat import parameter_count
-from fedspend.mechanism import Factors
+from fedspend.client.bounding import Factors
+from fedspend.models.flat import parameter_count
 
 _PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)  # no parameters, no randomness
 _BLOCK_NUMBERS = 2**22  # of unfolded inputs and single gradients at once
 
 
 def supports(module: nn.Module) -> bool:
-    """Whether the module is a Sequential: plain convolutions, Flatten, linear layers; anything without parameters between them.
+    """Whether the module is a Sequential: plain convolutions, Flatten, linear layers; anything
+    without parameters between them.
 
     >>> supports(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)))
     True
@@ -133,6 +136,8 @@ def _part(layer: nn.Module, entering: torch.Tensor, delta: torch.Tensor) -> _Lin
 
 
 def _unfolded(layer: nn.Conv2d, entering: torch.Tensor) -> torch.Tensor:
-    """(records, inputs of an output, places): what each place of the output is a linear function of."""
+    """(records, inputs of an output, places): what each place of the output is a linear function
+    of.
+    """
     assert not isinstance(layer.padding, str)
     return functional.unfold(entering, layer.kernel_size, layer.dilation, layer.padding, layer.stride)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from fedspend.arrays import IntArray
-from fedspend.engines.base import LocalTraining
+from fedspend.client.task import LocalTraining
 
 
 def padded_batches(generator: np.random.Generator, examples: int, training: LocalTraining) -> tuple[IntArray, IntArray]:
-    """Positions (0..examples-1) of each step's batch as a (steps, width) table, and how many columns of each row count.
+    """Positions (0..examples-1) of each step's batch as a (steps, width) table, and how many
+    columns of each row count.
 
-    Each pass over the client's data is a fresh shuffle cut into batches, the last of which may be smaller: the rest of its row
-    repeats its first position. With `steps`, passes go on until there are enough batches. No example, no step.
+    Each pass over the client's data is a fresh shuffle cut into batches, the last of which may be
+    smaller: the rest of its row repeats its first position. With `steps`, passes go on until there
+    are enough batches. No example, no step.
 
     >>> table, counts = padded_batches(np.random.default_rng(0), 5, LocalTraining(batch_size=3, epochs=1))
     >>> table.shape, counts.tolist()

@@ -1,9 +1,9 @@
 """The sum of clipped gradients over single records.
 
-Guarantee: every record's gradient has an L2 norm of at most the clip in the sum, whatever the model does; one that is not finite
-counts as zero. Norms are float64. Chains of Linear and ReLU never form the single gradients: the norm of a layer's gradient is
-`|delta| * sqrt(|input|^2 + 1)`. Chains with convolutions are in `chains`. Any other module uses `torch.func.vmap`, in blocks of
-bounded memory.
+Guarantee: every record's gradient has an L2 norm of at most the clip in the sum, whatever the model
+does; one that is not finite counts as zero. Norms are float64. Chains of Linear and ReLU never form
+the single gradients: the norm of a layer's gradient is `|delta| * sqrt(|input|^2 + 1)`. Chains with
+convolutions are in `chains`. Any other module uses `torch.func.vmap`, in blocks of bounded memory.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from fedspend.arrays import FloatArray, IntArray
-from fedspend.engines.dense import Layer, linear_layers
-from fedspend.engines.flat import parameter_count
-from fedspend.mechanism import Factors, clip_factors
+from fedspend.client.bounding import Factors, clip_factors
+from fedspend.client.gradient_chains import ChainSum, supports
 from fedspend.models.checking import check_module
-from fedspend.records.chains import ChainSum, supports
+from fedspend.models.flat import parameter_count
+from fedspend.models.fresh import fresh
+from fedspend.models.linear import Layer, linear_layers
 
 _BLOCK_NUMBERS = 2**24  # of single gradients that exist at once
 
@@ -32,7 +33,9 @@ GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]  
 
 
 def clipped_sum(module: nn.Module, clip: float, factors: Factors | None = None) -> GradientSum:
-    """The function that sums the clipped gradients of the cross-entropy of each row. `factors` may scale them down further."""
+    """The function that sums the clipped gradients of the cross-entropy of each row. `factors` may
+    scale them down further.
+    """
     check_module(module)
     layers, factors = linear_layers(module), factors or partial(clip_factors, bound=clip)
     if layers:
@@ -43,7 +46,9 @@ def clipped_sum(module: nn.Module, clip: float, factors: Factors | None = None) 
 
 
 class DenseSum:
-    """In numpy, because with a hundred records torch spends most of its time on calls; products in torch, with one thread."""
+    """In numpy, because with a hundred records torch spends most of its time on calls; products in
+    torch, with one thread.
+    """
 
     def __init__(self, layers: list[Layer], size: int, factors: Factors) -> None:
         self._layers, self._size, self._factors = layers, size, factors
@@ -93,7 +98,9 @@ def _loss_gradient(scores: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def _product(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Within `single_threaded` the same to the last bit, however many threads numpy's own product would use."""
+    """Within `single_threaded` the same to the last bit, however many threads numpy's own product
+    would use.
+    """
     product: FloatArray = torch.mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
     return product
 
@@ -106,6 +113,7 @@ def _row_squares(rows: FloatArray) -> FloatArray:
 class GeneralSum:
     def __init__(self, module: nn.Module, factors: Factors) -> None:
         self._module, self._factors, self._size = copy.deepcopy(module).train(), factors, parameter_count(module)
+        self._pristine = copy.deepcopy(self._module)
         named = list(self._module.named_parameters())
         self._shapes = [(name, parameter.shape, parameter.numel(), parameter.requires_grad) for name, parameter in named]
         self._block = max(1, _BLOCK_NUMBERS // self._size)
@@ -123,6 +131,7 @@ class GeneralSum:
         trained, fixed = ({name: value for name, value in state.items() if (name in learns) == wanted} for wanted in (True, False))
         for start in range(0, len(rows), self._block):
             some = slice(start, start + self._block)
+            self._module = fresh(self._pristine)  # no record may leave anything for the next ones
             found = self._gradients(trained, fixed, rows[some], labels[some])
             squares = sum(found[name].double().square().flatten(1).sum(dim=1) for name in found)
             scale = torch.from_numpy(self._factors(torch.as_tensor(squares).sqrt().numpy()))

@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedspend.engines.flat import as_batch
+from fedspend.models.flat import as_batch
 
 _BATCH = 1024
 

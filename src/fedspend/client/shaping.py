@@ -1,8 +1,10 @@
-"""BLUR and LUS (Cheng et al. 2022): updates that lose less to clipping and noise. Local, and before clipping.
+"""BLUR and LUS (Cheng et al. 2022): updates that lose less to clipping and noise. Local, and before
+clipping.
 
-Guarantee: what is done here sees one client's own data and the public clip of the round, and clipping comes afterwards, so the clip
-bounds a shaped update as it bounds any other and the plan's epsilon stays what it is. With `blur` and `lus` at 0 nothing here
-runs. A number that is not finite stays one, so that the mechanism still discards the update.
+Guarantee: what is done here sees one client's own data and the public clip of the round, and
+clipping comes afterwards, so the clip bounds a shaped update as it bounds any other and the plan's
+epsilon stays what it is. With `blur` and `lus` at 0 nothing here runs. A number that is not finite
+stays one, so that the mechanism still discards the update.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ _CACHED_NUMBERS = 2**17  # of updates that are looked at together
 class Shape:
     """How a client shapes its update.
 
-    `blur`, lambda: the local loss gains `lambda/2 max(0, |w - w_t|^2 - S^2)` with S the client's clip of the round, so its gradient
-    gains `lambda (w - w_t)` while the local model is outside the ball of radius S.
-    `lus`, sparsity: this share of each layer's update is set to zero, where `|gradient * update|` of the last step is smallest.
+    `blur`, lambda: the local loss gains `lambda/2 max(0, |w - w_t|^2 - S^2)` with S the client's
+    clip of the round, so its gradient gains `lambda (w - w_t)` while the local model is outside the
+    ball of radius S. `lus`, sparsity: this share of each layer's update is set to zero, where
+    `|gradient * update|` of the last step is smallest.
     """
 
     blur: float = 0.0
@@ -40,7 +43,9 @@ class Shape:
             )
 
     def check_lr(self, lr: float) -> None:
-        """Beyond `blur * lr = 1` a step back towards the start overshoots it (Lemma 2 asks for `lambda < 1 / lr`)."""
+        """Beyond `blur * lr = 1` a step back towards the start overshoots it (Lemma 2 asks for
+        `lambda < 1 / lr`).
+        """
         if not self.blur * lr < 1:
             raise InvalidInput(f"blur times lr must be below 1, got {self.blur:g} * {lr:g}; lower one of them")
 
@@ -49,7 +54,8 @@ UNSHAPED = Shape()
 
 
 def kept(values: int, lus: float) -> int:
-    """How many of a layer's values LUS keeps: `ceil((1 - lus) * values)`, safe from the last bits of the product.
+    """How many of a layer's values LUS keeps: `ceil((1 - lus) * values)`, safe from the last bits
+    of the product.
 
     >>> kept(10, 0.7), kept(10, 0.75), kept(3, 0.99), kept(5, 0.0)
     (3, 3, 1, 5)
@@ -58,9 +64,11 @@ def kept(values: int, lus: float) -> int:
 
 
 def sparsify(updates: torch.Tensor, gradients: torch.Tensor, layers: tuple[int, ...], lus: float) -> None:
-    """LUS in place: in every layer of every client (row) only the most important values stay, of equal ones those that come first.
+    """LUS in place: in every layer of every client (row) only the most important values stay, of
+    equal ones those that come first.
 
-    `layers` are the sizes of consecutive pieces of a row. The gradient of the last step serves for the importance.
+    `layers` are the sizes of consecutive pieces of a row. The gradient of the last step serves for
+    the importance.
     """
     few = max(1, _CACHED_NUMBERS // updates.shape[1])
     for values, slopes in zip(torch.split(updates, few), torch.split(gradients, few), strict=True):

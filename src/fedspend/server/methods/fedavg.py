@@ -1,7 +1,7 @@
 """FedAvg: no clip, no noise, no privacy. The yardstick that private methods are measured against.
 
-McMahan et al. (2017), with the fixed denominator `clients * rate` of Kiani et al. (2025, Algorithm 3), so that a private
-method without noise and without clipping is exactly this.
+McMahan et al. (2017), with the fixed denominator `clients * rate` of Kiani et al. (2025, Algorithm
+3), so that a private method without noise and without clipping is exactly this.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspend.methods.base import Release, RoundTerms, State
+from fedspend.server.methods.base import Release, RoundTerms, State
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,25 @@
-"""DP-FedSGD (Gu et al. 2023, Algorithm 1): a client takes a few steps, clips, adds noise of deviation sigma; the server averages.
+"""DP-FedSGD (Gu et al. 2023, Algorithm 1): a client takes a few steps, clips, adds noise of
+deviation sigma; the server averages.
 
-The paper's noise level sigma is absolute: what *one* client adds to each coordinate of its update. With q K clients in a round
-their sum carries noise of deviation `sigma sqrt(q K)`, and one client moves that sum by at most the clip c. So
+The paper's noise level sigma is absolute: what *one* client adds to each coordinate of its update.
+With q K clients in a round their sum carries noise of deviation `sigma sqrt(q K)`, and one client
+moves that sum by at most the clip c. So
 
     noise multiplier = sigma sqrt(q K) / c        noise of the averaged update = sigma / sqrt(q K)
 
-and rounds run as any plan's: `Planned` with one constant schedule for everyone. Its E local "epochs" are E steps on one batch each
-(`train.local_steps`). What differs from the letter of Algorithm 1, and why the letter would be no guarantee:
+and rounds run as any plan's: `Planned` with one constant schedule for everyone. Its E local
+"epochs" are E steps on one batch each (`train.local_steps`). What differs from the letter of
+Algorithm 1, and why the letter would be no guarantee:
 
-- The paper's noise and divisor follow the number of clients that turned up. Cohorts here are Poisson samples, so noise and divisor
-  are the planned `sigma sqrt(q K)` and `q K`, whoever turns up.
-- The paper divides an update by `max(1, |u|^2 / c)`. That bounds it by `sqrt(c)`, not by c: for c = 0.01 one client could move the
-  sum ten times as far as was accounted. Here an update is scaled to a norm of at most c.
-- Its epsilon, Eq. (2), holds up to an unknown constant and for small epsilon only; it is the proxy f2. Plans use the accountant.
-- Whoever sees single noised updates, as the paper's server does, sees multiplier `sigma / c` and no sampling. The plan's
-  guarantee is against other clients and the public.
+- The paper's noise and divisor follow the number of clients that turned up. Cohorts here are
+Poisson samples, so noise and divisor are the planned `sigma sqrt(q K)` and `q K`, whoever turns up.
+- The paper divides an update by `max(1, |u|^2 / c)`. That bounds it by `sqrt(c)`, not by c: for c =
+0.01 one client could move the sum ten times as far as was accounted. Here an update is scaled to a
+norm of at most c.
+- Its epsilon, Eq. (2), holds up to an unknown constant and for small epsilon only; it is the proxy
+f2. Plans use the accountant.
+- Whoever sees single noised updates, as the paper's server does, sees multiplier `sigma / c` and no
+sampling. The plan's guarantee is against other clients and the public.
 """
 
 from __future__ import annotations
@@ -43,7 +48,8 @@ def noise_level_of(multiplier: float, *, rate: float, clients: int, clip: float)
 
 
 def budget_of(noise_level: float, *, rate: float, clients: int, clip: float, rounds: int, delta: float) -> float:
-    """What rounds at this noise level cost every client: the budget whose plan has exactly this noise (and not less).
+    """What rounds at this noise level cost every client: the budget whose plan has exactly this
+    noise (and not less).
 
     >>> round(budget_of(0.05, rate=0.5, clients=40, clip=0.25, rounds=20, delta=1e-3), 2)
     15.12

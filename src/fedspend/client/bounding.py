@@ -1,0 +1,86 @@
+"""Bounding one contribution: clipping, rounding to the grid, and the client's own noise.
+
+Guarantee: whatever comes in, the bounded vector has an L2 norm of at most `clip_norm`, so zeroing
+this client moves any sum by at most that. Norms are float64; a vector that is not finite counts as
+zero. On a grid the result is whole numbers, and the bound is checked on them. Noise is added after
+the bound and does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedspend.arrays import FloatArray
+from fedspend.client.task import ClientTask
+from fedspend.randomness import Randomness
+
+# Clipped norms are scaled to this much below the bound, so that rounding of the scaled vector
+# cannot exceed it.
+ROUNDING = 1 - 1e-6
+
+Factors = Callable[[FloatArray], FloatArray]  # norms of the next rows, in order -> what to multiply each row by
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    vector: FloatArray
+    norm: float  # before clipping; 0 if it was not finite
+    clipped: bool
+    finite: bool
+
+
+def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> Bounded:
+    """`vector` (float32) within the task's clip. With layers, each of the L pieces is clipped to
+    `clip / sqrt(L)`.
+    """
+    shared, grid = task.shared, task.shared.grid
+    # float32 squares cannot overflow float64, so a norm is finite exactly if every number in it is
+    norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    if not np.isfinite(norm):
+        return Bounded(np.zeros(vector.numel()), 0.0, clipped=False, finite=False)
+    bound = task.clip_norm if grid is None else float(grid.inner(np.array([task.clip_norm]))[0])
+    values: FloatArray = vector.numpy().astype(np.float64)
+    if shared.layers is None or len(shared.layers) == 1:
+        clipped = norm > bound
+        if clipped:
+            values *= bound * ROUNDING / norm
+    else:
+        clipped = _clip_layers(vector, values, shared.layers, bound)
+    if grid is not None:
+        # the coins need no secrecy: the bound holds however they fall
+        values = grid.rounded(values, task.clip_norm, randomness.generator("rounding", shared.round, task.number))
+    return Bounded(values, norm, clipped, finite=True)
+
+
+def _clip_layers(vector: torch.Tensor, values: FloatArray, layers: tuple[int, ...], bound: float) -> bool:
+    """Scale each layer of `values` in place; whether any was too long."""
+    each, start, clipped = bound / len(layers) ** 0.5, 0, False
+    for size in layers:
+        norm = float(torch.linalg.vector_norm(vector[start : start + size], dtype=torch.float64))
+        if norm > each:
+            values[start : start + size] *= each * ROUNDING / norm
+            clipped = True
+        start += size
+    return clipped
+
+
+def own_noise(task: ClientTask, randomness: Randomness, size: int) -> FloatArray:
+    """What a client adds to its own contribution under distributed noise."""
+    shared = task.shared
+    if shared.grid is None:
+        return shared.noise * randomness.normal(size, "client-noise", shared.round, task.number)
+    words = randomness.words("client-noise", shared.round, task.number)
+    return shared.grid.noise(shared.grid.in_steps(shared.noise**2), words).astype(np.float64)
+
+
+def clip_factors(norms: FloatArray, bound: float) -> FloatArray:
+    """What each row must be multiplied by to be within `bound`, from its float64 norm. A row that
+    is not finite counts as zero.
+    """
+    over = norms > bound
+    scale = np.where(over, bound * ROUNDING / np.where(over, norms, 1.0), 1.0)
+    return np.where(np.isfinite(norms), scale, 0.0)

@@ -1,0 +1,109 @@
+"""Private gradient descent in which every record pays for its own gradients (Feldman and Zrnic
+2021).
+
+A record pays the squared norm of its clipped gradient, in squared clips, before the gradient enters
+a step's sum. If it cannot pay, it contributes nothing, then and ever after. A gradient that is not
+finite counts as zero, and zero is free.
+
+Guarantee: what a record's gradients in all steps add up to, in squared norms, is at most its norm
+budget, whatever happens. What is left to each record is private and stays with the client; it is
+written down before anything that was paid for leaves the client. If it was lost, all rounds so far
+count as paid at the clip.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedspend.arrays import FloatArray
+from fedspend.client.bounding import clip_factors
+from fedspend.client.state import States
+from fedspend.client.task import ClientTask
+from fedspend.errors import InvalidInput, Refused
+from fedspend.tensors import pack, unpack
+
+
+class Payments:
+    """What the records of a step have left. As the factors of a sum of gradients, it lets each pay
+    or drops it for good.
+    """
+
+    def __init__(self, clip: float) -> None:
+        self._clip, self._at = clip, 0
+        self.left, self.paid = np.zeros(0), 0  # what each has left, and how many have paid
+
+    def begin(self, left: FloatArray) -> None:
+        self.left, self.paid, self._at = left.copy(), 0, 0
+
+    def __call__(self, norms: FloatArray) -> FloatArray:
+        """Norms of the next rows, in order."""
+        some = slice(self._at, self._at + len(norms))
+        self._at += len(norms)
+        left = self.left[some].copy()
+        price = np.where(np.isfinite(norms), np.minimum(norms / self._clip, 1.0) ** 2, 0.0)
+        pays = (left > 0) & (price <= left)  # a square can underflow to nothing, and nothing left pays for nothing
+        self.left[some] = np.where(pays, left - price, 0.0)
+        self.paid += int(pays.sum())
+        return np.where(pays, clip_factors(norms, self._clip), 0.0)
+
+
+class NormBudget:
+    """What a client's records have left before and after one round."""
+
+    def __init__(self, task: ClientTask, states: States, simulation: bool) -> None:
+        terms = task.records
+        assert terms is not None
+        assert terms.norm_budget is not None
+        self._task, self._states, self._simulation = task, states, simulation
+        self._full, self._steps = terms.norm_budget, terms.batch.size
+
+    def before(self) -> FloatArray:
+        """(records,). A simulation plays a round again from where it began; no other run may."""
+        stored, round = self._states.read(self._task.client), self._task.shared.round
+        if stored is None:  # never enrolled, or lost: nobody knows what was paid
+            lost: FloatArray = np.maximum(self._full - round * self._steps, 0.0)
+            return lost
+        played, before, after = self._read(stored)
+        if played == round and self._simulation:
+            return before
+        if not played < round:
+            raise Refused(
+                f"client {self._task.client!r} has paid for round {played + 1}, and round {round + 1} is to be played: the run "
+                "directory was set back; nobody knows what was released since, so start a new run"
+            )
+        return after
+
+    def keep(self, before: FloatArray, after: FloatArray) -> None:
+        self._write(self._task.shared.round, before, after)
+
+    def enrol(self) -> None:
+        """Begin: nothing has been paid yet. From now on a state that is missing was lost."""
+        self._write(-1, self._full, self._full)
+
+    def adopt(self, round: int, before: FloatArray, after: FloatArray) -> None:
+        """Take over what another place has kept; a state of one's own is newer and stays."""
+        if self._states.read(self._task.client) is None:
+            self._write(round, before, after)
+
+    def check(self) -> None:
+        """Refuse a state that does not fit, before anything is charged."""
+        stored = self._states.read(self._task.client)
+        if stored is not None:
+            self._read(stored)
+
+    def _write(self, round: int, before: FloatArray, after: FloatArray) -> None:
+        about: dict[str, Any] = {"round": round, "run": self._task.shared.run, "plan": self._task.shared.plan}
+        self._states.write(self._task.client, pack({"before": before, "after": after}, about))
+
+    def _read(self, stored: bytes) -> tuple[int, FloatArray, FloatArray]:
+        place = self._states.place(self._task.client)
+        arrays, about = unpack(stored, place, "restore it from a copy or start the run anew")
+        fits = set(arrays) == {"before", "after"} and {one.shape for one in arrays.values()} == {self._full.shape}
+        ours = about.get("plan") == self._task.shared.plan and about.get("run") == self._task.shared.run
+        if not (fits and ours and type(about.get("round")) is int and about["round"] >= -1):
+            raise InvalidInput(f"{place} belongs to another run; restore the run's own file, or start a new run")
+        if not all(np.all((one >= 0) & (one <= self._full)) for one in arrays.values()):
+            raise InvalidInput(f"{place} leaves a record more than its budget, or less than nothing; restore it from a copy")
+        return about["round"], arrays["before"], arrays["after"]

@@ -1,0 +1,116 @@
+"""A client's part of a record-level plan: DP-SGD with a rate of its own for every record.
+
+Guarantee: each local step is a Poisson sample at the task's rates, a sum of gradients clipped to
+the task's clip, Gaussian noise of `noise_multiplier * clip` and a division by the planned batch.
+All that a client does afterwards is made of such steps. Steps in which none of a client's records
+can be sampled are left out: that is planned, so it needs no noise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.client.gradients import clipped_sum
+from fedspend.client.norm_budgets import NormBudget, Payments
+from fedspend.client.rows import Rows
+from fedspend.client.state import States
+from fedspend.client.task import ClientTask, RecordTerms
+from fedspend.errors import InvalidInput
+from fedspend.randomness import Randomness
+
+
+class LocalModel:
+    """A client's parameters on their way: plain descent, or with momentum, along noised gradients."""
+
+    def __init__(self, start: torch.Tensor, lr: float, momentum: float) -> None:
+        self.parameters, self._velocity = start.clone(), torch.zeros_like(start)
+        self._lr, self._momentum = lr, momentum
+
+    def descend(self, gradient: FloatArray) -> None:
+        direction = torch.from_numpy(gradient).float()
+        if self._momentum:
+            direction = self._velocity.mul_(self._momentum).add_(direction)
+        self.parameters.sub_(direction, alpha=self._lr)
+
+
+def record_update(
+    task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness, states: States
+) -> tuple[torch.Tensor, IntArray | None]:
+    """The client's update, and how many records took part in each step where that is not planned."""
+    terms = task.records
+    assert terms is not None
+    if terms.rate.size != len(rows):
+        raise InvalidInput(
+            f"the plan has {terms.rate.size} records for client {task.client!r}, and its data {len(rows)}; make them agree"
+        )
+    start = torch.from_numpy(task.shared.parameters)
+    local = LocalModel(start, task.shared.lr, task.shared.training.momentum)
+    if terms.by_norm:
+        active = _steps_by_norm(task, terms, rows, module, randomness, states, local)
+        return local.parameters - start, active
+    _sampled_steps(task, terms, rows, module, randomness, local)
+    return local.parameters - start, None
+
+
+def draw_records(rate: FloatArray, randomness: Randomness, step: int, client: int) -> IntArray:
+    """Which of a client's records enter a step; steps are numbered through all rounds. May be
+    empty: that is a normal step.
+    """
+    chance = randomness.uniform(rate.size, "record-sample", step, client)
+    return np.flatnonzero(chance < rate)
+
+
+def release_step(
+    total: FloatArray, deviation: float, denominator: float, randomness: Randomness, step: int, client: int
+) -> FloatArray:
+    """The noised mean gradient of one local step of one client: its sum of clipped gradients, over
+    the planned batch.
+
+    Steps are numbered through all rounds, so that no two share noise.
+    """
+    if deviation > 0:
+        total = total + deviation * randomness.normal(total.size, "record-noise", step, client)
+    return total / denominator
+
+
+def _sampled_steps(
+    task: ClientTask, terms: RecordTerms, rows: Rows, module: nn.Module, randomness: Randomness, local: LocalModel
+) -> None:
+    sum_of, deviation = clipped_sum(module, terms.clip), terms.noise_multiplier * terms.clip
+    for number in range(int(np.count_nonzero(terms.batch))):  # records leave during a round and do not come back in it
+        step = task.shared.round * terms.batch.size + number
+        now = np.where(terms.steps > number, terms.rate, 0.0)
+        total = sum_of(local.parameters, *rows.take(draw_records(now, randomness, step, task.number)))
+        local.descend(release_step(total, deviation, float(terms.batch[number]), randomness, step, task.number))
+
+
+def _steps_by_norm(
+    task: ClientTask,
+    terms: RecordTerms,
+    rows: Rows,
+    module: nn.Module,
+    randomness: Randomness,
+    states: States,
+    local: LocalModel,
+) -> IntArray:
+    """All local steps, also when nobody is left: that is private. What was paid is on disk before
+    the update is handed on.
+    """
+    budget = NormBudget(task, states, randomness.simulation)
+    before = budget.before()
+    left, payments = before.copy(), Payments(terms.clip)
+    sum_of, deviation = clipped_sum(module, terms.clip, payments), terms.noise_multiplier * terms.clip
+    active = np.zeros(terms.batch.size, dtype=np.int64)
+    for number in range(terms.batch.size):
+        step = task.shared.round * terms.batch.size + number
+        some = np.flatnonzero(left > 0)
+        payments.begin(left[some])
+        total = sum_of(local.parameters, *rows.take(some))
+        active[number] = payments.paid
+        left[some] = payments.left
+        local.descend(release_step(total, deviation, float(terms.batch[number]), randomness, step, task.number))
+    budget.keep(before, left)
+    return active

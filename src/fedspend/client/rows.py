@@ -1,0 +1,29 @@
+"""A client's own rows: a window on arrays that may hold other people's rows too, through which only
+its own can be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedspend.arrays import IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """`numbers` are this client's rows in `features` and `labels`; positions count from 0 within
+    them.
+    """
+
+    features: torch.Tensor
+    labels: torch.Tensor
+    numbers: IntArray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, positions: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.from_numpy(self.numbers[positions])
+        return self.features.index_select(0, chosen), self.labels.index_select(0, chosen)

@@ -1,0 +1,87 @@
+"""What a client has to remember from round to round: private, durable, and kept with the client,
+not with the server.
+
+Guarantee: a state is written whole or not at all, for its owner's eyes only (files 0600 in folders
+0700), before anything that depends on it leaves the client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.parse
+from pathlib import Path
+from typing import Protocol
+
+from fedspend.errors import InvalidInput
+from fedspend.files import write_whole
+
+FILE = "state.safetensors"
+_LONGEST = 100
+
+
+class States(Protocol):
+    """One block of bytes per client."""
+
+    def read(self, client: str) -> bytes | None: ...
+
+    def write(self, client: str, body: bytes) -> None: ...
+
+    def place(self, client: str) -> str:
+        """Where it is, for messages."""
+        ...
+
+
+class MemoryStates:
+    """For runs that leave nothing on disk."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, bytes] = {}
+
+    def read(self, client: str) -> bytes | None:
+        return self._held.get(client)
+
+    def write(self, client: str, body: bytes) -> None:
+        self._held[client] = body
+
+    def place(self, client: str) -> str:
+        return f"the state of client {client!r}"
+
+
+class FolderStates:
+    """A folder with a folder for every client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, client: str) -> bytes | None:
+        try:
+            return self._path(client).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InvalidInput(f"{self._path(client)} cannot be read: {error.strerror}") from None
+
+    def write(self, client: str, body: bytes) -> None:
+        path = self._path(client)
+        for folder in (self.folder, path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, body)
+
+    def place(self, client: str) -> str:
+        return str(self._path(client))
+
+    def _path(self, client: str) -> Path:
+        """Any id makes a folder name: what has a meaning on disk is quoted, what is too long is
+        hashed.
+        """
+        name = urllib.parse.quote(client, safe="").replace(".", "%2E")
+        if len(name) > _LONGEST:
+            name = hashlib.sha256(client.encode()).hexdigest()
+        return self.folder / name / FILE
+
+
+def folder_beside(run: Path) -> Path:
+    """Where the clients of a run on one machine keep their states: beside the run directory, not in
+    it.
+    """
+    return run.with_name(f"{run.name}.clients")

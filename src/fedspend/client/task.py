@@ -1,0 +1,143 @@
+"""What travels to a client: a task is plain data, and all that a client needs besides its own rows,
+state and randomness.
+
+Guarantee: a task says nothing about other clients' rows, budgets or answers. `to_bytes` and
+`from_bytes` are exact inverses; bytes that are no task are refused with one line. Randomness does
+not travel: a task cannot make a client's noise predictable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.arrays import Float32Array, FloatArray, IntArray
+from fedspend.client.shaping import UNSHAPED, Shape
+from fedspend.errors import InvalidInput
+from fedspend.grid import Grid
+from fedspend.tensors import pack, unpack
+
+FORMAT = "fedspend task 1"
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """What a client does: SGD with momentum on the mean cross-entropy of each batch, and how its
+    update is shaped.
+
+    Exactly one of `steps` and `epochs` is set. A client with fewer examples than a batch uses all
+    of them in every step; a client with none has a zero update.
+    """
+
+    batch_size: int
+    steps: int | None = None
+    epochs: int | None = None
+    momentum: float = 0.0
+    shape: Shape = UNSHAPED
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise InvalidInput("give exactly one of local_steps and local_epochs")
+
+
+@dataclass(frozen=True, eq=False)
+class RoundTask:
+    """What all clients of a round are told alike."""
+
+    round: int  # counted from 0
+    parameters: Float32Array  # the model that everyone starts from, in the order of `module.parameters()`
+    training: LocalTraining
+    lr: float
+    size: int  # numbers in what a client sends
+    run: str = ""
+    plan: str = ""  # hash of the plan
+    layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
+    grid: Grid | None = None  # discrete noise: contributions are whole numbers of its steps
+    noise: float = 0.0  # deviation of the noise that each client adds to its own contribution (distributed noise)
+    bit: bool = False  # whether the method asks if the update was within the clip
+    asked: IntArray | None = None  # numbers of the public rows to vote on, in place of an update
+
+
+@dataclass(frozen=True, eq=False)
+class RecordTerms:
+    """A client's own records in this round: who may be sampled, for how long, under how much noise.
+    One entry per record.
+    """
+
+    rate: FloatArray  # (records,)
+    steps: FloatArray  # (records,) a record takes part in the first so many local steps
+    batch: FloatArray  # (local steps,) what the sum of gradients of each step is divided by: planned, never counted
+    clip: float
+    noise_multiplier: float
+    by_norm: bool = False  # records pay for their own gradients' norms, out of `norm_budget`
+    norm_budget: FloatArray | None = None  # (records,) squared norms, in squared clips, over all rounds
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTask:
+    """One client's task. `number` is its place in the roster: seeds go by it, and nothing else
+    does.
+    """
+
+    client: str
+    number: int
+    clip_norm: float  # infinite: no bound
+    shared: RoundTask
+    records: RecordTerms | None = None
+
+    def to_bytes(self) -> bytes:
+        arrays: dict[str, npt.NDArray[Any]] = {"parameters": self.shared.parameters}
+        if self.shared.asked is not None:
+            arrays["asked"] = self.shared.asked
+        about: dict[str, Any] = {"format": FORMAT, "client": self.client, "number": self.number}
+        about["clip_norm"] = None if np.isinf(self.clip_norm) else self.clip_norm
+        about["shared"] = {
+            field.name: getattr(self.shared, field.name)
+            for field in fields(RoundTask)
+            if field.name not in ("parameters", "asked", "training", "grid")
+        }
+        about["training"] = asdict(self.shared.training)
+        about["grid"] = None if self.shared.grid is None else asdict(self.shared.grid)
+        if self.records is not None:
+            terms = {field.name: getattr(self.records, field.name) for field in fields(RecordTerms)}
+            arrays |= {f"records.{name}": value for name, value in terms.items() if isinstance(value, np.ndarray)}
+            about["records"] = {name: value for name, value in terms.items() if not isinstance(value, np.ndarray)}
+        return pack(arrays, about)
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> ClientTask:
+        arrays, about = unpack(body, "a task")
+        if about.get("format") != FORMAT:
+            raise InvalidInput(f"this is no task of this version: its format is {about.get('format')!r}, not {FORMAT!r}")
+        try:
+            return cls(
+                client=str(about["client"]),
+                number=int(about["number"]),
+                clip_norm=np.inf if about["clip_norm"] is None else float(about["clip_norm"]),
+                shared=_shared(arrays, about),
+                records=None if "records" not in about else _records(arrays, about["records"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInput(f"a task is damaged ({type(error).__name__}: {error}); send it again") from None
+
+
+def _shared(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> RoundTask:
+    terms, training = dict(about["shared"]), dict(about["training"])
+    layers, grid = terms.pop("layers"), about["grid"]
+    return RoundTask(
+        parameters=arrays["parameters"],
+        training=LocalTraining(**(training | {"shape": Shape(**training["shape"])})),
+        layers=None if layers is None else tuple(layers),
+        grid=None if grid is None else Grid(**grid),
+        asked=arrays.get("asked"),
+        **terms,
+    )
+
+
+def _records(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> RecordTerms:
+    own = {name.removeprefix("records."): value for name, value in arrays.items() if name.startswith("records.")}
+    return RecordTerms(**(dict(about) | own))

@@ -1,0 +1,74 @@
+"""Plain local training, one client at a time: torch's own optimiser, nothing clever. Every fast
+path is held to it.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from fedspend.client.batches import step_batches
+from fedspend.client.rows import Rows
+from fedspend.client.shaping import kept
+from fedspend.client.task import ClientTask
+from fedspend.models.flat import layer_sizes
+from fedspend.randomness import Randomness
+
+
+def trained(task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness) -> torch.Tensor:
+    """The client's update: how far its parameters moved, shaped as the task says. Zero without
+    rows.
+
+    Seeds torch's global generator, for dropout and the like.
+    """
+    training, start = task.shared.training, torch.from_numpy(task.shared.parameters)
+    generator = randomness.generator("batches", task.shared.round, task.number)
+    batches = step_batches(generator, len(rows), training)
+    torch.manual_seed(int(generator.integers(2**63)))
+    local = copy.deepcopy(module).train()  # nothing of another client can be left in it
+    vector_to_parameters(start.clone(), local.parameters())
+    optimizer = torch.optim.SGD(local.parameters(), lr=task.shared.lr, momentum=training.momentum)
+    gradient = torch.zeros_like(start)
+    for positions in batches:
+        features, labels = rows.take(positions)
+        optimizer.zero_grad()
+        functional.cross_entropy(local(features), labels).backward()  # type: ignore[no-untyped-call]
+        gradient = _gradient(local)
+        if training.shape.blur > 0:
+            _blur(local, start, training.shape.blur, task.clip_norm)
+        optimizer.step()
+    update = parameters_to_vector(local.parameters()).detach() - start
+    return _sparse(update, gradient, layer_sizes(local), training.shape.lus) if training.shape.lus > 0 and batches else update
+
+
+def _gradient(module: nn.Module) -> torch.Tensor:
+    """Of the loss alone, flat; zero where the loss does not depend on a parameter."""
+    parts = (torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters())
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _blur(module: nn.Module, start: torch.Tensor, blur: float, radius: float) -> None:
+    """BLUR: outside the ball the gradient gains `blur * (w - w_t)`."""
+    pieces = torch.split(start, [parameter.numel() for parameter in module.parameters()])
+    moved = [p.detach() - piece.view_as(p) for p, piece in zip(module.parameters(), pieces, strict=True)]
+    if sum(float(part.square().sum()) for part in moved) ** 0.5 > radius:
+        for parameter, part in zip(module.parameters(), moved, strict=True):
+            if parameter.grad is not None:
+                parameter.grad += blur * part
+
+
+def _sparse(update: torch.Tensor, gradient: torch.Tensor, layers: tuple[int, ...], lus: float) -> torch.Tensor:
+    """LUS: each layer keeps the values whose `|gradient * update|` is largest; of equal ones the
+    first.
+    """
+    mask = torch.zeros_like(update)
+    start = 0
+    for size in layers:
+        importance = (update * gradient).abs()[start : start + size]
+        mask[start + torch.argsort(importance, descending=True, stable=True)[: kept(size, lus)]] = 1
+        start += size
+    return update * mask  # what is not finite stays so: the bound discards it

@@ -1,0 +1,64 @@
+"""All that a client does with a task: train, shape, vote, bound, add its own noise. The reference
+engine calls this as it is.
+
+Guarantee: the reply is a function of the task, the client's own rows, its own state and its own
+randomness. A client without rows contributes exactly zero to the vector and to the bit (and, under
+distributed noise, its share of noise, so that nobody can tell).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from fedspend.arrays import IntArray
+from fedspend.client.bounding import bounded, own_noise
+from fedspend.client.contribution import Contribution, Remarks, Reply
+from fedspend.client.record_steps import record_update
+from fedspend.client.rows import Rows
+from fedspend.client.state import MemoryStates, States
+from fedspend.client.task import ClientTask
+from fedspend.client.training import trained
+from fedspend.client.voting import votes
+from fedspend.randomness import Randomness
+from fedspend.threads import single_threaded
+
+NOT_FINITE = "its update was not finite"
+
+
+@dataclass(frozen=True, eq=False)
+class Tools:
+    """What a client works with besides its rows. The module is never run, only copies of it."""
+
+    module: nn.Module
+    randomness: Randomness
+    public_rows: torch.Tensor | None = None  # what is voted on
+    states: States = field(default_factory=MemoryStates)
+
+
+def contribute(task: ClientTask, rows: Rows, tools: Tools) -> Reply:
+    """One client's whole work."""
+    with single_threaded():
+        active = None
+        if task.records is None:
+            update = trained(task, rows, tools.module, tools.randomness)
+        else:
+            update, active = record_update(task, rows, tools.module, tools.randomness, tools.states)
+        return finished(task, update, len(rows), tools, active)
+
+
+def finished(task: ClientTask, update: torch.Tensor, rows: int, tools: Tools, active: IntArray | None = None) -> Reply:
+    """From the update of a local training to what leaves the client."""
+    if task.shared.asked is not None:
+        update = votes(task, update, tools.module, tools.public_rows)
+    own = bounded(update, task, tools.randomness)
+    vector = own.vector
+    if task.shared.noise > 0:
+        vector = vector + own_noise(task, tools.randomness, vector.size)
+    bit = None
+    if task.shared.bit:
+        bit = 0.0 if rows == 0 else 0.5 if own.finite and not own.clipped else -0.5
+    remarks = Remarks(own.norm, own.clipped, "" if own.finite else NOT_FINITE, active)
+    return Reply(Contribution(task.client, task.shared.round, vector, bit), remarks)

@@ -1,0 +1,39 @@
+"""A module that nobody has used before, for every client.
+
+A module can remember what it has seen: in a counter, a cache, an attribute that `forward` sets. If
+one module served two clients, the second one's update would depend on the first one's rows, and no
+clip bounds that.
+
+Guarantee: `fresh` returns a module in which nothing of an earlier client is left. Modules that
+cannot remember anything, because they are made of torch's own layers (or ours) without buffers and
+hooks, are handed out again as they are; all others are copied.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+_KNOWN = ("torch.nn.modules.", "fedspend.models.")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def remembers_nothing(module: nn.Module) -> bool:
+    """Whether running the module cannot change it.
+
+    >>> remembers_nothing(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    True
+    """
+    parts = all(
+        type(part).__module__.startswith(_KNOWN)
+        and "forward" not in vars(part)
+        and not any(getattr(part, hooks, None) for hooks in _HOOKS)
+        for part in module.modules()
+    )
+    return parts and not any(True for _ in module.buffers()) and not any(p._backward_hooks for p in module.parameters())
+
+
+def fresh(module: nn.Module) -> nn.Module:
+    """`module` itself if it remembers nothing, else a copy of it."""
+    return module if remembers_nothing(module) else copy.deepcopy(module)

@@ -1,0 +1,154 @@
+"""What came back from a round: the sum, whose answers are in it, whose are not and why, and how
+much noise arrived with it.
+
+Guarantee: everyone who was asked is either in `answered` or in `discarded`, never in both and never
+twice. The received variance counts the noise of those who answered and of nobody else, so whatever
+does not arrive is topped up. An answer that comes from outside is checked before it is added: whose
+it is, for which round, its length, that it is finite, and its norm. Under central noise an answer
+that is too long is clipped again (on the grid, where that cannot be done exactly, discarded); under
+distributed noise its norm says nothing, since it carries noise that was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.client.bounding import ROUNDING
+from fedspend.client.contribution import Contribution, Remarks, Reply
+from fedspend.client.task import ClientTask
+
+NO_ANSWER = "it did not answer"
+_SLACK = 1 + 1e-9  # a norm that is computed anew may differ in its last bits
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What clients know about their contributions, one entry per answer: not private, for
+    simulations.
+    """
+
+    norms: FloatArray
+    clipped: BoolArray
+    zeroed: BoolArray  # not finite at the client, so counted as zero
+    active: IntArray | None = None  # records that took part in each local step, over all clients
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The answers of one round. `received_variance` is of the noise that clients put on each
+    coordinate of `total`.
+    """
+
+    total: FloatArray
+    answered: tuple[str, ...]
+    discarded: Mapping[str, str]  # id -> why
+    received_variance: float
+    bits: float  # sum of the shifted bits
+    reports: Mapping[str, str]  # id -> what was odd about an answer that counts
+    statistics: Statistics
+
+
+class Tally:
+    """Takes answers one at a time, in any order, and holds no more than their sum."""
+
+    def __init__(self, tasks: Sequence[ClientTask], size: int, *, outside: bool = False) -> None:
+        """`outside`: answers come from other machines, so nothing about them is taken on trust."""
+        self._tasks, self._outside = {task.client: task for task in tasks}, outside
+        self._total, self._bits = np.zeros(size), 0.0
+        self._answered: dict[str, None] = {}  # in order
+        self._discarded: dict[str, str] = {}
+        self._reports: dict[str, str] = {}
+        self._remarks: list[Remarks] = []
+
+    def add(self, reply: Reply) -> None:
+        contribution = reply.contribution
+        task = self._tasks.get(contribution.client)
+        if task is None:
+            self._reports[contribution.client] = "it answered without having been asked"
+            return
+        if self._counted(contribution.client):
+            self._reports[contribution.client] = "it answered twice; the first answer counts"
+            return
+        problem = self._problem(contribution, task) if self._outside else ""
+        if problem:
+            self.discard(contribution.client, problem)
+            return
+        self._total += self._within(contribution, task) if self._outside else contribution.vector
+        self._bits += contribution.bit or 0.0
+        self._answered[contribution.client] = None
+        if reply.remarks is not None:
+            self._remarks.append(reply.remarks)
+
+    def discard(self, client: str, why: str) -> None:
+        """This client's answer does not count; nor will a later one."""
+        if client in self._tasks and not self._counted(client):
+            self._discarded[client] = why
+
+    def answers(self) -> Answers:
+        """The end: who has not answered by now did not answer."""
+        missing = {client: NO_ANSWER for client in self._tasks if not self._counted(client)}
+        noise = next((task.shared.noise for task in self._tasks.values()), 0.0)
+        return Answers(
+            total=self._total,
+            answered=tuple(self._answered),
+            discarded=self._discarded | missing,
+            received_variance=len(self._answered) * noise**2,
+            bits=self._bits,
+            reports=self._reports,
+            statistics=_statistics(self._remarks),
+        )
+
+    def _counted(self, client: str) -> bool:
+        return client in self._answered or client in self._discarded
+
+    def _problem(self, contribution: Contribution, task: ClientTask) -> str:
+        vector, bit, shared = contribution.vector, contribution.bit, task.shared
+        if contribution.round != shared.round:
+            return f"it answered for round {contribution.round + 1}"
+        if vector.shape != self._total.shape or vector.dtype != np.float64:
+            return f"its vector is {vector.dtype} of shape {vector.shape}, not float64 of {self._total.shape}"
+        if not np.isfinite(vector).all():
+            return "its vector is not finite"
+        if shared.grid is not None and not (vector == np.rint(vector)).all():
+            return "its vector is not on the grid"
+        if (bit is not None) != shared.bit or not (bit is None or bit in (-0.5, 0.0, 0.5)):
+            return f"its bit is {bit!r}"
+        if shared.grid is not None and shared.noise == 0:
+            norm, bound = float(np.linalg.norm(vector)) * shared.grid.step, task.clip_norm
+            if not norm <= bound * _SLACK:
+                return f"its norm is {norm:.6g}, and its clip {bound:.6g}"
+        return ""
+
+    def _within(self, contribution: Contribution, task: ClientTask) -> FloatArray:
+        """The vector, clipped again if it is too long and that can be told."""
+        vector, shared = contribution.vector, task.shared
+        if shared.noise > 0 or shared.grid is not None:
+            return vector
+        norm = float(np.linalg.norm(vector))
+        if norm <= task.clip_norm * _SLACK:
+            return vector
+        self._reports[task.client] = f"its norm was {norm:.6g}, and its clip {task.clip_norm:.6g}; it was clipped again"
+        clipped: FloatArray = vector * (task.clip_norm * ROUNDING / norm)
+        return clipped
+
+
+def _statistics(remarks: Sequence[Remarks]) -> Statistics:
+    active = [one.active for one in remarks if one.active is not None]
+    return Statistics(
+        norms=np.array([one.norm for one in remarks]),
+        clipped=np.array([one.clipped for one in remarks], dtype=bool),
+        zeroed=np.array([bool(one.problem) for one in remarks], dtype=bool),
+        active=np.sum(active, axis=0) if active else None,
+    )
+
+
+def gather(tasks: Sequence[ClientTask], replies: Iterable[Reply], size: int, *, outside: bool = False) -> Answers:
+    """The answers of replies as they come."""
+    tally = Tally(tasks, size, outside=outside)
+    for reply in replies:
+        tally.add(reply)
+    return tally.answers()

@@ -1,0 +1,109 @@
+"""From a sum to a release: the one place where the server adds noise.
+
+Guarantee: a release carries Gaussian noise of exactly the planned deviation, whoever answered: what
+clients added is counted as received, and the rest is topped up here. It is divided by the planned
+denominator, never by a count. With a grid all this happens in whole numbers, and the noise is a
+discrete Gaussian: nothing is left to floating point.
+
+A mechanism may have a memory: noise that is correlated over rounds needs the draws of earlier ones.
+`release(sum, memory)` returns the memory for the next round; the store keeps both in one file, so
+that a kill cannot separate them. It is private: whoever knows it can take noise off a release.
+Today's mechanisms remember nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.arrays import FloatArray
+from fedspend.discrete_gaussian import sample
+from fedspend.grid import Grid
+from fedspend.randomness import Randomness
+
+Memory = Mapping[str, npt.NDArray[Any]]
+NO_MEMORY: Memory = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """What a mechanism is given: a sum of bounded contributions, the noise that is in it already,
+    and what was planned.
+    """
+
+    round: int
+    total: FloatArray
+    received_variance: float
+    deviation: float  # planned, of the noise on the sum
+    denominator: float  # planned
+    grid: Grid | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Noised:
+    """The noised mean, and how many coordinates left the grid's modulus (which is not private: for
+    simulations).
+    """
+
+    update: FloatArray
+    overflowed: int | None = None
+
+
+class Mechanism(Protocol):
+    def start(self) -> Memory:
+        """The memory before the first round; empty for a mechanism that has none."""
+        ...
+
+    def release(self, sum: Sum, memory: Memory) -> tuple[Noised, Memory]: ...
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent noise in every round: continuous, or on the grid where the sum is on one."""
+
+    randomness: Randomness
+
+    def start(self) -> Memory:
+        return NO_MEMORY
+
+    def release(self, sum: Sum, memory: Memory) -> tuple[Noised, Memory]:
+        return (self._continuous(sum) if sum.grid is None else self._discrete(sum, sum.grid)), memory
+
+    def _continuous(self, sum: Sum) -> Noised:
+        missing, total = sum.deviation**2 - sum.received_variance, sum.total
+        if missing > 0:
+            total = total + np.sqrt(missing) * self.randomness.normal(total.size, "noise", sum.round)
+        return Noised(total / sum.denominator)
+
+    def _discrete(self, sum: Sum, grid: Grid) -> Noised:
+        missing = grid.in_steps(sum.deviation**2) - grid.in_steps(sum.received_variance)
+        noised = sum.total.astype(np.int64) + grid.noise(missing, self.randomness.words("noise", sum.round))
+        wrapped, overflowed = grid.wrapped(noised)
+        update: FloatArray = wrapped.astype(np.float64) * grid.step / sum.denominator
+        return Noised(update, overflowed)
+
+
+def release_bit(
+    bits: float, deviation: float, denominator: float, randomness: Randomness, round: int, discrete: bool = False
+) -> float:
+    """The noised share of clients whose update was within their clip, from the sum of their shifted
+    bits.
+
+    A client contributes 1/2, -1/2, or 0 if it has no rows, so zeroing one moves the sum by at most
+    1/2. `discrete` counts in halves, so that bits are whole numbers, and adds discrete Gaussian
+    noise.
+    """
+    if discrete:
+        halves = round_half(bits) + int(sample(Fraction(2 * deviation) ** 2, 1, randomness.words("bit-noise", round))[0])
+        return halves / 2 / denominator + 0.5
+    return (bits + deviation * float(randomness.normal(1, "bit-noise", round)[0])) / denominator + 0.5
+
+
+def round_half(bits: float) -> int:
+    """A sum of halves as a whole number of them: exact, since halves add up exactly in doubles."""
+    return int(2 * bits)

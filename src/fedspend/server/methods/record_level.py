@@ -1,0 +1,66 @@
+"""rPDP-FL and its baselines (Liu et al. 2024, Algorithm 3): noise is added in every local step, so
+the server only averages.
+
+The denominator is the planned number of clients that take part and have a record to train with,
+never the number that turned up. A client's task has the terms of its own records, and of nobody
+else's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.client.task import RecordTerms
+from fedspend.records.planning import RecordPlan
+from fedspend.server.methods.base import Release, RoundTerms, State
+
+
+@dataclass(frozen=True)
+class RecordLevel:
+    plan: RecordPlan
+    name: str = "rpdp"
+
+    def start(self) -> State:
+        return {}
+
+    def terms(self, round: int, state: State) -> RoundTerms:  # noqa: ARG002 - planned beforehand
+        clients, rate = len(self.plan.clients), self.plan.terms.client_rate
+        batch = self.plan.expected_batch(round)
+        return RoundTerms(
+            sampling_rate=np.full(clients, rate),
+            clip_norm=np.full(clients, np.inf),
+            deviation=0.0,
+            denominator=rate * max(1, int((batch[0] > 0).sum())),
+            records=lambda number: self._own(round, number, batch[:, number]),
+        )
+
+    def learn(self, state: State, release: Release) -> State:  # noqa: ARG002 - nothing to adapt
+        return state
+
+    def _own(self, round: int, number: int, batch: FloatArray) -> RecordTerms:
+        plan, classes = self.plan, self._classes[number]
+        return RecordTerms(
+            rate=plan.schedules.sampling_rate[round][classes],
+            steps=plan.steps[round][classes],
+            batch=batch,
+            clip=plan.clip,
+            noise_multiplier=plan.terms.noise_multiplier,
+            by_norm=plan.by_norm,
+            norm_budget=self._norm_budget[classes] if plan.by_norm else None,
+        )
+
+    @cached_property
+    def _classes(self) -> list[IntArray]:
+        """The class of each of a client's records, in the order of the plan."""
+        order = np.argsort(self.plan.owner, kind="stable")
+        counts = np.bincount(self.plan.owner, minlength=len(self.plan.clients))
+        return np.split(self.plan.schedules.of_client[order], np.cumsum(counts)[:-1])
+
+    @cached_property
+    def _norm_budget(self) -> FloatArray:
+        total: FloatArray = self.plan.steps.sum(axis=0)
+        return total

@@ -1,0 +1,285 @@
+"""The loop: reserve, sample, run, release, commit, step; and nothing else.
+
+Guarantee: a round is reserved for every client before its cohort is drawn; its noised release is
+stored durably before anything uses it; the step from one model to the next is a pure function of
+releases. So a run can be killed at any instant and resumed without releasing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedspend.arrays import Float32Array, FloatArray, IntArray
+from fedspend.client.task import ClientTask, LocalTraining, RoundTask
+from fedspend.engines.base import Engine
+from fedspend.errors import Refused
+from fedspend.grid import Grid
+from fedspend.randomness import Randomness
+from fedspend.server.answers import Answers, gather
+from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_bit
+from fedspend.server.methods.base import Method, Release, RoundTerms, State
+from fedspend.server.sampling import draw_cohort
+from fedspend.server.student import Student
+
+Record = dict[str, Any]
+NORM_QUANTILES = (0.1, 0.5, 0.9)
+ABOUT_UPDATES = ("clipped_share", "mean_norm", "norm_quantiles")  # votes are all as long as their clip
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server does with releases: free post-processing."""
+
+    rounds: int
+    lr: float = 1.0
+    momentum: float = 0.0
+    tail: int = 1  # the final model is the mean of this many last iterates
+    student: Student | None = None  # what learns from released votes; None: releases are updates of the model
+
+
+@dataclass(frozen=True)
+class Training:
+    """How rounds run. `clients` is the roster: whoever may be asked, in the order of the method's
+    terms.
+    """
+
+    server: Server
+    clients: tuple[str, ...]
+    local: LocalTraining
+    client_lr: Callable[[int], float]  # learning rate of round 0, 1, ...
+    noise: str = "central"  # or "distributed"
+    layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
+    bits: int | None = None  # discrete noise and sums modulo 2^bits; None: real numbers
+    mechanism: Mechanism | None = None  # None: independent Gaussian noise
+    run: str = ""  # id of the run
+    plan: str = ""  # hash of the plan
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after `done` rounds: all that the next round needs."""
+
+    done: int
+    parameters: Float32Array  # the iterate
+    velocity: Float32Array
+    tail_sum: FloatArray  # float64 sum of the last iterates
+    tail_count: int
+    method: State
+    votes: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))  # all that a student has heard
+
+    @property
+    def model(self) -> Float32Array:
+        """The parameters that would be handed out now: the tail mean once the tail has begun, the
+        iterate before.
+        """
+        return self.parameters if self.tail_count == 0 else (self.tail_sum / self.tail_count).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A round's release as it is stored: with what may be written down about it, and the
+    mechanism's memory after it.
+    """
+
+    release: Release
+    statistics: Record
+    memory: Memory
+
+
+class Store(Protocol):
+    """Durable memory of a run: reserve before sampling, keep the release before use, commit after;
+    or note that it was lost.
+    """
+
+    def reserve(self, round: int) -> None: ...
+
+    def keep(self, round: int, kept: Kept) -> None: ...
+
+    def kept(self, round: int) -> Kept | None: ...
+
+    def memory(self) -> Memory | None:
+        """The mechanism's memory after the last release that was kept; None if there is none."""
+        ...
+
+    def was_reserved(self, round: int) -> bool: ...
+
+    def lose(self, round: int) -> None: ...
+
+    def commit(self, round: int, progress: Progress, record: Record) -> None: ...
+
+
+def begin(parameters: Float32Array, method: Method) -> Progress:
+    zero = np.zeros(parameters.size)
+    return Progress(0, parameters.astype(np.float32), zero.astype(np.float32), zero, 0, method.start())
+
+
+def run_rounds(
+    progress: Progress,
+    method: Method,
+    engine: Engine,
+    training: Training,
+    randomness: Randomness,
+    store: Store,
+    observe: Callable[[Progress, Record], Record],
+) -> Iterator[tuple[Progress, Record]]:
+    """From where `progress` stands to the last round, one committed round at a time.
+
+    `observe` turns the state after a round and its statistics into the record that is stored with
+    it.
+    """
+    mechanism = training.mechanism or Gaussian(randomness)
+    memory = remembered(mechanism, store, progress.done)
+    while progress.done < training.server.rounds:
+        t = progress.done
+        found = store.kept(t)
+        if found is None and store.was_reserved(t) and not randomness.simulation:
+            # The noise of the lost release cannot be drawn again, and drawing fresh noise would be
+            # a second release: the round stays charged and is skipped. The mechanism's memory is
+            # that of the last release that is known.
+            store.lose(t)
+            progress = skip(progress)
+            statistics: Record = {"skipped": True}
+        else:
+            if found is None:
+                store.reserve(t)
+                found = play(progress, method, engine, training, randomness, mechanism, memory)
+                store.keep(t, found)
+            memory, statistics = found.memory, found.statistics
+            progress = step(progress, found.release, method, training.server)
+        record = observe(progress, statistics)
+        store.commit(t, progress, record)
+        yield progress, record
+
+
+def remembered(mechanism: Mechanism, store: Store, done: int) -> Memory:
+    """The mechanism's memory before the next round. One that was lost is not begun anew: its noise
+    would not fit the releases.
+    """
+    found, start = store.memory(), mechanism.start()
+    if found is None and start and done > 0:
+        raise Refused("the mechanism's private state is gone, and its noise depends on it; start a new run")
+    return start if found is None else found
+
+
+def play(
+    progress: Progress,
+    method: Method,
+    engine: Engine,
+    training: Training,
+    randomness: Randomness,
+    mechanism: Mechanism,
+    memory: Memory,
+) -> Kept:
+    """One round up to its release, and what may be written down about it."""
+    t, student = progress.done, training.server.student
+    terms = method.terms(t, progress.method)
+    cohort = draw_cohort(terms.sampling_rate, randomness, t)
+    shared = round_task(progress, terms, training)
+    tasks = tasks_of(cohort, terms, training.clients, shared)
+    answers = gather(tasks, engine.run(tasks), shared.size, outside=engine.outside)
+    sum = Sum(t, answers.total, answers.received_variance, terms.deviation, terms.denominator, shared.grid)
+    noised, memory = mechanism.release(sum, memory)
+    bit = None
+    if terms.bit_deviation is not None:
+        discrete = shared.grid is not None
+        bit = release_bit(answers.bits, terms.bit_deviation, terms.denominator, randomness, t, discrete=discrete)
+    statistics = describe(answers, terms, randomness.simulation)
+    if student is not None:
+        statistics = {name: value for name, value in statistics.items() if name not in ABOUT_UPDATES}
+        if randomness.simulation and shared.noise == 0:  # else what arrives has noise in it already
+            statistics |= student.describe(answers.total, noised.update)
+    if randomness.simulation and noised.overflowed is not None:
+        statistics["overflowed"] = noised.overflowed  # counted before the modulus is taken, so not private
+    return Kept(Release(noised.update.astype(np.float32), bit), statistics, memory)
+
+
+def round_task(progress: Progress, terms: RoundTerms, training: Training) -> RoundTask:
+    """What every client of this round is told. All of it is planned or released."""
+    t, student, clients = progress.done, training.server.student, terms.sampling_rate.size
+    size = progress.parameters.size if student is None else student.ballot.size
+    return RoundTask(
+        round=t,
+        parameters=progress.parameters,
+        training=training.local,
+        lr=training.client_lr(t),
+        size=size,
+        run=training.run,
+        plan=training.plan,
+        layers=training.layers,
+        grid=None if training.bits is None else Grid.of(terms.clip_norm, terms.deviation, size, training.bits),
+        noise=float(terms.deviation / np.sqrt(clients)) if training.noise == "distributed" else 0.0,
+        bit=terms.bit_deviation is not None,
+        asked=None if student is None else student.ballot.asked(t),
+    )
+
+
+def tasks_of(cohort: IntArray, terms: RoundTerms, clients: Sequence[str], shared: RoundTask) -> list[ClientTask]:
+    """One task for each client of the cohort, in its order."""
+    return [
+        ClientTask(
+            client=clients[number],
+            number=number,
+            clip_norm=float(terms.clip_norm[number]),
+            shared=shared,
+            records=None if terms.records is None else terms.records(number),
+        )
+        for number in cohort.tolist()
+    ]
+
+
+def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Record:
+    """Statistics of updates are not private: only a simulation writes them down. The terms of a
+    round are planned or released.
+
+    Which answers were discarded, and how many updates were not finite, is for the operator's eyes;
+    `training` shows it and does not store it with the metrics of a real run.
+    """
+    found, cohort = answers.statistics, len(answers.answered) + len(answers.discarded)
+    count, told = max(1, len(answers.answered)), len(found.norms) > 0
+    clip = terms.clip_norm[np.isfinite(terms.clip_norm)]
+    odd = dict(answers.discarded) | dict(answers.reports)
+    public: Record = {
+        "discarded": int(found.zeroed.sum()) + len(answers.discarded),
+        "noise_deviation": terms.deviation / terms.denominator,
+        "clip": float(clip.mean()) if clip.size else None,
+    } | ({"reports": odd} if odd else {})
+    if not simulation:
+        return public
+    active = {} if found.active is None else {"active": found.active.tolist()}
+    return active | {
+        "cohort": cohort,
+        "clipped_share": float(found.clipped.sum() / count),
+        "mean_norm": float(found.norms.mean()) if told else 0.0,
+        "norm_quantiles": np.quantile(found.norms, NORM_QUANTILES).tolist() if told else [0.0] * len(NORM_QUANTILES),
+        **public,
+    }
+
+
+def step(progress: Progress, release: Release, method: Method, server: Server) -> Progress:
+    """Apply a release: momentum and learning rate, or a student's lesson; tail mean."""
+    velocity, votes = progress.velocity, progress.votes
+    if server.student is None:
+        velocity = (server.momentum * velocity + release.update).astype(np.float32)
+        parameters = (progress.parameters + server.lr * velocity).astype(np.float32)
+    else:
+        votes = server.student.heard(votes, release.update, progress.done)
+        parameters = server.student.taught(progress.parameters, votes, progress.done)
+    done = progress.done + 1
+    in_tail = server.tail > 1 and done > server.rounds - server.tail
+    return Progress(
+        done=done,
+        parameters=parameters,
+        velocity=velocity,
+        tail_sum=progress.tail_sum + parameters if in_tail else progress.tail_sum,
+        tail_count=progress.tail_count + int(in_tail),
+        method=method.learn(progress.method, release),
+        votes=votes,
+    )
+
+
+def skip(progress: Progress) -> Progress:
+    return replace(progress, done=progress.done + 1)

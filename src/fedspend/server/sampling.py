@@ -1,0 +1,16 @@
+"""Poisson samples: every client enters a round on its own and with its planned rate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedspend.arrays import FloatArray, IntArray
+from fedspend.randomness import Randomness
+
+
+def draw_cohort(sampling_rate: FloatArray, randomness: Randomness, round: int) -> IntArray:
+    """Numbers of the clients that take part, in increasing order. May be empty: that is a normal
+    round.
+    """
+    chance = randomness.uniform(sampling_rate.size, "cohort", round)
+    return np.flatnonzero(chance < sampling_rate)

@@ -1,0 +1,40 @@
+"""Arrays and a few facts about them as one block of bytes, in safetensors' format: for files and
+for the wire.
+
+Guarantee: equal content gives equal bytes. Bytes that are damaged or foreign are refused with one
+line; nothing is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedspend.errors import InvalidInput
+
+_PLACE = 8  # bytes that say how long the header is
+
+
+def pack(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> bytes:
+    """One metadata entry only: safetensors writes several in no fixed order, and equal content must
+    give equal bytes.
+    """
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return bytes(save(contiguous, {"about": json.dumps(about, allow_nan=False)}))
+
+
+def unpack(body: bytes, what: str, remedy: str = "send it again") -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """Arrays and facts; refuses what is no such block, calling it `what`."""
+    try:
+        arrays = load(body)
+        header = json.loads(body[_PLACE : _PLACE + int.from_bytes(body[:_PLACE], "little")])
+        about = json.loads(header["__metadata__"]["about"])
+        about.items()
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise InvalidInput(f"{what} is damaged; {remedy}") from None
+    return arrays, about

@@ -1,0 +1,26 @@
+"""One torch thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread, since threads change the order of sums."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """One torch thread; and torch's global generator is put back afterwards."""
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        yield
