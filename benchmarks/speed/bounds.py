@@ -40,6 +40,25 @@ def dense_bound(widths: list[int], clients: int, steps: int, batch: int) -> list
     return [one_by_one, batched]
 
 
+def uneven_bound(widths: list[int], sizes: list[int], batch: int) -> Callable[[], None]:
+    """One pass of every client over its own rows, the last batch as short as it is."""
+    layers = list(pairwise(widths))
+    values = [torch.randn(batch, width) for width in widths]
+    weights = [torch.randn(after, before) for before, after in layers]
+
+    def run() -> None:
+        for size in sizes:
+            for start in range(0, size, batch):
+                rows = min(batch, size - start)
+                for k, weight in enumerate(weights):
+                    torch.mm(weight, values[k][:rows].t())
+                    torch.mm(values[k + 1][:rows].t(), values[k][:rows])
+                    if k:
+                        torch.mm(values[k + 1][:rows], weight)
+
+    return run
+
+
 def cnn_bound(clients: int, steps: int, batch: int) -> list[Callable[[], None]]:
     """The two-layer CNN of McMahan et al. on 28x28x1, in both memory layouts. The first layer needs no gradient for its input."""
     return [_cnn_bound(clients * steps, batch, layout) for layout in (torch.channels_last, torch.contiguous_format)]

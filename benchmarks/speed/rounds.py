@@ -4,9 +4,10 @@
     .venv/bin/python benchmarks/speed/rounds.py --peers-python PEERS/bin/python  # with peers, from an environment of their own:
     python -m venv PEERS && PEERS/bin/pip install --constraint constraints.txt 'pfl[pytorch]==0.6.0' fedjax==0.0.17 torch
 
-Every client takes 10 steps of `--batch` examples, one pass over its data. DESIGN.md section 8 does not say its batch; of 16 and 64
-the default of 16 comes closer to its ratios of peers to bound. It also favours the dense engine, which saves cost per step: with
-`--batch 64` matrix products take over and the lead shrinks. Quote both.
+Every client takes 10 steps of `--batch` examples, one pass over its data. The default of 16 favours the dense engine, which saves
+cost per step: with `--batch 64` matrix products take over and the lead shrinks. Quote both. In the uneven cases the same number of
+rows is divided by Dirichlet(0.5) proportions and every client takes one pass over its own: there padding costs, and the bound is that
+of the rows that are there. Peers take clients of equal size only.
 90 clients take part in a round of the dense models, 8 in a round of the CNN, whose cost is linear in clients. Updates are clipped
 to norm 1, except by fedjax, which has no clipping. Everything is pinned to one core; all contestants run one round each in
 turn; medians of their CPU seconds are compared. Equal work: the same number of steps and examples, the same mean update up to
@@ -37,17 +38,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from bounds import cnn_bound, dense_bound
+from bounds import cnn_bound, dense_bound, uneven_bound
 from torch import nn
 
-from fedspend.engines.base import LocalTraining, Workload
-from fedspend.engines.batches import step_batches, step_count
+from fedspend.client.batches import step_batches, step_count
+from fedspend.client.shaping import UNSHAPED, Shape
+from fedspend.client.task import ClientTask, LocalTraining, RoundTask
+from fedspend.engines.base import Engine, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.local import make_engine
-from fedspend.engines.shaping import Shape
-from fedspend.mechanism import ClipAndSum
 from fedspend.models import build
 from fedspend.randomness import Randomness
+from fedspend.server.answers import Answers, gather
 
 STEPS, LR, CLIP = 10, 0.1, 1.0
 SHAPE, SMALL_CLIP = (
@@ -65,24 +67,44 @@ class Setting:
     widths: list[int]
     cohort: int
     clients: int = 100
+    uneven: bool = False
+
+    def training(self, batch: int, shape: Shape = UNSHAPED) -> LocalTraining:
+        if self.uneven:
+            return LocalTraining(batch_size=batch, epochs=1, shape=shape)
+        return LocalTraining(batch_size=batch, steps=STEPS, shape=shape)
 
     def module(self) -> nn.Module:
         options = {"hidden": self.widths[1:-1]} if self.name == "mlp" else {}
         return build(self.name, input_shape=self.shape, classes=self.widths[-1], seed=0, **options)
 
-    def terms(self, training: LocalTraining) -> Workload:
+    def work(self, batch: int) -> Workload:
         generator = np.random.default_rng(0)
-        rows = self.clients * STEPS * training.batch_size
+        rows = self.clients * STEPS * batch
         features = torch.from_numpy(generator.standard_normal((rows, *self.shape), dtype=np.float32))
         labels = torch.from_numpy(generator.integers(0, self.widths[-1], rows))
-        shards = np.array_split(generator.permutation(rows), self.clients)
-        return Workload(self.module(), features, labels, shards, training, RANDOMNESS)
+        ends = np.arange(1, self.clients) * STEPS * batch
+        if self.uneven:
+            ends = np.rint(np.cumsum(generator.dirichlet(np.full(self.clients, 0.5)))[:-1] * rows).astype(np.int64)
+        shards = np.split(generator.permutation(rows), ends)
+        return Workload(self.module(), features, labels, dict(zip(map(str, range(self.clients)), shards, strict=True)), RANDOMNESS)
+
+
+def tasks(start: torch.Tensor, training: LocalTraining, cohort: int, clip: float, round: int) -> list[ClientTask]:
+    shared = RoundTask(round=round, parameters=start.numpy(), training=training, lr=LR, size=start.numel())
+    return [ClientTask(str(n), n, clip, shared) for n in range(cohort)]
+
+
+def answers(engine: Engine, asked: list[ClientTask]) -> Answers:
+    return gather(asked, engine.run(asked), asked[0].shared.size)
 
 
 WORKLOADS = {
     "logistic": Setting("logistic", (784,), [784, 10], 90),
     "mlp": Setting("mlp", (104,), [104, 64, 32, 2], 90),
     "cnn": Setting("cnn", (1, 28, 28), [784, 10], 8),
+    "logistic-uneven": Setting("logistic", (784,), [784, 10], 90, uneven=True),
+    "mlp-uneven": Setting("mlp", (104,), [104, 64, 32, 2], 90, uneven=True),
 }
 
 
@@ -101,59 +123,63 @@ class Contest:
 
     def __init__(self, work: Setting, batch: int, peers_python: str | None, folder: Path) -> None:
         self.work, self.batch, self.folder = work, batch, folder
-        self.training = LocalTraining(batch_size=batch, steps=STEPS)
+        self.training = work.training(batch)
         self.processes: list[subprocess.Popen[str]] = []
         self.notes: dict[str, str] = {}
-        terms = work.terms(self.training)
+        terms = work.work(batch)
         self.start = nn.utils.parameters_to_vector(terms.module.parameters()).detach()
-        self.cohort = np.arange(work.cohort)
         ours, plain = make_engine("local", terms, workers=1), make_engine("reference", terms)
-        amount = (work.cohort, STEPS, batch)
-        bounds = cnn_bound(*amount) if work.name == "cnn" else dense_bound(work.widths, *amount)
-        shaped = make_engine("local", replace(terms, training=replace(self.training, shape=SHAPE)), workers=1)
         self.runs: dict[str, Callable[[int], float]] = {
-            "fedspend": self._engine(ours, CLIP),
-            "plain torch": self._engine(plain, CLIP),
+            "fedspend": self._engine(ours, CLIP, self.training),
+            "plain torch": self._engine(plain, CLIP, self.training),
         }
-        self.shaped = self._engine(shaped, SMALL_CLIP)
-        for number, bound in enumerate(bounds):
+        self.shaped = self._engine(ours, SMALL_CLIP, work.training(batch, SHAPE))
+        for number, bound in enumerate(self._bounds(terms)):
             self.runs[f"bound {number}"] = _timed(bound)
         if work.name == "cnn":
             terms = replace(terms, module=smooth(terms.module))
             ours, plain = make_engine("local", terms, workers=1), make_engine("reference", terms)
         free = self._mean(ours, np.inf)
         self.updates = {"plain torch": (self._mean(plain, CLIP), self._mean(ours, CLIP))}
-        steps = sum(step_count(len(terms.shards[client]), self.training) for client in self.cohort)
         for peer in ("pfl", "fedjax"):
-            if peers_python is None:
+            if work.uneven:
+                self.notes[peer] = "takes clients of equal size"
+            elif peers_python is None:
                 self.notes[peer] = "not installed, see --help"
             elif not (peer == "fedjax" and work.name == "cnn"):
-                self._join(peer, peers_python, terms, steps, self.updates["plain torch"][1] if peer == "pfl" else free)
+                self._join(peer, peers_python, terms, self.updates["plain torch"][1] if peer == "pfl" else free)
 
-    def _engine(self, engine: Any, clip: float) -> Callable[[int], float]:
-        reduce = ClipAndSum(np.full(self.work.clients, clip))
+    def _bounds(self, terms: Workload) -> list[Callable[[], None]]:
+        amount = (self.work.cohort, STEPS, self.batch)
+        if self.work.name == "cnn":
+            return cnn_bound(*amount)
+        if not self.work.uneven:
+            return dense_bound(self.work.widths, *amount)
+        sizes = [len(terms.shards[str(n)]) for n in range(self.work.cohort)]
+        return [uneven_bound(self.work.widths, sizes, self.batch)]
 
+    def _engine(self, engine: Engine, clip: float, training: LocalTraining) -> Callable[[int], float]:
         def one_round(number: int) -> float:
             began = time.process_time()
-            (
-                self.start
-                + torch.from_numpy(engine.run(self.start, self.cohort, number, LR, reduce).total / len(self.cohort)).float()
-            )
+            total = answers(engine, tasks(self.start, training, self.work.cohort, clip, number)).total
+            self.start + torch.from_numpy(total / self.work.cohort).float()
             return time.process_time() - began
 
         return one_round
 
-    def _mean(self, engine: Any, clip: float) -> np.ndarray:
-        reduced = engine.run(self.start, self.cohort, 0, LR, ClipAndSum(np.full(self.work.clients, clip)))
-        assert not reduced.discarded.any()
-        return reduced.total / len(self.cohort)
+    def _mean(self, engine: Engine, clip: float) -> np.ndarray:
+        found = answers(engine, tasks(self.start, self.training, self.work.cohort, clip, 0))
+        assert not found.statistics.zeroed.any()
+        assert len(found.answered) == self.work.cohort
+        return found.total / self.work.cohort
 
-    def _join(self, peer: str, python: str, terms: Workload, steps: int, expected: np.ndarray) -> None:
-        features, labels, shards = terms.features, terms.labels, terms.shards
+    def _join(self, peer: str, python: str, terms: Workload, expected: np.ndarray) -> None:
+        features, labels, shards = terms.features, terms.labels, [terms.shards[str(n)] for n in range(self.work.cohort)]
+        steps = sum(step_count(len(shard), self.training) for shard in shards)
         if not (self.folder / "work.json").exists():
             rows = [
-                shards[n][np.concatenate(step_batches(RANDOMNESS.generator("batches", 0, int(n)), len(shards[n]), self.training))]
-                for n in self.cohort
+                shard[np.concatenate(step_batches(RANDOMNESS.generator("batches", 0, n), len(shard), self.training))]
+                for n, shard in enumerate(shards)
             ]
             np.save(self.folder / "features.npy", features.numpy()[np.stack(rows)])
             np.save(self.folder / "labels.npy", labels.numpy()[np.stack(rows)])
@@ -224,20 +250,19 @@ def _timed(work: Callable[[], None]) -> Callable[[int], float]:
 
 def worker_scaling(repeats: int, batch: int, cohort: int = 32) -> dict[str, Any]:
     """Wall seconds of the CNN with one worker and with two, in turn."""
-    work = WORKLOADS["cnn"]
-    terms = work.terms(LocalTraining(batch_size=batch, steps=STEPS))
+    work, training = WORKLOADS["cnn"], WORKLOADS["cnn"].training(batch)
+    terms = work.work(batch)
     start = nn.utils.parameters_to_vector(terms.module.parameters()).detach()
     engines = {count: ClientwiseEngine(terms, workers=count) for count in (1, 2)}
-    reduce = ClipAndSum(np.full(work.clients, CLIP))
     seconds: dict[int, list[float]] = {count: [] for count in engines}
     others = []
     totals = {}
     for number in range(repeats):
         for count, engine in engines.items():
             if number == 0:
-                engine.run(start, np.arange(2 * count), 0, LR, reduce)
+                answers(engine, tasks(start, training, 2 * count, CLIP, 0))
             busy, began = _busy_elsewhere(), time.perf_counter()
-            totals[count] = engine.run(start, np.arange(cohort), 1, LR, reduce).total
+            totals[count] = answers(engine, tasks(start, training, cohort, CLIP, 1)).total
             seconds[count].append(time.perf_counter() - began)
             others.append((_busy_elsewhere() - busy) / seconds[count][-1])
     for engine in engines.values():
@@ -264,11 +289,12 @@ def memory() -> dict[str, float]:
     """MiB beyond libraries and data for rounds with 10,000 clients of a 60,000 x 784 data set."""
     script = """
 import sys, numpy as np, torch
-from fedspend.engines.base import LocalTraining, Workload
+from fedspend.client.task import ClientTask, LocalTraining, RoundTask
+from fedspend.engines.base import Workload
 from fedspend.engines.local import make_engine
-from fedspend.mechanism import ClipAndSum
 from fedspend.models import build
 from fedspend.randomness import Randomness
+from fedspend.server.answers import gather
 def peak():  # not ru_maxrss, which starts at the parent's
     return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
 torch.set_num_threads(1)
@@ -276,10 +302,11 @@ before = peak()
 features, labels = torch.rand(60_000, 1, 28, 28), torch.randint(0, 10, (60_000,))
 module = build(sys.argv[1], input_shape=(1, 28, 28), classes=10, seed=0)
 shards = np.array_split(np.random.default_rng(0).permutation(60_000), 10_000)
-training = LocalTraining(batch_size=64, steps=int(sys.argv[3]))
-engine = make_engine("local", Workload(module, features, labels, shards, training, Randomness(0)), workers=1)
+work = Workload(module, features, labels, {str(n): shard for n, shard in enumerate(shards)}, Randomness(0))
 start = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
-engine.run(start, np.arange(int(sys.argv[2])), 1, 0.1, ClipAndSum(np.ones(10_000)))
+shared = RoundTask(1, start.numpy(), LocalTraining(batch_size=64, steps=int(sys.argv[3])), 0.1, start.numel())
+tasks = [ClientTask(str(n), n, 1.0, shared) for n in range(int(sys.argv[2]))]
+gather(tasks, make_engine("local", work, workers=1).run(tasks), start.numel())
 print(peak() - before - features.numel() * 4 / 2**20)
 """
     found = {}
@@ -308,7 +335,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             contest = Contest(WORKLOADS[name], args.batch, args.peers_python, Path(folder))
             try:
-                result[name] = contest.measure(args.repeats if name != "cnn" else min(args.repeats, 5))
+                result[name] = contest.measure(args.repeats if WORKLOADS[name].name != "cnn" else min(args.repeats, 5))
             finally:
                 contest.close()
         os.sched_setaffinity(0, cores)

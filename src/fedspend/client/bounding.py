@@ -8,6 +8,7 @@ the bound and does not depend on it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,34 +38,37 @@ def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> B
     """`vector` (float32) within the task's clip. With layers, each of the L pieces is clipped to
     `clip / sqrt(L)`.
     """
-    shared, grid = task.shared, task.shared.grid
-    # float32 squares cannot overflow float64, so a norm is finite exactly if every number in it is
-    norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
-    if not np.isfinite(norm):
+    shared, grid, exact = task.shared, task.shared.grid, vector.double()
+    norm = _norm(exact)
+    if not math.isfinite(norm):
         return Bounded(np.zeros(vector.numel()), 0.0, clipped=False, finite=False)
     bound = task.clip_norm if grid is None else float(grid.inner(np.array([task.clip_norm]))[0])
-    values: FloatArray = vector.numpy().astype(np.float64)
+    values: FloatArray = exact.numpy()
     if shared.layers is None or len(shared.layers) == 1:
         clipped = norm > bound
         if clipped:
             values *= bound * ROUNDING / norm
     else:
-        clipped = _clip_layers(vector, values, shared.layers, bound)
+        clipped = _clip_layers(exact, shared.layers, bound)
     if grid is not None:
         # the coins need no secrecy: the bound holds however they fall
         values = grid.rounded(values, task.clip_norm, randomness.generator("rounding", shared.round, task.number))
     return Bounded(values, norm, clipped, finite=True)
 
 
-def _clip_layers(vector: torch.Tensor, values: FloatArray, layers: tuple[int, ...], bound: float) -> bool:
-    """Scale each layer of `values` in place; whether any was too long."""
-    each, start, clipped = bound / len(layers) ** 0.5, 0, False
-    for size in layers:
-        norm = float(torch.linalg.vector_norm(vector[start : start + size], dtype=torch.float64))
+def _norm(exact: torch.Tensor) -> float:
+    """Squares of float32 numbers cannot overflow float64: finite exactly if every number is."""
+    return math.sqrt(torch.dot(exact, exact))
+
+
+def _clip_layers(exact: torch.Tensor, layers: tuple[int, ...], bound: float) -> bool:
+    """Scale each layer in place; whether any was too long."""
+    each, clipped = bound / len(layers) ** 0.5, False
+    for piece in torch.split(exact, list(layers)):
+        norm = _norm(piece)
         if norm > each:
-            values[start : start + size] *= each * ROUNDING / norm
+            piece *= each * ROUNDING / norm
             clipped = True
-        start += size
     return clipped
 
 

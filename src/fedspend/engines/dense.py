@@ -35,7 +35,8 @@ from fedspend.threads import one_thread
 
 # Weights and activations of the clients that are trained together: enough to hide the cost of a
 # call, few enough for the cache.
-_BLOCK_BYTES = 8 * 2**20
+_BLOCK_BYTES = 4 * 2**20
+_MOST_CLIENTS = 256  # whose updates wait for each other
 
 
 class DenseEngine:
@@ -54,15 +55,13 @@ class DenseEngine:
         self._together: dict[tuple[int, LocalTraining], int] = {}  # how many clients may share a product
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
-        several = max(1, _BLOCK_BYTES // (8 * self._size))
+        several = max(1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * self._size)))
         for start in range(0, len(tasks), several):
             some = tasks[start : start + several]
             with one_thread():
-                updates = self._updates(some)
-            for task, update in zip(some, updates, strict=True):
-                with one_thread():
-                    reply = finished(task, update, len(self._work.shards[task.client]), self._work.tools)
-                yield reply
+                tools, updates = self._work.tools, self._updates(some)
+                for task, update in zip(some, updates, strict=True):
+                    yield finished(task, update, len(self._work.shards[task.client]), tools)
 
     def close(self) -> None:
         pass
@@ -79,31 +78,33 @@ class DenseEngine:
             members, most = list(alike), self._clients_together(width, training)
             for start in range(0, len(members), most):
                 block = members[start : start + most]
-                held[block] = self._block([tasks[n] for n in block], width)
+                together = block == list(range(block[0], block[0] + len(block)))
+                rows = held[block[0] : block[0] + len(block)] if together else self._scratch.take("rows", len(block), self._size)
+                self._block([tasks[n] for n in block], width, out=rows)
+                if not together:
+                    held[block] = rows
         return held
 
-    def _block(self, tasks: Sequence[ClientTask], width: int) -> torch.Tensor:
-        """The updates of clients (most steps first) that are trained together."""
+    def _block(self, tasks: Sequence[ClientTask], width: int, out: torch.Tensor) -> None:
+        """Write the updates of clients (most steps first) that are trained together, one row each."""
         shared, training = tasks[0].shared, tasks[0].shared.training
         rows, counts = self._tables(tasks, width)
         chosen = torch.from_numpy(rows)
-        labels = self._work.labels.index_select(0, chosen.view(-1)).view(chosen.shape)
-        space = self._scratch.take("batch", len(tasks) * width, self._features.shape[1])
-
-        def batch(step: int, many: int) -> torch.Tensor:
-            return torch.index_select(self._features, 0, chosen[step, :many].reshape(-1), out=space[: many * width])
-
+        labels = self._work.labels.index_select(0, chosen.view(-1)).view(chosen.shape)[:, :, None].unbind()
+        share, space = (
+            shares(counts, width)[:, :, None].unbind(),
+            self._scratch.take("batch", len(tasks) * width, self._features.shape[1]),
+        )
         radius = torch.tensor([task.clip_norm for task in tasks], dtype=torch.float32)
         block = _Block(self._layers, torch.from_numpy(shared.parameters), shared.lr, training, radius, self._scratch)
-        active, share = np.count_nonzero(counts, axis=1).tolist(), shares(counts, width)
-        for step, many in enumerate(active):
+        active = np.count_nonzero(counts, axis=1).tolist()
+        for step, (many, wanted) in enumerate(zip(active, chosen.flatten(1).unbind(), strict=True)):
             ending = slice(active[step + 1] if step + 1 < len(active) else 0, many)  # clients whose last step this is
-            place = (step, slice(many))
-            block.step(batch(step, many).view(many, width, -1), labels[place][:, :, None], share[place][:, :, None], ending)
-        updates = block.updates()
+            batch = torch.index_select(self._features, 0, wanted[: many * width], out=space[: many * width])
+            block.step(batch.view(many, width, -1), labels[step][:many], share[step][:many], ending)
+        block.updates(out)
         if training.shape.lus > 0:
-            sparsify(updates, block.gradients, self._sizes, training.shape.lus)
-        return updates
+            sparsify(out, block.gradients, self._sizes, training.shape.lus)
 
     def _tables(self, tasks: Sequence[ClientTask], width: int) -> tuple[IntArray, IntArray]:
         """Rows of `features` for (step, client, column), and how many columns count for (step,
@@ -159,15 +160,17 @@ def company_changes_nothing(layers: list[Layer], width: int, training: LocalTrai
     size = max(place.stop for layer in layers for place in (layer.weight, layer.bias) if place is not None)
     start = torch.randn(size, generator=generator) / math.sqrt(layers[0].inputs)
     features = torch.randn(most, steps, width, layers[0].inputs, generator=generator)
-    labels = torch.randint(layers[-1].outputs, (most, steps, width, 1), generator=generator)
-    share, radius = torch.full((most, width, 1), 1 / width), torch.full((most,), 0.01)
+    labels = torch.randint(layers[-1].outputs, (most, steps, 1, width), generator=generator)
+    share, radius = torch.full((most, 1, width), 1 / width), torch.full((most,), 0.01)
 
     def moved(clients: list[int]) -> torch.Tensor:
         block = _Block(layers, start, 0.1, training, radius[clients], Scratch())
         for step in range(steps):
             ending = slice(0, len(clients) if step == steps - 1 else 0)
             block.step(features[clients, step], labels[clients, step], share[clients], ending)
-        return torch.cat([block.updates(), block.gradients]) if training.shape.lus > 0 else block.updates()
+        found = torch.empty(len(clients), size)
+        block.updates(found)
+        return torch.cat([found, block.gradients]) if training.shape.lus > 0 else found
 
     everybody = list(range(most))
     together, others = moved(everybody), [[0], [most - 1], [most // 2], [0, most - 1], everybody[::-1], everybody[: most // 2 + 1]]
@@ -218,6 +221,7 @@ class _Block:
         clients, self._scratch = len(radius), scratch
         self._layers, self._start, self._lr, self._momentum = layers, parameters, lr, training.momentum
         self._blur, self._radius, self._lus, self._moved = training.shape.blur, radius, training.shape.lus, False
+        self._minus_one = torch.full((1, 1, 1), -1.0)
         # the loss gradient of each client's last step: LUS asks for it
         self.gradients = scratch.take("gradients", clients if self._lus else 0, parameters.numel())
         self._weights = [
@@ -230,43 +234,47 @@ class _Block:
         weights = [(weight, layer.weight) for weight, layer in zip(self._weights, layers, strict=True)]
         biases = [(bias, layer.bias) for bias, layer in zip(self._biases, layers, strict=True) if bias is not None and layer.bias]
         self._pieces = sorted([*weights, *biases], key=lambda piece: -piece[0].numel())
+        self._first: tuple[int, list[torch.Tensor], list[torch.Tensor | None]] = (0, [], [])
         if self._momentum:
             self._weight_velocities = [torch.zeros_like(weight) for weight in self._weights]
             self._bias_velocities = [None if bias is None else torch.zeros_like(bias) for bias in self._biases]
 
-    def updates(self) -> torch.Tensor:
-        """How far each client has moved from the start."""
-        moved = self._scratch.take("updates", len(self._radius), self._start.numel())
+    def updates(self, out: torch.Tensor) -> None:
+        """Write how far each client has moved from the start, one row each."""
         for values, place in self._pieces:
-            torch.sub(values.flatten(1), self._start[place], out=moved[:, place])
-        return moved
+            torch.sub(values.flatten(1), self._start[place], out=out[:, place])
 
     def step(self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, ending: slice) -> None:
         """One step of the first `len(batch)` clients on (clients, examples, features); for those in
         `ending` it is the last.
 
-        `labels` and `share` are (clients, examples, 1); a share is what an example weighs in its
+        `labels` and `share` are (clients, 1, examples); a share is what an example weighs in its
         client's mean loss.
         """
-        clients = len(batch)
-        pull = self._pull(clients)
-        value = batch.transpose(1, 2)
-        inputs = []
-        for layer, weight, bias in zip(self._layers, self._weights, self._biases, strict=True):
-            inputs.append(value)
-            value = torch.bmm(weight[:clients], value) if bias is None else torch.baddbmm(bias[:clients], weight[:clients], value)
+        pull = self._pull(len(batch))
+        weights, biases = self._of_first(len(batch))
+        inputs, value = [batch], batch.transpose(1, 2)
+        for layer, weight, bias in zip(self._layers, weights, biases, strict=True):
+            value = torch.bmm(weight, value) if bias is None else torch.baddbmm(bias, weight, value)
             if layer.relu:
                 value.relu_()
-        # softmax over any but the last dimension has last bits that depend on the number of threads
-        errors = torch.softmax(value.transpose(1, 2).contiguous(), dim=2)
-        errors.scatter_add_(2, labels, torch.full((1, 1, 1), -1.0).expand_as(labels)).mul_(share)
-        gradient = errors.transpose(1, 2)
+            inputs.append(value)
+        gradient = torch.softmax(value, dim=1)
+        gradient.scatter_add_(1, labels, self._minus_one.expand_as(labels)).mul_(share)
         for number in reversed(range(len(self._layers))):
-            below = torch.bmm(self._weights[number][:clients].transpose(1, 2), gradient) if number else None
-            self._descend(number, gradient, inputs[number].transpose(1, 2), pull, ending)
+            entering = inputs[number] if number == 0 else inputs[number].transpose(1, 2)
+            below = torch.bmm(weights[number].transpose(1, 2), gradient) if number else None
+            self._descend(number, gradient, entering, pull, ending)
             if below is not None:
                 relu = self._layers[number - 1].relu
                 gradient = torch.ops.aten.threshold_backward(below, inputs[number], 0) if relu else below
+
+    def _of_first(self, clients: int) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+        """Weights and biases of the first `clients`: hardly ever others than in the step before."""
+        if self._first[0] != clients:
+            biases = [None if bias is None else bias[:clients] for bias in self._biases]
+            self._first = clients, [weight[:clients] for weight in self._weights], biases
+        return self._first[1], self._first[2]
 
     def _pull(self, clients: int) -> torch.Tensor | None:
         """BLUR's weight of `w - w_t` in the gradient: `blur` for a client outside its ball, else 0;
@@ -287,7 +295,8 @@ class _Block:
 
     def _descend(self, number: int, gradient: torch.Tensor, inputs: torch.Tensor, pull: torch.Tensor | None, ending: slice) -> None:
         clients, layer = len(gradient), self._layers[number]
-        weight, bias = self._weights[number][:clients], self._biases[number]
+        weights, biases = self._of_first(clients)
+        weight, bias = weights[number], biases[number]
         keeps_gradient = self._lus > 0 and ending.start < ending.stop
         if keeps_gradient:
             self.gradients[ending, layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
@@ -311,7 +320,7 @@ class _Block:
             assert velocities is not None
             change = velocities[:clients].mul_(self._momentum).add_(change)
             if pull is not None:
-                change.addcmul_(bias[:clients], pull).addcmul_(self._start[layer.bias][:, None], -pull)
+                change.addcmul_(bias, pull).addcmul_(self._start[layer.bias][:, None], -pull)
         elif pull is not None:
-            bias[:clients].lerp_(self._start[layer.bias][:, None], self._lr * pull)
-        bias[:clients].add_(change, alpha=-self._lr)
+            bias.lerp_(self._start[layer.bias][:, None], self._lr * pull)
+        bias.add_(change, alpha=-self._lr)
