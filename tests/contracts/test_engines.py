@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import multiprocessing
 import os
@@ -11,95 +10,67 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from contracts.workshop import (
+    COHORT,
+    ENGINES,
+    MODELS,
+    PAIRS,
+    RANDOMNESS,
+    SIZES,
+    Branches,
+    Data,
+    Outcome,
+    logistic,
+    mlp,
+    outcome,
+    tasks_for,
+)
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedspend.client.batches import step_batches
+from fedspend.client.shaping import Shape, kept
+from fedspend.client.task import LocalTraining
 from fedspend.engines import dense, workers
-from fedspend.engines.base import Engine, LocalTraining, Reduced, Workload
-from fedspend.engines.batches import step_batches
+from fedspend.engines.base import Engine, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.dense import DenseEngine
-from fedspend.engines.evaluation import evaluate, majority_share
-from fedspend.engines.flat import layer_sizes
 from fedspend.engines.local import make_engine
-from fedspend.engines.reference import ReferenceEngine
-from fedspend.engines.shaping import Shape, kept
 from fedspend.errors import InvalidInput
-from fedspend.mechanism import ClipAndSum
-from fedspend.randomness import Randomness
+from fedspend.models.evaluation import evaluate, majority_share, scores
+from fedspend.models.flat import layer_sizes
+from fedspend.models.linear import supports
 
 # float32 sums in another order: relative to the largest entry of the summed update
 TOLERANCE = 2e-5
 
-# none, one, fewer than a batch, exactly one batch, one more, several batches
-SIZES = (0, 1, 3, 8, 9, 40, 25, 0, 16, 5, 31)
-COHORT = np.array([0, 1, 2, 3, 4, 5, 6, 7, 9, 10])
 STEPS = LocalTraining(batch_size=8, steps=4)
 EPOCHS = LocalTraining(batch_size=8, epochs=2)
 MOMENTUM = LocalTraining(batch_size=8, steps=5, momentum=0.9)
 SHAPED = LocalTraining(batch_size=8, steps=6, shape=Shape(blur=0.8, lus=0.7))
 SHAPED_MOMENTUM = LocalTraining(batch_size=8, epochs=2, momentum=0.5, shape=Shape(blur=0.8, lus=0.7))
-RANDOMNESS = Randomness(11)
-
-
-class Data:
-    def __init__(self, shape: tuple[int, ...] = (12,), sizes: tuple[int, ...] = SIZES, classes: int = 3) -> None:
-        generator = torch.Generator().manual_seed(1)
-        total = sum(sizes) + 7  # some rows belong to nobody
-        self.features = torch.randn(total, *shape, generator=generator)
-        self.labels = torch.randint(0, classes, (total,), generator=generator)
-        rows = np.random.default_rng(2).permutation(total)
-        self.shards = np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1])
-
-    def work(self, module: nn.Module, training: LocalTraining) -> Workload:
-        return Workload(module, self.features, self.labels, self.shards, training, RANDOMNESS)
-
-
-class Branches(nn.Module):
-    """Nothing that a chain of layers could express, and a parameter that the loss never sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(2, 4, 3, padding=1)
-        self.skip = nn.Conv2d(2, 4, 1, bias=False)
-        self.head = nn.Linear(4 * 4 * 4, 3)
-        self.unused = nn.Parameter(torch.ones(2))
-        self.frozen = nn.Parameter(torch.full((3,), 0.1), requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = torch.relu(self.conv(x)) + self.skip(x)
-        return self.head(hidden.flatten(1)) + self.frozen
-
-
-def logistic() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 7, bias=False), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3))
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "logistic": (logistic, (3, 4)),
-    "mlp": (mlp, (12,)),
-    "conv": (Branches, (2, 4, 4)),
-}
-ENGINES: dict[str, Callable[[Workload], Engine]] = {
-    "reference": ReferenceEngine,
-    "dense": DenseEngine,
-    "clientwise": ClientwiseEngine,
-    "clientwise-2": lambda work: ClientwiseEngine(work, workers=2),
-}
-PAIRS = [(engine, model) for engine in ENGINES for model in MODELS if (engine, model) != ("dense", "conv")]
 
 every_engine = pytest.mark.parametrize(("engine", "model"), PAIRS)
 dense_models = pytest.mark.parametrize("engine", ENGINES)
+
+
+@dataclass(frozen=True)
+class Running:
+    """An engine and how clients train in it."""
+
+    engine: Engine
+    training: LocalTraining
+
+    def run(self, start: torch.Tensor, cohort: np.ndarray, round: int, lr: float, clips: np.ndarray, **shared: Any) -> Outcome:
+        return outcome(self.engine, tasks_for(start, cohort, self.training, round=round, lr=lr, clips=clips, **shared))
 
 
 class Bench:
@@ -113,10 +84,10 @@ class Bench:
         module = MODELS[model][0]()
         return module, nn.utils.parameters_to_vector(module.parameters()).detach()
 
-    def engine(self, name: str, module: nn.Module, data: Data, training: LocalTraining) -> Engine:
-        engine = ENGINES[name](data.work(module, training))
+    def engine(self, name: str, module: nn.Module, data: Data, training: LocalTraining) -> Running:
+        engine = ENGINES[name](data.work(module))
         self.opened.append(engine)
-        return engine
+        return Running(engine, training)
 
 
 @pytest.fixture(autouse=True)
@@ -180,11 +151,11 @@ def close(actual: np.ndarray, expected: np.ndarray) -> bool:
     return bool(np.abs(actual - expected).max() <= TOLERANCE * max(1e-3, np.abs(expected).max()))
 
 
-def free(clients: int = len(SIZES)) -> ClipAndSum:
-    return ClipAndSum(np.full(clients, np.inf))
+def free(clients: int = len(SIZES)) -> np.ndarray:
+    return np.full(clients, np.inf)
 
 
-def same(a: Reduced, b: Reduced) -> bool:
+def same(a: Outcome, b: Outcome) -> bool:
     pairs = ((a.total, b.total), (a.norms, b.norms), (a.clipped, b.clipped), (a.discarded, b.discarded))
     return all(np.array_equal(x, y) for x, y in pairs)
 
@@ -210,7 +181,7 @@ def test_clips_every_client_to_its_own_bound(bench: Bench, engine: str, model: s
     updates = np.array([by_hand(module, start, data, STEPS, int(client), 0, 0.2) for client in COHORT])
     norms = np.linalg.norm(updates, axis=1)
     bounds = np.linspace(0.02, 2, len(SIZES)) * norms.max()
-    reduced = bench.engine(engine, module, data, STEPS).run(start, COHORT, 0, 0.2, ClipAndSum(bounds))
+    reduced = bench.engine(engine, module, data, STEPS).run(start, COHORT, 0, 0.2, bounds)
     scale = np.minimum(1, bounds[COHORT] / np.where(norms > 0, norms, 1))
     assert close(reduced.total, scale @ updates)
     assert reduced.clipped.tolist() == (norms > bounds[COHORT]).tolist()
@@ -245,10 +216,10 @@ def test_leaves_model_start_and_torch_alone(bench: Bench, engine: str, model: st
 def test_empty_cohort_is_a_sum_of_nothing(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
     reduced = bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(start, np.zeros(0, dtype=np.int64), 1, 0.1, free())
-    assert reduced.total.shape == start.shape
     assert reduced.total.dtype == np.float64
     assert not reduced.total.any()
-    assert len(reduced.norms) == len(reduced.clipped) == len(reduced.discarded) == 0
+    assert not reduced.answers.answered
+    assert not reduced.answers.discarded
 
 
 @every_engine
@@ -318,7 +289,7 @@ def test_engines_agree_over_several_rounds(bench: Bench, engine: str) -> None:
     for name in ("reference", engine):
         running, parameters = bench.engine(name, module, data, STEPS), start.clone()
         for t in range(1, 6):
-            total = running.run(parameters, COHORT, t, 0.1, ClipAndSum(np.full(len(SIZES), 0.3))).total
+            total = running.run(parameters, COHORT, t, 0.1, np.full(len(SIZES), 0.3)).total
             parameters = parameters + torch.from_numpy(total / len(COHORT)).float()
         ends.append((parameters - start).numpy())
     assert close(ends[1], ends[0])
@@ -328,7 +299,7 @@ def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(12, 20), nn.Dropout(0.5), nn.ReLU(), nn.Linear(20, 3))
     start = nn.utils.parameters_to_vector(module.parameters()).detach()
-    names = ("reference", "clientwise", "clientwise-2")
+    names = ("reference", "clientwise", "clientwise-2", "lossy")
     first, *others = (bench.engine(name, module, Data(), STEPS).run(start, COHORT, 1, 0.1, free()) for name in names)
     assert all(close(other.total, first.total) for other in others)
 
@@ -342,8 +313,9 @@ def test_workers_change_no_bit(model: str, training: LocalTraining, monkeypatch:
     data = Data(MODELS[model][1])
     results = []
     for count in (0, 1, 2, 3):
-        engine = ClientwiseEngine(data.work(module, training), count)
-        results.append([engine.run(start, COHORT, t, 0.1, ClipAndSum(np.full(len(SIZES), 0.2))) for t in (1, 2)])
+        engine = ClientwiseEngine(data.work(module), count)
+        running = Running(engine, training)
+        results.append([running.run(start, COHORT, t, 0.1, np.full(len(SIZES), 0.2)) for t in (1, 2)])
         engine.close()
     for other in results[1:]:
         assert all(same(a, b) for a, b in zip(results[0], other, strict=True))
@@ -380,7 +352,7 @@ def test_shaped_updates_are_those_by_hand(bench: Bench, engine: str, model: str,
     for client in COHORT:
         expected = by_hand(module, start, data, training, int(client), 1, 0.4, radius[client])
         norm = np.linalg.norm(expected)
-        reduced = running.run(start, np.array([client]), 1, 0.4, ClipAndSum(radius))
+        reduced = running.run(start, np.array([client]), 1, 0.4, radius)
         assert reduced.norms[0] == pytest.approx(norm, rel=1e-4)
         assert close(reduced.total, expected * min(1.0, radius[client] / max(norm, 1e-12)))
 
@@ -405,7 +377,7 @@ def test_who_is_outside_is_decided_by_all_layers(bench: Bench, engine: str) -> N
         for n in clients
     )
     expected = [by_hand(module, start, data, training, int(client), 1, 0.4, radius[client]) for client in clients]
-    reduced = bench.engine(engine, module, data, training).run(start, clients, 1, 0.4, ClipAndSum(radius))
+    reduced = bench.engine(engine, module, data, training).run(start, clients, 1, 0.4, radius)
     assert reduced.norms == pytest.approx([np.linalg.norm(update) for update in expected], rel=1e-5)
 
 
@@ -436,33 +408,35 @@ def test_lus_keeps_exactly_so_many_values_of_each_layer(bench: Bench, engine: st
             assert np.count_nonzero(here) == min(kept(size, lus), np.count_nonzero(before))
 
 
-class Signs:
-    """A contribution of another length than the update: the signs of its last numbers, and one that says which round it is."""
-
-    size = 5
-
-    def __call__(self, parameters: torch.Tensor, updates: torch.Tensor, round: int, lengths: np.ndarray) -> torch.Tensor:
-        local = parameters[-4:] + updates[:, -4:]
-        signs = torch.sign(local) + 0 * local  # NaN has no sign and stays NaN
-        return torch.cat([signs, torch.full((len(updates), 1), float(round))], dim=1) * torch.from_numpy(lengths).float()[:, None]
-
-
 @every_engine
-def test_what_is_sent_in_place_of_updates_is_reduced_like_them(bench: Bench, engine: str, model: str) -> None:
+def test_votes_are_cast_and_bounded_in_place_of_updates(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
     data.features[data.shards[4]] = math.nan
-    clips = np.linspace(0.1, 2, len(SIZES))
-    work = dataclasses.replace(data.work(module, STEPS), contribution=Signs())
-    running = ENGINES[engine](work)
-    bench.opened.append(running)
-    reduced = running.run(start, COHORT, 3, 0.2, ClipAndSum(clips))
+    clips, asked = np.linspace(0.1, 2, len(SIZES)), np.array([4, 0, 5])
+    running = bench.engine(engine, module, data, STEPS)
+    reduced = running.run(start, COHORT, 3, 0.2, clips, asked=asked, size=9)
     assert COHORT[reduced.discarded].tolist() == [4]
-    healthy = [int(client) for client in COHORT if client != 4]
-    updates = torch.from_numpy(np.array([by_hand(module, start, data, STEPS, client, 3, 0.2) for client in healthy])).float()
-    sent = Signs()(start, updates, 3, clips[healthy])
-    assert close(reduced.total, ClipAndSum(clips)(sent, np.array(healthy)).total)
-    assert running.run(start, np.zeros(0, dtype=np.int64), 3, 0.2, ClipAndSum(clips)).total.shape == (5,)
+    expected = np.zeros((3, 3))
+    for client in COHORT:
+        if client == 4 or not len(data.shards[client]):
+            continue
+        local = start + torch.from_numpy(by_hand(module, start, data, STEPS, int(client), 3, 0.2)).float()
+        chosen = scores(module, local, data.public[asked]).argmax(dim=1).numpy()
+        expected[np.arange(3), chosen] += clips[client] / math.sqrt(3)
+    assert close(reduced.total.reshape(3, 3), expected)
+
+
+@every_engine
+def test_the_bit_says_who_was_within_the_clip_and_nothing_of_those_without_rows(bench: Bench, engine: str, model: str) -> None:
+    module, start = bench.start(model)
+    data = Data(MODELS[model][1])
+    data.features[data.shards[4]] = math.nan
+    clips = np.where(np.arange(len(SIZES)) % 2 == 0, 1e-4, 1e4)
+    found = bench.engine(engine, module, data, STEPS).run(start, COHORT, 1, 0.2, clips, bit=True)
+    bits = {int(client): contribution.bit for client, contribution in found.contributions.items() if client != "a stranger"}
+    assert bits == {0: 0.0, 1: 0.5, 2: -0.5, 3: 0.5, 4: -0.5, 5: 0.5, 6: -0.5, 7: 0.0, 9: 0.5, 10: -0.5}
+    assert found.answers.bits == 0.0
 
 
 @every_engine
@@ -471,7 +445,7 @@ def test_a_poisoned_client_is_flagged_although_shaped(bench: Bench, engine: str,
     data = Data(MODELS[model][1])
     data.features[data.shards[4]] = math.nan
     data.features[data.shards[9][2]] = math.inf
-    running, reduce = bench.engine(engine, module, data, SHAPED), ClipAndSum(np.full(len(SIZES), 0.1))
+    running, reduce = bench.engine(engine, module, data, SHAPED), np.full(len(SIZES), 0.1)
     reduced = running.run(start, COHORT, 1, 0.1, reduce)
     assert COHORT[reduced.discarded].tolist() == [4, 9]
     assert np.isfinite(reduced.total).all()
@@ -479,31 +453,36 @@ def test_a_poisoned_client_is_flagged_although_shaped(bench: Bench, engine: str,
     assert not running.run(start, np.array([0]), 1, 0.1, reduce).discarded.any()  # has no rows; nothing of client 4 stays behind
 
 
-class Die:
-    """A `reduce` that ends its process, or does something else to it."""
+class Fragile(nn.Module):
+    """Ends its process, or does something else to it, once a file is there."""
 
-    def __init__(self, how: str) -> None:
-        self.how, self.parent, self.clip_norms = how, os.getpid(), free().clip_norms
+    def __init__(self, how: str, sign: Path) -> None:
+        super().__init__()
+        self.inner, self.how, self.sign, self.parent = mlp(), how, sign, os.getpid()
 
-    def __call__(self, updates: torch.Tensor, clients: np.ndarray) -> Reduced:
-        if self.how == "raise":
-            raise ValueError("no such layer")
-        if self.how == "interrupt":
-            os.kill(self.parent, signal.SIGINT)
-            time.sleep(60)
-        if self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return free()(updates, clients)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.sign.exists():
+            if self.how == "raise":
+                raise ValueError("no such layer")
+            if self.how == "interrupt":
+                os.kill(self.parent, signal.SIGINT)
+                time.sleep(60)
+            if self.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+        result: torch.Tensor = self.inner(x)
+        return result
 
 
 @pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("raise", "no such layer")])
-def test_a_failing_worker_is_a_clear_error_and_the_next_run_works(bench: Bench, how: str, words: str) -> None:
-    module, start = bench.start("mlp")
-    engine = bench.engine("clientwise-2", module, Data(), STEPS)
+def test_a_failing_worker_is_a_clear_error_and_the_next_run_works(bench: Bench, how: str, words: str, tmp_path: Path) -> None:
+    start = bench.start("mlp")[1]
+    engine = bench.engine("clientwise-2", Fragile(how, tmp_path / "now"), Data(), STEPS)
     before = engine.run(start, COHORT, 1, 0.1, free())
+    (tmp_path / "now").touch()
     with pytest.raises(workers.WorkerFailed, match=words):
-        engine.run(start, COHORT, 1, 0.1, Die(how))
+        engine.run(start, COHORT, 1, 0.1, free())
     assert not multiprocessing.active_children()
+    (tmp_path / "now").unlink()
     assert same(before, engine.run(start, COHORT, 1, 0.1, free()))
 
 
@@ -516,14 +495,15 @@ def test_a_worker_killed_between_rounds_is_noticed(bench: Bench) -> None:
         engine.run(start, COHORT, 2, 0.1, free())
 
 
-def test_an_interrupt_leaves_no_worker(bench: Bench) -> None:
-    module, start = bench.start("mlp")
-    engine = bench.engine("clientwise-2", module, Data(), STEPS)
+def test_an_interrupt_leaves_no_worker(bench: Bench, tmp_path: Path) -> None:
+    start = bench.start("mlp")[1]
+    (tmp_path / "now").touch()
+    engine = bench.engine("clientwise-2", Fragile("interrupt", tmp_path / "now"), Data(), STEPS)
     began = time.monotonic()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may have it ignored
     try:
         with pytest.raises(KeyboardInterrupt):
-            engine.run(start, COHORT, 1, 0.1, Die("interrupt"))
+            engine.run(start, COHORT, 1, 0.1, free())
     finally:
         signal.signal(signal.SIGINT, before)
     assert not multiprocessing.active_children()
@@ -531,18 +511,18 @@ def test_an_interrupt_leaves_no_worker(bench: Bench) -> None:
 
 
 ORPHANS = """
-import time, numpy as np, torch
+import multiprocessing, time
+import numpy as np, torch
 from torch import nn
-from fedspend.engines.base import LocalTraining, Workload
+from fedspend.client.task import ClientTask, LocalTraining, RoundTask
+from fedspend.engines.base import Workload
 from fedspend.engines.clientwise import ClientwiseEngine
-from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
-import multiprocessing
-module = nn.Linear(4, 2)
-work = Workload(module, torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), [np.arange(9)] * 4,
-                LocalTraining(batch_size=4, steps=1), Randomness(0))
+shards = {str(n): np.arange(9) for n in range(4)}
+work = Workload(nn.Linear(4, 2), torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), shards, Randomness(0))
+shared = RoundTask(1, np.zeros(10, dtype=np.float32), LocalTraining(batch_size=4, steps=1), 0.1, 10)
 engine = ClientwiseEngine(work, 2)
-engine.run(torch.zeros(10), np.arange(4), 1, 0.1, ClipAndSum(np.ones(4)))
+list(engine.run([ClientTask(str(n), n, 1.0, shared) for n in range(4)]))
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 time.sleep(60)
 """
@@ -572,22 +552,24 @@ import sys
 import numpy as np, torch
 torch.set_num_threads(1)
 from torch import nn
-from fedspend.engines.base import LocalTraining, Workload
+from fedspend.client.task import ClientTask, LocalTraining, RoundTask
+from fedspend.engines.base import Workload
 from fedspend.engines.local import make_engine
-from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
+from fedspend.server.answers import gather
 hidden = nn.Linear(784, 2088)
 middle = nn.ReLU() if sys.argv[1] == "relu" else nn.Tanh()
 module = nn.Sequential(nn.Flatten(), hidden, middle, nn.Linear(2088, 10))
 clients = 50
 start = nn.utils.parameters_to_vector(module.parameters()).detach()
-work = Workload(module, torch.randn(100, 1, 28, 28), torch.zeros(100, dtype=torch.int64),
-                np.array_split(np.arange(100), clients), LocalTraining(batch_size=4, steps=1), Randomness(0))
+shards = {str(n): rows for n, rows in enumerate(np.array_split(np.arange(100), clients))}
+work = Workload(module, torch.randn(100, 1, 28, 28), torch.zeros(100, dtype=torch.int64), shards, Randomness(0))
 engine = make_engine("local", work, workers=1)
-reduce = ClipAndSum(np.ones(clients))
+shared = RoundTask(1, start.numpy(), LocalTraining(batch_size=4, steps=1), 0.1, start.numel())
 peaks = []
 for cohort in (20, clients):
-    engine.run(start, np.arange(cohort), 1, 0.1, reduce)
+    tasks = [ClientTask(str(n), n, 1.0, shared) for n in range(cohort)]
+    gather(tasks, engine.run(tasks), start.numel())
     status = open("/proc/self/status").read()  # not ru_maxrss, which starts at the parent's
     peaks.append(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 print(start.numel(), engine.name, peaks[1] - peaks[0])
@@ -605,7 +587,7 @@ def test_memory_does_not_grow_with_the_cohort(layer: str, engine: str) -> None:
 
 def test_make_engine_chooses() -> None:
     def work(module: nn.Module) -> Workload:
-        return Data().work(module, STEPS)
+        return Data().work(module)
 
     assert make_engine("local", work(logistic())).name == "dense"
     assert make_engine("local", work(nn.Sequential(nn.Linear(12, 3), nn.Sigmoid())), workers=0).name == "clientwise"
@@ -621,8 +603,8 @@ def test_make_engine_chooses() -> None:
 def test_what_the_dense_engine_supports() -> None:
     linear = nn.Linear(3, 3)
     frozen = nn.Linear(3, 3).requires_grad_(False)
-    assert dense.supports(linear)
-    assert dense.supports(mlp())
+    assert supports(linear)
+    assert supports(mlp())
     chains: list[list[nn.Module]] = [
         [linear, linear],
         [nn.ReLU(), linear],
@@ -632,9 +614,9 @@ def test_what_the_dense_engine_supports() -> None:
         [nn.Flatten()],
         [linear, nn.Dropout(), nn.Linear(3, 2)],
     ]
-    assert not any(dense.supports(nn.Sequential(*chain)) for chain in chains)
+    assert not any(supports(nn.Sequential(*chain)) for chain in chains)
     with pytest.raises(InvalidInput, match="local"):
-        DenseEngine(Data((2, 4, 4)).work(Branches(), STEPS))
+        DenseEngine(Data((2, 4, 4)).work(Branches()))
 
 
 @pytest.mark.parametrize("model", MODELS)

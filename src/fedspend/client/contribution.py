@@ -72,3 +72,11 @@ class Reply:
 
     contribution: Contribution
     remarks: Remarks | None = None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """In place of a reply: this client's answer will not come, or could not be read."""
+
+    client: str
+    why: str

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedspend.arrays import IntArray
-from fedspend.client.contribution import Reply
+from fedspend.client.contribution import Lost, Reply
 from fedspend.client.rows import Rows
 from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import ClientTask
@@ -51,9 +51,9 @@ class Engine(Protocol):
     name: str
     outside: bool  # whether replies come from other machines and must be checked
 
-    def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply | Lost]:
         """A reply for each task, in any order. The vector of a reply is valid until the next one is
-        asked for.
+        asked for. Whoever is missing at the end did not answer.
         """
         ...
 

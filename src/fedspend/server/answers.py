@@ -18,7 +18,7 @@ import numpy as np
 
 from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.client.bounding import ROUNDING
-from fedspend.client.contribution import Contribution, Remarks, Reply
+from fedspend.client.contribution import Contribution, Lost, Remarks, Reply
 from fedspend.client.task import ClientTask
 
 NO_ANSWER = "it did not answer"
@@ -146,9 +146,12 @@ def _statistics(remarks: Sequence[Remarks]) -> Statistics:
     )
 
 
-def gather(tasks: Sequence[ClientTask], replies: Iterable[Reply], size: int, *, outside: bool = False) -> Answers:
+def gather(tasks: Sequence[ClientTask], replies: Iterable[Reply | Lost], size: int, *, outside: bool = False) -> Answers:
     """The answers of replies as they come."""
     tally = Tally(tasks, size, outside=outside)
     for reply in replies:
-        tally.add(reply)
+        if isinstance(reply, Lost):
+            tally.discard(reply.client, reply.why)
+        else:
+            tally.add(reply)
     return tally.answers()
