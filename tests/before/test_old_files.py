@@ -55,9 +55,9 @@ def files(tmp_path, monkeypatch):
 
 
 def same(found: object, stored: object, tolerance: float) -> bool:
-    """The same document, with numbers up to a relative tolerance."""
+    """The same document, with numbers up to a relative tolerance. Later versions may tell more, never something else."""
     if isinstance(stored, dict) and isinstance(found, dict):
-        return found.keys() == stored.keys() and all(same(found[key], stored[key], tolerance) for key in stored)
+        return all(key in found and same(found[key], stored[key], tolerance) for key in stored)
     if isinstance(stored, list) and isinstance(found, list):
         return len(found) == len(stored) and all(map(same, found, stored, [tolerance] * len(stored)))
     if isinstance(stored, float) and isinstance(found, int | float):
@@ -92,15 +92,25 @@ def content(path: Path) -> dict:
     return json.loads(gzip.decompress(body) if path.suffix == ".gz" else body)
 
 
+def by_round(document: object) -> object:
+    """With one number for every round in place of pairs of a number and how often it comes: last bits decide what comes twice."""
+    if isinstance(document, dict):
+        return {key: by_round(value) for key, value in document.items()}
+    if not isinstance(document, list):
+        return document
+    if document and all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], int) for pair in document):
+        return [value for value, times in document for _ in range(times)]
+    return [by_round(value) for value in document]
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_planning_gives_the_old_plan_again(run, files, name):
     """To the last digit, or to six where functions round otherwise."""
     outcome = run("plan", *PLANS[name], "-o", f"again-{name}", "--quiet")
     assert outcome.code == 0, outcome
     found, stored = content(files / f"again-{name}"), content(files / "plans" / name)
-    if not same_machine():
-        found.pop("hash", None), stored.pop("hash", None)
-    assert same(found, stored, 0.0 if same_machine() else 1e-6), f"{name}, compared {machine()}"
+    del stored["hash"], stored["version"]  # of the whole document, which may have more in it by now
+    assert same(by_round(found), by_round(stored), 0.0 if same_machine() else 1e-6), f"{name}, compared {machine()}"
 
 
 # --- ledgers ---
@@ -120,8 +130,7 @@ def test_an_old_ledger_says_what_it_said(run, files, expected, name):
     balances = json.loads(run("ledger", "balance", *place, *unit, "--json").out)
     assert len(balances) == len(expected[name]["balances"])
     for found, stored in zip(balances, expected[name]["balances"], strict=True):
-        # later versions may tell more of an account, never something else
-        assert same({key: found.get(key) for key in stored}, stored, 1e-9), (found, stored)
+        assert same(found, stored, 1e-9), (found, stored)
     history = json.loads(run("ledger", "history", *place, *unit, "--json").out)
     assert [line["kind"] for line in history] == expected[name]["history"]
 
