@@ -20,8 +20,6 @@ from before.old_files import FILES, LEDGERS, PLACEHOLDER, PLANS
 
 import fedspend
 from fedspend.cli.main import main as command
-from fedspend.ledger import Ledger
-from fedspend.runs import RunDirectory
 
 SMALL = """[data]
 name = "synthetic"
@@ -128,6 +126,8 @@ def cut(name: str, folder: str, **options: str) -> None:
 
 def killed(name: str, folder: str, at: str) -> None:
     """Killed in round 3: at `commit` with the release on disk, at `keep` without it."""
+    from fedspend.runs import RunDirectory
+
     real = getattr(RunDirectory, at)
 
     def dies(self: RunDirectory, round: int, *more: object) -> None:
@@ -194,6 +194,8 @@ def main() -> None:
     assert fedspend.__version__ == "0.1.0"
     assert not (FILES / "runs").exists(), "these files are what later versions are held to"
     torch.set_num_threads(1)
+    from fedspend.ledger import Ledger
+
     admit = Ledger.admit
 
     def admit_anonymously(self: Ledger, *more: object, folder: str = "", **named: object) -> None:

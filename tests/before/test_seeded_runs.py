@@ -15,6 +15,8 @@ from before.probed import ROUNDING, apart, check_same, machine, same_machine, ve
 # Rounding may tip over a few evaluation rows, or one update that is as long as its clip.
 TIPPED = {"accuracy": 0.02, "clipped_share": 0.2}
 HALF_A_POINT = 0.005
+# Mended since: an empty client's bit is 0, and was +1/2, so that zeroing it moved the sum of bits.
+MENDED = ("reference-adaptive-clip-with-empty-clients", "dense-adaptive-clip-with-empty-clients")
 
 pytestmark = pytest.mark.filterwarnings("ignore:noise on a class")
 
@@ -42,7 +44,7 @@ def test_every_vector_belongs_to_a_run_and_every_run_has_one():
     assert {name.removeprefix("accuracy/") for name in vectors() if name.startswith("accuracy/")} == {*runs.ACCURACY}
 
 
-@pytest.mark.parametrize("name", [*runs.EXACT, *runs.ARRAYS])
+@pytest.mark.parametrize("name", [name for name in (*runs.EXACT, *runs.ARRAYS) if name not in MENDED])
 def test_a_seeded_run_gives_the_bits_that_it_gave(name):
     model, metrics = runs.result_of(name)
     check_same(model, vectors()[f"{name}/model"], name)
@@ -52,7 +54,7 @@ def test_a_seeded_run_gives_the_bits_that_it_gave(name):
         assert np.array_equal(metrics, stored, equal_nan=True), f"{name}: {metrics} is not {stored}"
 
 
-@pytest.mark.parametrize("name", runs.DENSE)
+@pytest.mark.parametrize("name", [name for name in runs.DENSE if name not in MENDED])
 def test_one_round_of_the_dense_engine_gives_the_update_that_it_gave(name):
     model, metrics = runs.result_of(name)
     start = vectors().get(f"{name}/start", np.zeros_like(model))
@@ -64,3 +66,8 @@ def test_one_round_of_the_dense_engine_gives_the_update_that_it_gave(name):
 def test_accuracy_of_the_dense_engine_over_five_seeds_is_what_it_was(name):
     found, stored = runs.accuracies(name), vectors()[f"accuracy/{name}"]
     assert abs(found.mean() - stored.mean()) <= HALF_A_POINT, f"{name}: {found} is not {stored}"
+
+
+def test_an_empty_client_no_longer_moves_an_adapted_clip():
+    model, _ = runs.result_of(MENDED[0])
+    assert apart(model, vectors()[f"{MENDED[0]}/model"]) > 0.01

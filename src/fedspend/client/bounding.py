@@ -58,7 +58,7 @@ def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> B
 
 def _norm(exact: torch.Tensor) -> float:
     """Squares of float32 numbers cannot overflow float64: finite exactly if every number is."""
-    return math.sqrt(torch.dot(exact, exact))
+    return float(torch.linalg.vector_norm(exact))
 
 
 def _clip_layers(exact: torch.Tensor, layers: tuple[int, ...], bound: float) -> bool:
