@@ -130,7 +130,7 @@ class DenseEngine:
         """
         if (width, training) not in self._together:
             activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
-            fit = max(1, _BLOCK_BYTES // (4 * (2 * self._size + width * activations)))
+            fit = max(1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * (2 * self._size + width * activations))))
             alike = fit == 1 or company_changes_nothing(self._layers, width, training, fit)
             self._together[width, training] = fit if alike else 1
         return self._together[width, training]
