@@ -8,7 +8,6 @@ plan accounts for it and zeroing a client moves the sum by at most its clip.
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -17,6 +16,7 @@ from torch import nn
 from fedspend.client.task import ClientTask
 from fedspend.errors import InvalidInput
 from fedspend.models.evaluation import scores
+from fedspend.models.fresh import fresh
 
 
 def votes(task: ClientTask, update: torch.Tensor, module: nn.Module, public_rows: torch.Tensor | None) -> torch.Tensor:
@@ -30,10 +30,7 @@ def votes(task: ClientTask, update: torch.Tensor, module: nn.Module, public_rows
         raise InvalidInput(f"client {task.client!r} is asked about public rows that it does not have; give every client the same")
     cast = torch.zeros(len(asked), task.shared.size // len(asked))
     if bool(update.any()):
-        # a copy of its own: nothing of another client is left in it, and clients may vote in several threads
-        scored = scores(
-            copy.deepcopy(module), torch.from_numpy(task.shared.parameters) + update, public_rows[torch.from_numpy(asked)]
-        )
+        scored = scores(fresh(module), torch.from_numpy(task.shared.parameters) + update, public_rows[torch.from_numpy(asked)])
         if bool(torch.isfinite(update).all()) and bool(torch.isfinite(scored).all()):
             cast.scatter_(1, scored.argmax(dim=1, keepdim=True), task.clip_norm / math.sqrt(len(asked)))
         else:

@@ -14,11 +14,8 @@ shaping by three times that, and not by the size of the cohort.
 from __future__ import annotations
 
 import math
-import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, groupby
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -43,52 +40,28 @@ _MOST_CLIENTS = 256  # whose updates wait for each other
 
 
 class DenseEngine:
-    """With several workers, blocks of clients run in threads: products run outside Python's lock."""
-
     name = "dense"
     outside = False
 
-    def __init__(self, work: Workload, workers: int = 1) -> None:
+    def __init__(self, work: Workload) -> None:
         check_module(work.module)
         self._layers = linear_layers(work.module)
         if not self._layers:
             raise InvalidInput("the dense engine takes a Sequential of Flatten, Linear and ReLU only; use engine 'local'")
         self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)
-        self._work, self._workers = work, max(1, workers)
+        self._work = work
         self._features = work.features.reshape(len(work.features), -1)
-        self._own = threading.local()  # every thread has scratch memory of its own
+        self._scratch = Scratch()
         self._together: dict[tuple[int, LocalTraining], int] = {}  # how many clients may share a product
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
-        share = -(-len(tasks) // self._workers)
-        several = max(1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * self._size), share))
-        blocks = [tasks[start : start + several] for start in range(0, len(tasks), several)]
-        with one_thread():
-            if self._workers == 1 or len(blocks) == 1:
-                yield from chain.from_iterable(map(self._replies, blocks))
-                return
-            with ThreadPoolExecutor(self._workers) as pool:
-                waiting = deque(pool.submit(self._replies_held, block) for block in blocks[: 2 * self._workers])
-                for following in [*blocks[2 * self._workers :], *([None] * len(waiting))]:
-                    yield from waiting.popleft().result()
-                    if following is not None:
-                        waiting.append(pool.submit(self._replies_held, following))
-
-    def _replies(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
-        """In the order of the tasks."""
-        tools, updates = self._work.tools, self._updates(tasks)
-        for task, update in zip(tasks, updates, strict=True):
-            yield finished(task, update, len(self._work.shards[task.client]), tools)
-
-    def _replies_held(self, tasks: Sequence[ClientTask]) -> list[Reply]:
-        return list(self._replies(tasks))
-
-    @property
-    def _scratch(self) -> Scratch:
-        if not hasattr(self._own, "scratch"):
-            self._own.scratch = Scratch()
-        scratch: Scratch = self._own.scratch
-        return scratch
+        several = max(1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * self._size)))
+        for start in range(0, len(tasks), several):
+            some = tasks[start : start + several]
+            with one_thread():
+                tools, updates = self._work.tools, self._updates(some)
+                for task, update in zip(some, updates, strict=True):
+                    yield finished(task, update, len(self._work.shards[task.client]), tools)
 
     def close(self) -> None:
         pass

@@ -13,16 +13,17 @@ from fedspend.models.linear import supports
 
 
 def make_engine(name: str, work: Workload, workers: int | None = None) -> Engine:
-    """`local`: dense models batched over clients in `workers` threads, all others client by client
-    over `workers` processes (default: one per core). `reference`: plain and sequential.
+    """`local`: dense models batched over clients, all others client by client over `workers`
+    processes (default: one per core). `reference`: plain and sequential.
     """
     if workers is not None and workers < 0:
         raise InvalidInput(f"workers must be at least 0, got {workers}")
     if name == "reference":
         return ReferenceEngine(work)
     if name == "local":
-        count = cores() if workers is None else workers
-        return DenseEngine(work, count) if supports(work.module) else ClientwiseEngine(work, count)
+        if supports(work.module):
+            return DenseEngine(work)
+        return ClientwiseEngine(work, cores() if workers is None else workers)
     raise InvalidInput(f"engine must be 'local' or 'reference', got {name!r}")
 
 
