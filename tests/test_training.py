@@ -19,12 +19,13 @@ from scipy import stats
 
 import fedspend
 from fedspend import files, runs
+from fedspend.client.task import LocalTraining
 from fedspend.config import config_of
-from fedspend.engines.base import LocalTraining
 from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger, chain
-from fedspend.rounds import begin, play
+from fedspend.server.mechanism import Gaussian
+from fedspend.server.rounds import begin, play
 from fedspend.setup import CLIENT_METHODS, flat_parameters, from_config
 from fedspend.training import run, train
 
@@ -95,7 +96,7 @@ def test_one_client_at_rate_one_is_plain_sgd(tiny):
     x, y = torch.from_numpy(data.features), torch.from_numpy(data.labels)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 3))
     torch.nn.utils.vector_to_parameters(torch.zeros(21), model.parameters())
-    from fedspend.engines.batches import step_batches
+    from fedspend.client.batches import step_batches
 
     rows = setup.federation.shards[0]
     for t in range(4):
@@ -115,11 +116,12 @@ def test_released_noise_has_the_planned_variance(tiny, noise, randomness):
     tiny["data"] |= {"features": 2000}
     tiny["privacy"] |= {"noise": noise, "randomness": randomness}
     setup = from_config(config_of(tiny))
-    none = [np.zeros(0, dtype=np.int64)] * 6
+    none = dict.fromkeys(setup.federation.clients, np.zeros(0, dtype=np.int64))
     engine = make_engine("local", dataclasses.replace(setup.workload(), shards=none))
     start = begin(flat_parameters(setup.module), setup.method)
     for t in range(3):
-        release, _ = play(dataclasses.replace(start, done=t), setup.method, engine, setup.training, setup.randomness)
+        now, mechanism = dataclasses.replace(start, done=t), Gaussian(setup.randomness)
+        release = play(now, setup.method, engine, setup.training, setup.randomness, mechanism, mechanism.start()).release
         terms = setup.method.terms(t, {})
         sample = release.update.astype(np.float64) * terms.denominator / terms.deviation
         low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], sample.size)
@@ -240,8 +242,8 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     keep = runs.RunDirectory.keep
 
-    def keep_and_die(self, round, release, statistics):
-        keep(self, round, release, statistics)
+    def keep_and_die(self, round, kept):
+        keep(self, round, kept)
         if round == 2:
             raise Killed
 
@@ -250,15 +252,15 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
         run(from_config(config_of(tiny)), folder)
     monkeypatch.undo()
     monkeypatch.setattr(fedspend.training, "verify", Passed)
-    stored, _ = runs.RunDirectory(folder).kept(2)
+    stored = runs.RunDirectory(folder).kept(2).release
     played = []
-    real = fedspend.rounds.play
+    real = fedspend.server.rounds.play
 
     def watched(progress, *rest):
         played.append(progress.done)
         return real(progress, *rest)
 
-    monkeypatch.setattr(fedspend.rounds, "play", watched)
+    monkeypatch.setattr(fedspend.server.rounds, "play", watched)
     before = runs.RunDirectory(folder).progress()
     velocity = 0.5 * before.velocity + stored.update
     result = run(from_config(config_of(tiny)), folder, resume=True)
@@ -273,7 +275,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
 def test_a_real_round_without_a_release_is_skipped_and_stays_charged(tiny, tmp_path, monkeypatch):
     tiny["privacy"]["randomness"] = "os"
     folder = tmp_path / "run"
-    monkeypatch.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
         run(from_config(config_of(tiny)), folder)
     monkeypatch.undo()
@@ -363,7 +365,7 @@ def test_damaged_files_are_named(tiny, tmp_path, name):
         ("method.name=fedprox", "method must be one of"),
         ("data.name=mnust", "mnist"),
         ("model.name=transformer", "transformer"),
-        ("train.local_epochs=2", "local_steps or local_epochs"),
+        ("train.local_epochs=2", "exactly one of local_steps and local_epochs"),
         ("privacy.saving_rate=0.9", "saving_rate"),
     ],
 )
