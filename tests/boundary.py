@@ -5,10 +5,14 @@ import torch
 from torch import nn
 
 from fedspend.client.contribution import Contribution, Reply
+from fedspend.client.state import MemoryStates
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.client.work import Tools, finished
+from fedspend.engines.base import Workload
+from fedspend.engines.reference import ReferenceEngine
 from fedspend.randomness import Randomness
 from fedspend.server.answers import gather
+from fedspend.server.methods.record_level import RecordLevel
 
 ONE_STEP = LocalTraining(batch_size=1, steps=1)
 
@@ -46,3 +50,16 @@ def summed(updates, clips, clients=None, randomness=None, **shared):
 def answer(client, vector, round=0, bit=None):
     """A reply from elsewhere: without remarks, and with anything in it."""
     return Reply(Contribution(str(client), round, np.asarray(vector, dtype=np.float64), bit))
+
+
+def record_engine(plan, module, rows, labels, randomness=None, states=None):
+    """The engine that a record-level plan runs on; row n of the data is record n of the plan."""
+    shards = {client: np.flatnonzero(plan.owner == number) for number, client in enumerate(plan.clients)}
+    return ReferenceEngine(Workload(module, rows, labels, shards, randomness or Randomness(0), states=states or MemoryStates()))
+
+
+def record_task(plan, size, round=0, number=0, **shared):
+    """A client's task in a round of a record-level plan, from zero parameters."""
+    terms = RecordLevel(plan).terms(round, {})
+    told = round_task(size, round=round, plan=plan.hash, **shared)
+    return ClientTask(plan.clients[number], number, float(terms.clip_norm[number]), told, terms.records(number))

@@ -292,7 +292,12 @@ def test_killed_between_the_release_and_its_entry(tiny, tmp_path, monkeypatch):
             train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     played = []
     real = fedspend.server.rounds.play
-    monkeypatch.setattr(fedspend.server.rounds, "play", lambda progress, *rest: played.append(progress.done) or real(progress, *rest))
+
+    def watched(progress, *rest):
+        played.append(progress.done)
+        return real(progress, *rest)
+
+    monkeypatch.setattr(fedspend.server.rounds, "play", watched)
     train(tiny, output=tmp_path / "run", resume=True)
     assert played == [1, 2, 3], "the stored release of round 1 was used again"
     with Ledger.open(tmp_path / "accounts.db") as ledger:
