@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from killing import Killed, Passed, crash_at
 from scipy import stats
 
 import fedspend
-from fedspend import files, runs
+from fedspend import runs
 from fedspend.client.task import LocalTraining
 from fedspend.config import config_of
 from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput, Refused
-from fedspend.ledger import Ledger, chain
 from fedspend.server.mechanism import Gaussian
 from fedspend.server.rounds import begin, play
 from fedspend.setup import CLIENT_METHODS, flat_parameters, from_config
@@ -169,33 +169,6 @@ def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch)
 # --- killed at any instant ---
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
-
-
-def crash_at(monkeypatch, instant: int):
-    """Die at the given durable write, half of the time before it and half of the time right after it."""
-    calls = 0
-
-    def wrap(real):
-        def wrapped(*arguments, **options):
-            nonlocal calls
-            calls += 1
-            mine = calls  # a write of the ledger contains the write of its head
-            if mine == instant and instant % 2:
-                raise Killed
-            real(*arguments, **options)
-            if mine == instant:
-                raise Killed
-
-        return wrapped
-
-    monkeypatch.setattr(runs, "write_whole", wrap(files.write_whole))
-    monkeypatch.setattr(runs, "append_line", wrap(files.append_line))
-    monkeypatch.setattr(chain, "write_whole", wrap(files.write_whole))
-    monkeypatch.setattr(Ledger, "_write", wrap(Ledger._write))
-
-
 def outcome(folder: Path) -> dict[str, bytes]:
     return {
         name: (folder / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
@@ -224,16 +197,6 @@ def test_a_seeded_run_killed_at_every_write_ends_the_same(tiny, tmp_path, monkey
         assert outcome(folder) == expected, f"killed at write {instant}"
     assert instant > 30, "every write of the run was a place to die"
     assert outcome(folder) == expected
-
-
-class Passed:
-    ok, failures = True, ()
-
-    def __init__(self, plan):
-        self.plan = plan
-
-    def to_dict(self):
-        return {"plan_hash": self.plan.hash}
 
 
 def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):

@@ -6,15 +6,18 @@ import json
 import stat
 from pathlib import Path
 
+import killing
 import numpy as np
 import pytest
 import torch
 from boundary import record_engine, record_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from killing import Passed, crash_at
 from torch import nn
 
 import fedspend
+import fedspend.training
 from fedspend import runs
 from fedspend.client import norm_budgets as norm_payments
 from fedspend.client import record_steps
@@ -304,6 +307,32 @@ def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
     with Ledger.open(tmp_path / "whole" / "ledger.db") as ledger:
         assert ledger.balances("record").spent.sum() == pytest.approx(whole.plan.epsilon.sum(), rel=1e-6)
     assert audit(tmp_path / "whole" / "ledger.db").ok
+
+
+def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monkeypatch):
+    """Also between one client's state and the next one's, and between the last state and the release."""
+    config["train"] |= {"rounds": 2}
+    monkeypatch.setattr(fedspend.training, "verify_records", Passed)
+
+    def outcome(folder):
+        names = ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
+        return [(folder / name).read_bytes() for name in names] + [state_of(folder, client) for client in ("0", "1")]
+
+    fedspend.train(config, output=tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    instant, folder = 0, tmp_path / "killed"
+    for instant in range(1, 200):
+        folder = tmp_path / f"killed-{instant}"
+        try:
+            with monkeypatch.context() as patch:
+                crash_at(patch, instant)
+                fedspend.train(config, output=folder)
+            break  # fewer writes than `instant`: it ran through
+        except killing.Killed:
+            fedspend.train(config, output=folder, resume=True)
+        assert outcome(folder) == expected, f"killed at write {instant}"
+    assert instant > 25, "every write of the run was a place to die"
+    assert outcome(folder) == expected
 
 
 def test_a_real_run_publishes_nothing_of_it(config, tmp_path):
