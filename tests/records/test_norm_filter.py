@@ -377,7 +377,7 @@ def killed_in_the_second_round(config, folder, monkeypatch, *, norms_kept):
             fedspend.train(config, output=folder)
 
 
-def seen_when_resumed(config, folder, monkeypatch):
+def seen_when_resumed(config, folder, monkeypatch, notes=None):
     """What each client starts from, in the order in which they are asked: (round, client, what its records have left)."""
     seen, real = [], NormBudget.before
 
@@ -387,7 +387,7 @@ def seen_when_resumed(config, folder, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(NormBudget, "before", look)
-        fedspend.train(config, output=folder, resume=True)
+        fedspend.train(config, output=folder, resume=True, on_note=[].append if notes is None else notes.append)
     return seen
 
 
@@ -399,7 +399,9 @@ def test_a_lost_round_of_a_real_run_is_paid_by_whoever_has_written_it_down(confi
     killed_in_the_second_round(config, folder, monkeypatch, norms_kept=when != "before the norms")
     found = {client: runs.read_tensors(state_file(folder, client)) for client in clients}
     assert [found[client][1]["round"] for client in clients] == ([0, 0] if when == "before the norms" else [1, 0])
-    seen = seen_when_resumed(config, folder, monkeypatch)
+    notes = []
+    seen = seen_when_resumed(config, folder, monkeypatch, notes)
+    assert len(notes) == 1, "nobody's state is gone"
     assert [(round, client) for round, client, _ in seen] == [(2, "0"), (2, "1"), (3, "0"), (3, "1")], "the lost round is skipped"
     for _, client, left in seen[:2]:
         np.testing.assert_array_equal(left, found[client][0]["after"])
@@ -412,12 +414,29 @@ def test_a_state_that_is_gone_counts_as_paid_at_the_clip_in_all_rounds_so_far(co
     killed_in_the_second_round(config, folder, monkeypatch, norms_kept=True)
     kept = runs.read_tensors(state_file(folder, "1"))[0]["after"]
     state_file(folder, "0").unlink()
-    seen = seen_when_resumed(config, folder, monkeypatch)
+    notes = []
+    seen = seen_when_resumed(config, folder, monkeypatch, notes)
+    assert notes[-1] == "the states of some clients are gone: for them, all rounds so far count as paid at the clip"
     plan = RecordPlan.load(folder / "plan.json")
     full = plan.steps.sum(axis=0)[plan.schedules.of_client]
     np.testing.assert_array_equal(seen[0][2], np.maximum(full[plan.owner == 0] - 2 * 5, 0))
     np.testing.assert_array_equal(seen[1][2], kept)
     assert (seen[0][2] < full[plan.owner == 0]).all()
+
+
+def test_a_new_run_does_not_take_over_the_states_of_another(config, tmp_path):
+    """The run directory was removed or moved away, and what belongs to it is still beside it: it is not overwritten."""
+    fedspend.train(config, output=tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    before = state_file(tmp_path / "run", "0").read_bytes()
+    with pytest.raises(InvalidInput, match="belongs to another run; choose another folder, or remove it") as refused:
+        fedspend.train(config, output=tmp_path / "run")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists(), "nothing was begun"
+    assert state_file(tmp_path / "run", "0").read_bytes() == before
+    for client in ("0", "1"):
+        state_file(tmp_path / "run", client).unlink()
+    assert len(fedspend.train(config, output=tmp_path / "run").metrics) == 4
 
 
 def budget_at(plan, folder, round, simulation=True):

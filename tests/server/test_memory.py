@@ -151,6 +151,49 @@ def test_a_lost_memory_is_refused(small, tmp_path, randomness):
     assert not (folder / "release.safetensors").exists()
 
 
+@pytest.mark.parametrize("randomness", ["seeded", "os"])
+def test_an_older_copy_of_the_memory_is_refused(small, tmp_path, randomness):
+    """It looks like a memory, and the noise that it makes does not fit the releases any better than none."""
+    small["privacy"]["randomness"] = randomness
+    folder, older = tmp_path / "run", {}
+    setup = correlated(small)
+
+    def stop(record, _rounds):
+        older.update(last_release(folder))
+        if record["round"] == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(setup, folder, on_round=stop)
+    newest = (folder / "release.safetensors").read_bytes()
+    (folder / "release.safetensors").write_bytes(older[1])
+    with pytest.raises(Refused, match="private state is gone"):
+        run(correlated(small), folder, resume=True)
+    (folder / "release.safetensors").write_bytes(newest)
+    assert len(run(correlated(small), folder, resume=True).metrics) == 4
+
+
+def test_a_memory_that_there_never_was_is_begun(small, tmp_path, monkeypatch):
+    """A real run that dies before its first release, and again before its second: nothing is out, so nothing was lost."""
+    small["privacy"]["randomness"] = "os"
+    folder, real, memories = tmp_path / "run", Correlated.release, {}
+
+    def watched(self, sum, memory):
+        memories[sum.round] = memory["last"]
+        if sum.round < 2:
+            raise Killed
+        return real(self, sum, memory)
+
+    monkeypatch.setattr(Correlated, "release", watched)
+    for resume in (False, True):
+        with pytest.raises(Killed):
+            run(correlated(small), folder, resume=resume)
+    result = run(correlated(small), folder, resume=True)
+    assert [bool(line.get("skipped")) for line in result.metrics] == [True, True, False, False]
+    assert not memories[2].any()
+    np.testing.assert_array_equal(memories[3], Correlated().draw(2))
+
+
 def test_a_mechanism_without_a_memory_goes_on_without_the_file(small, tmp_path):
     run(from_config(config_of(small)), tmp_path / "whole")
     killed_after(from_config(config_of(small)), tmp_path / "cut", 2)
