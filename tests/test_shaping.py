@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
+from boundary import client_task
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fedspend.client.bounding import bounded
+from fedspend.client.shaping import Shape, kept, sparsify
+from fedspend.client.task import LocalTraining
 from fedspend.config import config_of, load_config
-from fedspend.engines.base import LocalTraining, Workload
+from fedspend.engines.base import Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.reference import ReferenceEngine
-from fedspend.engines.shaping import Shape, kept, sparsify
 from fedspend.errors import FedspendWarning, InvalidInput
-from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
 from fedspend.setup import from_config
 from fedspend.training import run, train
@@ -37,18 +40,18 @@ class Quadratic(nn.Module):
 
 
 def end_of(engine, goal: torch.Tensor, steps: int, lr: float, blur: float, radius: float) -> np.ndarray:
+    shards = {"0": np.arange(1)}
+    work = Workload(Quadratic(goal), torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), shards, Randomness(0))
     training = LocalTraining(batch_size=1, steps=steps, shape=Shape(blur=blur))
-    work = Workload(Quadratic(goal), torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), [np.arange(1)], training, Randomness(0))
-    bounded = ClipAndSum(np.array([radius]))
-    unclipped = Unclipped(bounded.clip_norms)
-    return engine(work).run(torch.zeros(len(goal)), np.array([0]), 0, lr, unclipped).total
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedspend.client.work.bounded", unclipped)
+        (reply,) = engine(work).run([client_task(len(goal), radius, training=training, lr=lr)])
+    return reply.contribution.vector
 
 
-class Unclipped(ClipAndSum):
+def unclipped(vector, task, randomness):
     """The ball of a clip without the clip, to look at what comes before it."""
-
-    def __call__(self, updates, clients):
-        return ClipAndSum(np.full(self.clip_norms.size, np.inf))(updates, clients)
+    return bounded(vector, dataclasses.replace(task, clip_norm=math.inf), randomness)
 
 
 @pytest.mark.parametrize("engine", [ReferenceEngine, ClientwiseEngine])
@@ -133,11 +136,12 @@ def test_the_ball_follows_each_client_s_clip_of_the_round(name, monkeypatch):
     seen = []
     plain = ClientwiseEngine.run
 
-    def spy(self, parameters, cohort, round, lr, reduce):
-        seen.append(reduce.clip_norms.copy())
-        return plain(self, parameters, cohort, round, lr, reduce)
+    def spy(self, tasks):
+        seen.append(np.array([task.clip_norm for task in tasks]))
+        return plain(self, tasks)
 
-    monkeypatch.setattr("fedspend.engines.dense.supports", lambda _: False)
+    monkeypatch.setattr("fedspend.engines.local.supports", lambda _: False)
+    monkeypatch.setattr("fedspend.server.rounds.draw_cohort", lambda rate, *_: np.arange(rate.size))  # to see everyone's
     monkeypatch.setattr(ClientwiseEngine, "run", spy)
     groups = [{"epsilon": 4.0, "share": 1, "saving_rate": 0.5}, {"epsilon": 8.0, "share": 1, "saving_rate": 0.5}]
     privacy = {key: value for key, value in DIGITS["privacy"].items() if key != "epsilon"} | {"groups": groups}

@@ -15,16 +15,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from killing import Killed, Passed, crash_at
 from scipy import stats
 
 import fedspend
-from fedspend import files, runs
+from fedspend import runs
+from fedspend.client.task import LocalTraining
 from fedspend.config import config_of
-from fedspend.engines.base import LocalTraining
 from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput, Refused
-from fedspend.ledger import Ledger, chain
-from fedspend.rounds import begin, play
+from fedspend.server.mechanism import Gaussian
+from fedspend.server.rounds import begin, play
 from fedspend.setup import CLIENT_METHODS, flat_parameters, from_config
 from fedspend.training import run, train
 
@@ -95,7 +96,7 @@ def test_one_client_at_rate_one_is_plain_sgd(tiny):
     x, y = torch.from_numpy(data.features), torch.from_numpy(data.labels)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 3))
     torch.nn.utils.vector_to_parameters(torch.zeros(21), model.parameters())
-    from fedspend.engines.batches import step_batches
+    from fedspend.client.batches import step_batches
 
     rows = setup.federation.shards[0]
     for t in range(4):
@@ -115,11 +116,12 @@ def test_released_noise_has_the_planned_variance(tiny, noise, randomness):
     tiny["data"] |= {"features": 2000}
     tiny["privacy"] |= {"noise": noise, "randomness": randomness}
     setup = from_config(config_of(tiny))
-    none = [np.zeros(0, dtype=np.int64)] * 6
+    none = dict.fromkeys(setup.federation.clients, np.zeros(0, dtype=np.int64))
     engine = make_engine("local", dataclasses.replace(setup.workload(), shards=none))
     start = begin(flat_parameters(setup.module), setup.method)
     for t in range(3):
-        release, _ = play(dataclasses.replace(start, done=t), setup.method, engine, setup.training, setup.randomness)
+        now, mechanism = dataclasses.replace(start, done=t), Gaussian(setup.randomness)
+        release = play(now, setup.method, engine, setup.training, setup.randomness, mechanism, mechanism.start()).release
         terms = setup.method.terms(t, {})
         sample = release.update.astype(np.float64) * terms.denominator / terms.deviation
         low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], sample.size)
@@ -167,33 +169,6 @@ def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch)
 # --- killed at any instant ---
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
-
-
-def crash_at(monkeypatch, instant: int):
-    """Die at the given durable write, half of the time before it and half of the time right after it."""
-    calls = 0
-
-    def wrap(real):
-        def wrapped(*arguments, **options):
-            nonlocal calls
-            calls += 1
-            mine = calls  # a write of the ledger contains the write of its head
-            if mine == instant and instant % 2:
-                raise Killed
-            real(*arguments, **options)
-            if mine == instant:
-                raise Killed
-
-        return wrapped
-
-    monkeypatch.setattr(runs, "write_whole", wrap(files.write_whole))
-    monkeypatch.setattr(runs, "append_line", wrap(files.append_line))
-    monkeypatch.setattr(chain, "write_whole", wrap(files.write_whole))
-    monkeypatch.setattr(Ledger, "_write", wrap(Ledger._write))
-
-
 def outcome(folder: Path) -> dict[str, bytes]:
     return {
         name: (folder / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
@@ -224,24 +199,14 @@ def test_a_seeded_run_killed_at_every_write_ends_the_same(tiny, tmp_path, monkey
     assert outcome(folder) == expected
 
 
-class Passed:
-    ok, failures = True, ()
-
-    def __init__(self, plan):
-        self.plan = plan
-
-    def to_dict(self):
-        return {"plan_hash": self.plan.hash}
-
-
 def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
     """Killed after the release was stored: fresh noise on the same round would be a second release."""
     tiny["privacy"]["randomness"] = "os"
     folder = tmp_path / "run"
     keep = runs.RunDirectory.keep
 
-    def keep_and_die(self, round, release, statistics):
-        keep(self, round, release, statistics)
+    def keep_and_die(self, round, kept):
+        keep(self, round, kept)
         if round == 2:
             raise Killed
 
@@ -250,15 +215,15 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
         run(from_config(config_of(tiny)), folder)
     monkeypatch.undo()
     monkeypatch.setattr(fedspend.training, "verify", Passed)
-    stored, _ = runs.RunDirectory(folder).kept(2)
+    stored = runs.RunDirectory(folder).kept(2).release
     played = []
-    real = fedspend.rounds.play
+    real = fedspend.server.rounds.play
 
     def watched(progress, *rest):
         played.append(progress.done)
         return real(progress, *rest)
 
-    monkeypatch.setattr(fedspend.rounds, "play", watched)
+    monkeypatch.setattr(fedspend.server.rounds, "play", watched)
     before = runs.RunDirectory(folder).progress()
     velocity = 0.5 * before.velocity + stored.update
     result = run(from_config(config_of(tiny)), folder, resume=True)
@@ -273,7 +238,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
 def test_a_real_round_without_a_release_is_skipped_and_stays_charged(tiny, tmp_path, monkeypatch):
     tiny["privacy"]["randomness"] = "os"
     folder = tmp_path / "run"
-    monkeypatch.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
         run(from_config(config_of(tiny)), folder)
     monkeypatch.undo()
@@ -363,7 +328,7 @@ def test_damaged_files_are_named(tiny, tmp_path, name):
         ("method.name=fedprox", "method must be one of"),
         ("data.name=mnust", "mnist"),
         ("model.name=transformer", "transformer"),
-        ("train.local_epochs=2", "local_steps or local_epochs"),
+        ("train.local_epochs=2", "exactly one of local_steps and local_epochs"),
         ("privacy.saving_rate=0.9", "saving_rate"),
     ],
 )

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from boundary import client_task, summed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -17,17 +18,21 @@ from torch import nn
 import fedspend.setup
 import fedspend.training
 from fedspend import data, runs
+from fedspend.client import work
+from fedspend.client.batches import step_batches
+from fedspend.client.bounding import bounded
+from fedspend.client.task import LocalTraining
+from fedspend.client.voting import votes as votes_of
 from fedspend.config import config_of
-from fedspend.engines.base import LocalTraining
-from fedspend.engines.batches import step_batches
 from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput
-from fedspend.mechanism import ClipAndSum
 from fedspend.randomness import Randomness
-from fedspend.rounds import Progress, begin, play, step
+from fedspend.server.answers import gather
+from fedspend.server.mechanism import Gaussian
+from fedspend.server.rounds import Progress, begin, play, round_task, step, tasks_of
+from fedspend.server.student import Ballot, Student
 from fedspend.setup import flat_parameters, from_config
 from fedspend.training import run, train
-from fedspend.votes import Ballot, Student, Votes
 
 pytestmark = [pytest.mark.usefixtures("quick_verify"), pytest.mark.filterwarnings("ignore:noise on a class")]
 ROWS = torch.from_numpy(np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32))
@@ -51,6 +56,13 @@ def flat(module):
     return nn.utils.parameters_to_vector(module.parameters()).detach()
 
 
+def cast_by(module, ballot, updates, round, clips):
+    """One row of votes for each client's update."""
+    told = {"parameters": flat(module).numpy(), "round": round, "asked": ballot.asked(round)}
+    some = [client_task(ballot.size, clip, number, **told) for number, clip in enumerate(clips)]
+    return torch.stack([votes_of(task, update, module, ballot.rows) for task, update in zip(some, updates, strict=True)])
+
+
 # --- what a client sends --------------------------------------------------------------------------------------------------------
 
 
@@ -58,7 +70,7 @@ def test_a_vote_is_the_class_that_the_local_model_prefers():
     module, ballot = linear(), Ballot(ROWS, 15, 3)
     updates = torch.randn(4, flat(module).numel(), generator=torch.Generator().manual_seed(3))
     clips = np.array([0.5, 1.0, 2.0, 0.01])
-    votes = Votes(module, ballot)(flat(module), updates, 1, clips).view(4, 15, 3)
+    votes = cast_by(module, ballot, updates, 1, clips).view(4, 15, 3)
     for vote, update, clip in zip(votes, updates, clips, strict=True):
         local = copy.deepcopy(module)
         nn.utils.vector_to_parameters(flat(module) + update, local.parameters())
@@ -74,11 +86,11 @@ def test_a_model_that_did_not_move_casts_no_vote_and_one_that_diverged_is_discar
     updates[1:] = 0.3
     updates[2, 4], updates[3, 0] = math.nan, math.inf
     updates[4] = 3e38  # finite, but its scores are not
-    cast = Votes(module, ballot)(flat(module), updates, 0, np.ones(5))
-    reduced = ClipAndSum(np.ones(5))(cast, np.arange(5))
-    assert reduced.discarded.tolist() == [False, False, True, True, True]
+    cast = cast_by(module, ballot, updates, 0, np.ones(5))
+    answers = summed(cast, np.ones(5))
+    assert answers.statistics.zeroed.tolist() == [False, False, True, True, True]
     assert not cast[0].any()
-    np.testing.assert_array_equal(reduced.total, cast[1].double().numpy() * (reduced.total.max() / float(cast[1].max())))
+    np.testing.assert_array_equal(answers.total, cast[1].double().numpy() * (answers.total.max() / float(cast[1].max())))
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,41 +102,39 @@ def test_whatever_a_clients_model_is_it_moves_the_sum_by_at_most_its_clip(seed, 
     generator = torch.Generator().manual_seed(seed)
     updates = torch.randn(6, flat(module).numel(), generator=generator)
     updates[client] *= scale
-    cast = Votes(module, ballot)(flat(module), updates, seed % 7, clips)
+    cast = cast_by(module, ballot, updates, seed % 7, clips)
     without = cast.clone()
     without[client] = 0
-    reduce = ClipAndSum(clips)
-    moved = reduce(cast, np.arange(6)).total - reduce(without, np.arange(6)).total
+    moved = summed(cast, clips).total - summed(without, clips).total
     assert np.linalg.norm(moved) <= clips[client]
 
 
-class Lying(Votes):
+def lying(*arguments):
     """A client that sends a hundred times what it may."""
-
-    def __call__(self, *arguments):
-        return 100 * super().__call__(*arguments)
+    return 100 * votes_of(*arguments)
 
 
-def unclipped(clips):
+def unclipped(vector, task, randomness):
     """The broken mechanism."""
-    return ClipAndSum(np.full_like(clips, 1e6))
+    return bounded(vector, dataclasses.replace(task, clip_norm=1e6), randomness)
 
 
-def distance_without_client_0(setup, contribution, reduce=ClipAndSum):
-    """How far the sum of the votes moves when client 0 is left out, in its clips."""
-    work = dataclasses.replace(setup.workload(), contribution=contribution)
-    clips = setup.method.terms(0, {}).clip_norm
-    start, sums = torch.from_numpy(flat_parameters(setup.module)), []
+def distance_without_client_0(setup, monkeypatch, bound=bounded):
+    """How far the sum of the votes moves when client 0 is left out, in its clips, if everybody lies."""
+    monkeypatch.setattr(work, "votes", lying)
+    monkeypatch.setattr(work, "bounded", bound)
+    terms, engine, sums = setup.method.terms(0, {}), make_engine("local", setup.workload()), []
+    shared = round_task(begin(flat_parameters(setup.module), setup.method), terms, setup.training)
     for cohort in (np.arange(6), np.arange(1, 6)):
-        sums.append(make_engine("local", work).run(start, cohort, 0, 0.3, reduce(clips)).total)
-    return np.linalg.norm(sums[0] - sums[1]) / clips[0]
+        tasks = tasks_of(cohort, terms, setup.training.clients, shared)
+        sums.append(gather(tasks, engine.run(tasks), shared.size).total)
+    return np.linalg.norm(sums[0] - sums[1]) / terms.clip_norm[0]
 
 
-def test_votes_that_are_too_long_are_clipped_and_unclipped_ones_would_be_noticed(voting):
+def test_votes_that_are_too_long_are_clipped_and_unclipped_ones_would_be_noticed(voting, monkeypatch):
     setup = from_config(config_of(voting))
-    lying = Lying(setup.module, setup.training.server.student.ballot)
-    assert distance_without_client_0(setup, lying) <= 1
-    assert distance_without_client_0(setup, lying, unclipped) > 50
+    assert distance_without_client_0(setup, monkeypatch) <= 1
+    assert distance_without_client_0(setup, monkeypatch, unclipped) > 50
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------------------
@@ -169,7 +179,8 @@ def test_without_noise_and_with_everyone_labels_are_the_plurality_of_the_clients
     running = make_engine(engine, setup.workload())
     progress = begin(flat_parameters(setup.module), method)
     for t in range(4):
-        release, statistics = play(progress, method, running, setup.training, setup.randomness)
+        made = play(progress, method, running, setup.training, setup.randomness, Gaussian(setup.randomness), {})
+        release, statistics = made.release, made.statistics
         counts = plurality_by_hand(setup, t, progress.parameters)
         votes = release.update.reshape(-1, 3) * 6 * math.sqrt(student.ballot.queries) / setup.plan.clip
         np.testing.assert_allclose(votes, counts, atol=1e-4)
@@ -213,7 +224,7 @@ def test_a_client_with_a_larger_budget_weighs_more(voting):
     setup = from_config(config_of(voting))
     clips = setup.method.terms(0, {}).clip_norm
     assert clips.min() < 0.8 * clips.max()
-    cast = setup.workload().contribution(torch.from_numpy(flat_parameters(setup.module)), torch.ones(6, 21), 0, clips)
+    cast = cast_by(setup.module, setup.training.server.student.ballot, torch.ones(6, 21), 0, clips)
     np.testing.assert_allclose(cast.double().norm(dim=1), clips, rtol=1e-6)
 
 
@@ -223,13 +234,14 @@ def test_a_client_with_a_larger_budget_weighs_more(voting):
 def only_noise(sections, done=1, change=lambda terms: terms):
     """A round in which nobody has rows: what is released is noise, in planned deviations."""
     setup = from_config(config_of(sections))
-    engine = make_engine("local", dataclasses.replace(setup.workload(), shards=[np.zeros(0, dtype=np.int64)] * 6))
+    nothing = dict.fromkeys(setup.federation.clients, np.zeros(0, dtype=np.int64))
+    engine = make_engine("local", dataclasses.replace(setup.workload(), shards=nothing))
     progress = dataclasses.replace(begin(flat_parameters(setup.module), setup.method), done=done)
     planned = setup.method.terms(done, {})
     method = Noiseless(setup.method)
     method.terms = lambda *_: change(planned)
-    release, _ = play(progress, method, engine, setup.training, setup.randomness)
-    return release.update.astype(np.float64) * planned.denominator / planned.deviation
+    made = play(progress, method, engine, setup.training, setup.randomness, Gaussian(setup.randomness), {})
+    return made.release.update.astype(np.float64) * planned.denominator / planned.deviation
 
 
 def as_planned(sample):
@@ -321,7 +333,7 @@ def test_rows_that_were_set_aside_belong_to_nobody(voting):
 
 def test_a_lost_round_leaves_its_rows_without_votes(voting, tmp_path, monkeypatch):
     voting["privacy"]["randomness"] = "os"
-    monkeypatch.setattr("fedspend.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("fedspend.server.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         train(voting, output=tmp_path / "run")
     monkeypatch.undo()

@@ -32,6 +32,17 @@ def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
     return [NormBudget(task, states, setup.randomness.simulation) for task in everybody]
 
 
+def refuse_leftovers(setup: Setup, states: States) -> None:
+    """A new run begins with full budgets: states that are there already are another run's, and are not overwritten."""
+    if not (isinstance(setup.plan, RecordPlan) and setup.plan.by_norm):
+        return
+    for client in setup.plan.clients:
+        if states.read(client) is not None:
+            raise InvalidInput(
+                f"{states.place(client)} belongs to another run; choose another folder, or remove it if that run is not to go on"
+            )
+
+
 def adopt_norms(folder: Path, budgets: list[NormBudget], setup: Setup) -> None:
     """Hand what version 0.1.0 kept in the run directory to the clients, and remove it there."""
     path = folder / OLD_FILE

@@ -38,7 +38,7 @@ from fedspend.ledger.account import RunAccount, check_same, locate, refuse_gone
 from fedspend.ledger.participants import check_planned_on
 from fedspend.records.plan_file import load_any_plan
 from fedspend.records.planning import AnyPlan, proposal_of
-from fedspend.server.mechanism import Memory
+from fedspend.server.mechanism import NO_MEMORY, Memory
 from fedspend.server.methods.base import Release
 from fedspend.server.rounds import Kept, Progress, Record
 from fedspend.tensors import pack, unpack
@@ -168,8 +168,18 @@ class RunDirectory:
         return found[1]
 
     def memory(self) -> Memory | None:
+        """An older copy of the file is no better than none: it is not the memory of the last release."""
         found = self._last_kept()
-        return None if found is None else found[1].memory
+        if self._released_after(-1 if found is None else found[0]):
+            return None
+        return NO_MEMORY if found is None else found[1].memory
+
+    def _released_after(self, round: int) -> bool:
+        """Whether there was a release after that of `round`; lost rounds have none."""
+        if self.account is None:
+            progress = self.progress()
+            return progress is not None and progress.done > round + 1
+        return any(state == "committed" and number > round for number, state in self.account.run.rounds.items())
 
     def _last_kept(self) -> tuple[int, Kept] | None:
         """The round whose release is on disk, and the release."""

@@ -37,7 +37,7 @@ from fedspend.ledger.storage import holds_ledger, is_url, path_of
 from fedspend.models import check_module
 from fedspend.models.evaluation import evaluate
 from fedspend.models.flat import layer_sizes, parameter_count
-from fedspend.norm_states import adopt_norms, norm_budgets
+from fedspend.norm_states import adopt_norms, norm_budgets, refuse_leftovers
 from fedspend.randomness import Randomness
 from fedspend.records.from_config import check_lasting_numbers
 from fedspend.records.planning import AnyPlan, RecordPlan
@@ -248,6 +248,7 @@ def run(
     engine = open_engine(setup, states)
     try:
         if folder is not None and not (resume and (folder / "run.json").exists()):
+            refuse_leftovers(setup, states)
             check_ledger(setup, ledger)
         verdict = examine(setup, folder)
         store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
@@ -264,9 +265,12 @@ def run(
             store.keep_metrics(progress.done)
             if resume:
                 on_note(store.recovery(progress.done, setup.randomness.simulation))
-            if progress.done == 0 and not store.was_reserved(0):
+            begun = progress.done > 0 or store.was_reserved(0)
+            if not begun:
                 for budget in budgets:
                     budget.enrol()
+            elif any(budget.missing for budget in budgets):
+                on_note("the states of some clients are gone: for them, all rounds so far count as paid at the clip")
             progress = _play(setup, engine, store, progress, folder, on_round)
             store.finish()
     finally:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedspend import design
 from fedspend.design.answers import best_under_budget, theory_answer
 from fedspend.errors import InvalidInput, Refused
-from fedspend.methods.dp_fedsgd import budget_of
+from fedspend.server.methods.dp_fedsgd import budget_of
 
 PAPER = {"k": 22, "rate": 1, "clients": 10}
 

@@ -21,9 +21,9 @@ from fedspend.design.recommendation import config_of_point, recommend
 from fedspend.design.searching import run_search
 from fedspend.design.trainings import Line
 from fedspend.errors import InvalidInput, Refused
-from fedspend.methods.dp_fedsgd import budget_of
 from fedspend.plan_inputs import resolve
 from fedspend.planning import plan
+from fedspend.server.methods.dp_fedsgd import budget_of
 from fedspend.setup import from_config
 from fedspend.training import run
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedspend
-import fedspend.rounds
 import fedspend.runs
+import fedspend.server.rounds
 from fedspend import train
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Damaged, Ledger, Unavailable
@@ -97,7 +97,7 @@ def test_the_round_is_charged_before_anyone_is_sampled(tiny, tmp_path, monkeypat
             charged.append(ledger.balances().spent.min())
         raise Killed
 
-    monkeypatch.setattr(fedspend.rounds, "draw_cohort", die)
+    monkeypatch.setattr(fedspend.server.rounds, "draw_cohort", die)
     with pytest.raises(Killed):
         train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     assert charged[0] > 0, "every client of the plan, sampled or not"
@@ -265,7 +265,7 @@ def test_recovery_says_what_happened(tiny, tmp_path, monkeypatch):
     start_and_stop(tiny, tmp_path / "run", 1)
     notes = []
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
     assert notes == ["1 round is committed; no round was under way"]
@@ -291,8 +291,13 @@ def test_killed_between_the_release_and_its_entry(tiny, tmp_path, monkeypatch):
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     played = []
-    real = fedspend.rounds.play
-    monkeypatch.setattr(fedspend.rounds, "play", lambda progress, *rest: played.append(progress.done) or real(progress, *rest))
+    real = fedspend.server.rounds.play
+
+    def watched(progress, *rest):
+        played.append(progress.done)
+        return real(progress, *rest)
+
+    monkeypatch.setattr(fedspend.server.rounds, "play", watched)
     train(tiny, output=tmp_path / "run", resume=True)
     assert played == [1, 2, 3], "the stored release of round 1 was used again"
     with Ledger.open(tmp_path / "accounts.db") as ledger:
@@ -329,7 +334,7 @@ def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, los
     tiny["privacy"]["randomness"] = "os"
     tiny["method"] = {"name": method}
     tiny["train"]["rounds"] = 8
-    real = fedspend.rounds.play
+    real = fedspend.server.rounds.play
 
     def die_in_round(progress, *rest):
         if progress.done == lost:
@@ -337,7 +342,7 @@ def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, los
         return real(progress, *rest)
 
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.rounds, "play", die_in_round)
+        dying.setattr(fedspend.server.rounds, "play", die_in_round)
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
@@ -367,7 +372,7 @@ def test_replanning_on_top_of_an_earlier_run(tiny, tmp_path, monkeypatch, place)
         ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
     rest = tiny | {"ledger": {"spend": "remaining"}}
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(rest, output=tmp_path / "two", ledger=place)
     train(rest, output=tmp_path / "two", resume=True, replan=True)
@@ -381,7 +386,7 @@ def test_when_the_last_round_is_lost_nothing_is_left_to_spread(tiny, tmp_path, m
     tiny["privacy"]["randomness"] = "os"
     start_and_stop(tiny, tmp_path / "run", 3)
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True)
     notes = []
@@ -394,7 +399,7 @@ def test_replanning_is_safe_against_a_kill(tiny, tmp_path, monkeypatch):
     """Killed after the new plan was stored and before the ledger heard of it."""
     tiny["privacy"]["randomness"] = "os"
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run")
     with monkeypatch.context() as dying:
@@ -451,7 +456,7 @@ def test_a_copied_run_directory_cannot_release_a_round_again(tiny, tmp_path):
 def test_a_closed_run_that_lost_a_round_leaves_the_ledger_sound(tiny, tmp_path, monkeypatch):
     tiny["privacy"]["randomness"] = "os"
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     with Ledger.open(tmp_path / "accounts.db", write=True) as ledger:
@@ -638,7 +643,7 @@ def test_a_server_that_goes_away_in_the_middle_of_a_round(tiny, tmp_path, failin
     """The release is stored, its entry is not: it is used again and entered later."""
     tiny["privacy"]["randomness"] = "os"
     place = failing_postgres.new_database()
-    real = fedspend.rounds.play
+    real = fedspend.server.rounds.play
 
     def play_and_cut(progress, *rest):
         made = real(progress, *rest)
@@ -648,7 +653,7 @@ def test_a_server_that_goes_away_in_the_middle_of_a_round(tiny, tmp_path, failin
 
     try:
         with monkeypatch.context() as cutting:
-            cutting.setattr(fedspend.rounds, "play", play_and_cut)
+            cutting.setattr(fedspend.server.rounds, "play", play_and_cut)
             with pytest.raises(Unavailable):
                 train(tiny, output=tmp_path / "run", ledger=place)
     finally:

@@ -8,10 +8,10 @@ import pytest
 import fedspend
 from fedspend.config import config_of
 from fedspend.errors import InvalidInput
-from fedspend.methods.base import RoundTerms
-from fedspend.methods.dp_fedsgd import budget_of, multiplier_of, noise_level_of
 from fedspend.plan_inputs import Flags, resolve
 from fedspend.second_accountant import epsilon_at, renyi_divergence
+from fedspend.server.methods.base import RoundTerms
+from fedspend.server.methods.dp_fedsgd import budget_of, multiplier_of, noise_level_of
 from fedspend.setup import from_config
 
 TERMS = {"rate": 0.5, "clients": 40, "clip": 0.25}

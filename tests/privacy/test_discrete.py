@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from boundary import summed
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -18,13 +19,12 @@ from fedspend import discrete_gaussian
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, rdp
 from fedspend.config import config_of
 from fedspend.discrete_gaussian import sample
-from fedspend.engines.base import Reduced
 from fedspend.errors import InvalidInput, Refused
 from fedspend.grid import Grid, check_on_grid, sum_excess
-from fedspend.mechanism import ClipAndSum, release_bit, release_on_grid
 from fedspend.planning import cumulative_epsilon_rdp
 from fedspend.randomness import Randomness
 from fedspend.second_accountant.lattice import lattice_divergence
+from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, release_bit
 from fedspend.setup import from_config
 from fedspend.training import run, train
 
@@ -33,6 +33,12 @@ from fedspend.training import run, train
 
 def words(seed):
     return Randomness(seed).words("noise", 0)
+
+
+def released(total, deviation, received_variance, denominator, randomness, round, grid):
+    """What the server publishes of a sum on the grid, and how many coordinates left the modulus."""
+    noised, _ = Gaussian(randomness).release(Sum(round, total, received_variance, deviation, denominator, grid), NO_MEMORY)
+    return noised.update, noised.overflowed
 
 
 def fits(samples: np.ndarray, variance: Fraction) -> float:
@@ -180,7 +186,7 @@ def test_overflow_is_counted():
     assert wrapped.tolist() == [0, 127, -128, -128, 127]
     assert count == 2
     big = np.array([300.0, 0, 0, 0, 0])
-    update, overflowed = release_on_grid(big, 0.5, 0.0, 1.0, Randomness(0), 0, grid)
+    update, overflowed = released(big, 0.5, 0.0, 1.0, Randomness(0), 0, grid)
     assert overflowed == 1
     assert np.abs(update).max() <= 128
     assert np.array_equal(update, np.rint(update))
@@ -353,9 +359,9 @@ def test_released_noise_has_the_planned_variance(distributed, source):
     grid, randomness = Grid.of(clips, deviation, size, 24), Randomness(7, source)
     share = deviation / math.sqrt(clients) if distributed else 0.0
     cohort = np.array([0, 2, 3])
-    reduce = ClipAndSum(clips, None, share, randomness, 3, grid)
-    reduced = reduce(torch.zeros(3, size), cohort)
-    update, overflowed = release_on_grid(reduced.total, deviation, 3 * share**2, 2.0, randomness, 3, grid)
+    answers = summed(torch.zeros(3, size), clips, cohort, randomness, noise=share, round=3, grid=grid)
+    assert answers.received_variance == pytest.approx(3 * share**2, rel=1e-12)
+    update, overflowed = released(answers.total, deviation, answers.received_variance, 2.0, randomness, 3, grid)
     assert overflowed == 0
     assert np.array_equal(update * 2 / grid.step, np.rint(update * 2 / grid.step))
     low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], size)
@@ -368,12 +374,12 @@ def test_sum_on_the_grid_is_near_the_sum_of_clipped_updates():
     updates[1, 7] = math.nan
     clips = np.array([1.0, 1.0, 2.0, 0.5, 1.0])
     for layers in (None, (100, 200)):
-        exact = ClipAndSum(clips, layers)(updates, np.arange(5))
+        exact = summed(updates, clips, layers=layers)
         grid = Grid.of(clips, 3.0, 300, 30)
-        whole = ClipAndSum(clips, layers, 0.0, Randomness(1), 0, grid)(updates, np.arange(5))
+        whole = summed(updates, clips, randomness=Randomness(1), layers=layers, grid=grid)
         assert np.array_equal(whole.total, np.rint(whole.total))
         assert np.abs(whole.total * grid.step - exact.total).max() < 1e-5
-        assert np.array_equal(whole.discarded, exact.discarded)
+        assert np.array_equal(whole.statistics.zeroed, exact.statistics.zeroed)
 
 
 @pytest.mark.parametrize("layers", [None, (300, 700)])
@@ -383,17 +389,17 @@ def test_on_a_coarse_grid_clients_stay_within_their_clip_and_without_bias(layers
     grid = Grid.of(np.full(60, 2.0), 5.0, size, 14)
     update = torch.randn(1, size, generator=torch.Generator().manual_seed(3)) * 10
     for client, clip in enumerate(clips):
-        rounds = [ClipAndSum(clips, layers, 0.0, Randomness(4), t, grid)(update, np.array([client])).total for t in range(300)]
+        rounds = [summed(update, clips, [client], Randomness(4), layers=layers, round=t, grid=grid).total for t in range(300)]
         assert max(float(total @ total) for total in rounds) <= (clip / grid.step) ** 2
-        exact = ClipAndSum(grid.inner(clips), layers)(update, np.array([client])).total
+        exact = summed(update, grid.inner(clips), [client], layers=layers).total
         error = (np.mean(rounds, axis=0) * grid.step - exact) * np.sign(exact)
         assert abs(error.mean()) < 5 * grid.step / 2 / math.sqrt(300 * size)
 
 
 def test_the_bit_in_whole_numbers():
-    none = np.zeros(9, dtype=bool)
-    reduced = Reduced(np.zeros(1), np.zeros(9), np.arange(9) < 3, none)
-    values = np.array([release_bit(reduced, 1.5, 10.0, Randomness(k), 0, discrete=True) for k in range(3000)])
+    lengths = torch.where(torch.arange(9) < 3, 2.0, 0.5)
+    total = summed(lengths[:, None], np.ones(9), bit=True).bits
+    values = np.array([release_bit(total, 1.5, 10.0, Randomness(k), 0, discrete=True) for k in range(3000)])
     halves = (values - 0.5) * 20
     assert np.allclose(halves, np.rint(halves), atol=1e-9)
     assert values.mean() == pytest.approx((6 - 3) / 2 / 10 + 0.5, abs=0.01)

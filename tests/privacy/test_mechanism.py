@@ -5,14 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
+from boundary import replies, summed, tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from torch import nn
 
-from fedspend.engines.base import Reduced
-from fedspend.mechanism import ClipAndSum, release_bit, release_update
+from fedspend.client.work import Tools, finished
 from fedspend.randomness import Randomness
-from fedspend.sampling import draw_cohort
+from fedspend.server.answers import gather
+from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, release_bit
+from fedspend.server.sampling import draw_cohort
 
 MAGNITUDES = [0.0, 1e-30, 1e-3, 1.0, 1e3, 1e18]
 
@@ -28,33 +31,32 @@ def updates(seed: int, clients: int = 6, size: int = 50) -> torch.Tensor:
 @given(st.integers(0, 10**6), st.sampled_from([None, (50,), (20, 30), (1, 9, 15, 25)]), st.floats(1e-3, 10))
 def test_zeroing_one_client_moves_the_sum_by_at_most_its_clip(seed, layers, clip):
     clips = clip * np.array([0.3, 0.5, 1.0, 1.5, 2.0, 3.0])
-    reduce = ClipAndSum(clips, layers)
-    all_updates, clients = updates(seed), np.arange(6)
-    whole = reduce(all_updates, clients).total
-    for n in clients:
+    all_updates = updates(seed)
+    whole = summed(all_updates, clips, layers=layers).total
+    for n in range(6):
         without = all_updates.clone()
         without[n] = 0
-        assert np.linalg.norm(whole - reduce(without, clients).total) <= clips[n]
+        assert np.linalg.norm(whole - summed(without, clips, layers=layers).total) <= clips[n]
 
 
 def test_clip_is_exact_at_large_dimension():
     """A float32 norm over 1.66 million values reads low enough to let an update exceed its bound; ours is float64."""
     update = torch.full((1, 1_663_370), 1e-3)
-    clipped = ClipAndSum(np.array([0.7]))(update, np.array([0])).total
+    clipped = summed(update, [0.7]).total
     assert 0.7 * (1 - 1e-5) < np.linalg.norm(clipped) <= 0.7
 
 
 def test_infinite_clip_is_plain_summing():
     raw = updates(3)
-    reduced = ClipAndSum(np.full(6, np.inf))(raw, np.arange(6))
-    np.testing.assert_array_equal(reduced.total, raw.double().sum(dim=0).numpy())
-    assert not reduced.clipped.any()
+    answers = summed(raw, np.full(6, np.inf))
+    np.testing.assert_array_equal(answers.total, raw.double().sum(dim=0).numpy())
+    assert not answers.statistics.clipped.any()
 
 
 def test_each_layer_gets_its_share_of_the_clip():
     layers = (10, 10, 10, 10)
     update = torch.ones(1, 40) * 100
-    total = ClipAndSum(np.array([2.0]), layers)(update, np.array([0])).total
+    total = summed(update, [2.0], layers=layers).total
     for start in range(0, 40, 10):
         assert np.linalg.norm(total[start : start + 10]) == pytest.approx(2 / math.sqrt(4), rel=1e-5)
 
@@ -65,19 +67,18 @@ def test_an_update_that_is_not_finite_counts_as_zero(poison):
     clean = raw.clone()
     clean[2] = 0
     raw[2, 7] = poison
-    reduce = ClipAndSum(np.ones(6))
-    dirty = reduce(raw, np.arange(6))
-    np.testing.assert_array_equal(dirty.total, reduce(clean, np.arange(6)).total)
-    assert dirty.discarded.tolist() == [False, False, True, False, False, False]
-    assert dirty.norms[2] == 0
+    dirty = summed(raw, np.ones(6))
+    np.testing.assert_array_equal(dirty.total, summed(clean, np.ones(6)).total)
+    assert dirty.statistics.zeroed.tolist() == [False, False, True, False, False, False]
+    assert dirty.statistics.norms[2] == 0
 
 
 def test_a_client_keeps_its_own_clip_whatever_block_it_is_in():
     clips = np.linspace(0.1, 1, 10)
     raw = torch.ones(2, 30) * 50
-    reduced = ClipAndSum(clips)(raw, np.array([3, 9]))
-    alone = [ClipAndSum(clips)(raw[:1], np.array([n])).total for n in (3, 9)]
-    np.testing.assert_allclose(reduced.total, sum(alone), rtol=1e-12)
+    together = summed(raw, clips, [3, 9])
+    alone = [summed(raw[:1], clips, [n]).total for n in (3, 9)]
+    np.testing.assert_allclose(together.total, sum(alone), rtol=1e-12)
 
 
 def inside(sample: np.ndarray, deviation: float, level: float = 1e-6) -> bool:
@@ -86,9 +87,15 @@ def inside(sample: np.ndarray, deviation: float, level: float = 1e-6) -> bool:
     return bool(low <= (sample**2).sum() / deviation**2 <= high)
 
 
+def released(total, deviation, received_variance, denominator, randomness, round):
+    """What the server publishes of a sum."""
+    noised, _ = Gaussian(randomness).release(Sum(round, total, received_variance, deviation, denominator), NO_MEMORY)
+    return noised.update
+
+
 @pytest.mark.parametrize("source", ["seeded", "os"])
 def test_central_noise_has_the_planned_deviation(source):
-    noise = release_update(np.zeros(200_000), 3.0, 0.0, 4.0, Randomness(1, source), round=2)
+    noise = released(np.zeros(200_000), 3.0, 0.0, 4.0, Randomness(1, source), round=2)
     assert inside(noise, 3.0 / 4.0)
     assert stats.kstest(noise[:20_000] / 0.75, "norm").pvalue > 1e-6
 
@@ -98,19 +105,21 @@ def test_distributed_noise_is_topped_up_for_those_who_did_not_answer(answered):
     clients, deviation = 10, 2.0
     share = deviation / math.sqrt(clients)
     randomness = Randomness(4)
-    reduce = ClipAndSum(np.ones(clients), None, share, randomness, round=1)
-    total = np.zeros(100_000)
+    asked = tasks(np.ones(clients), 100_000, noise=share, round=1)
+    answers = gather(asked, replies(asked[:answered], torch.zeros(answered, 100_000), randomness), 100_000)
+    assert (len(answers.answered), len(answers.discarded)) == (answered, clients - answered)
+    assert answers.received_variance == pytest.approx(answered * share**2, rel=1e-12)
     if answered:
-        total = reduce(torch.zeros(answered, 100_000), np.arange(answered)).total
-        assert inside(total, share * math.sqrt(answered))
-    released = release_update(total, deviation, answered * share**2, 1.0, randomness, round=1)
-    assert inside(released, deviation)
+        assert inside(answers.total, share * math.sqrt(answered))
+    else:
+        assert not answers.total.any()
+    assert inside(released(answers.total, deviation, answers.received_variance, 1.0, randomness, round=1), deviation)
 
 
 def test_dropping_the_top_up_would_be_noticed():
     """The broken mechanism: the same draw without the server's part has too little noise."""
     share = 2.0 / math.sqrt(10)
-    total = ClipAndSum(np.ones(10), None, share, Randomness(4), round=1)(torch.zeros(7, 100_000), np.arange(7)).total
+    total = summed(torch.zeros(7, 100_000), np.ones(10), np.arange(7), Randomness(4), noise=share, round=1).total
     assert not inside(total, 2.0)
 
 
@@ -149,18 +158,27 @@ def test_cohorts_are_poisson_with_each_clients_own_rate():
     assert np.var(sizes) == pytest.approx((rates * (1 - rates)).sum(), rel=0.15), "independent, not a fixed number"
 
 
+def bits(lengths, clip=1.0):
+    """The sum of the shifted bits of clients whose updates are this long."""
+    return summed(torch.tensor(lengths, dtype=torch.float32)[:, None], np.full(len(lengths), clip), bit=True).bits
+
+
 def test_the_bit_is_shifted_so_that_one_client_moves_it_by_half():
-    none = np.zeros(0, dtype=bool)
-    quiet = Randomness(3)
-    one = Reduced(np.zeros(1), np.ones(1), np.array([False]), np.array([False]))
-    empty = Reduced(np.zeros(1), np.zeros(0), none, none)
-    noise = 4.0
-    assert abs(release_bit(one, noise, 1.0, quiet, 0) - release_bit(empty, noise, 1.0, quiet, 0)) == pytest.approx(0.5)
+    quiet, noise = Randomness(3), 4.0
+    for length in (0.5, 2.0):
+        one = bits([length])
+        assert abs(release_bit(one, noise, 1.0, quiet, 0) - release_bit(0.0, noise, 1.0, quiet, 0)) == pytest.approx(0.5)
 
 
 def test_the_released_bit_estimates_the_share_within_the_clip():
-    clipped = np.array([True] * 30 + [False] * 70)
-    reduced = Reduced(np.zeros(1), np.ones(100), clipped, np.zeros(100, dtype=bool))
-    draws = np.array([release_bit(reduced, 5.0, 100.0, Randomness(seed), 0) for seed in range(2000)])
+    total = bits([2.0] * 30 + [0.5] * 70)
+    draws = np.array([release_bit(total, 5.0, 100.0, Randomness(seed), 0) for seed in range(2000)])
     assert draws.mean() == pytest.approx(0.7, abs=4 * 0.05 / math.sqrt(2000))
     assert inside(draws - 0.7, 0.05)
+
+
+def test_an_update_that_is_not_finite_counts_as_over_the_clip_and_a_client_without_rows_says_nothing():
+    task, tools = tasks([1.0], 4, bit=True)[0], Tools(nn.Identity(), Randomness(0))
+    assert finished(task, torch.full((4,), math.nan), 3, tools).contribution.bit == -0.5
+    assert finished(task, torch.zeros(4), 3, tools).contribution.bit == 0.5
+    assert finished(task, torch.zeros(4), 0, tools).contribution.bit == 0.0

@@ -7,20 +7,18 @@ import json
 import numpy as np
 import pytest
 import torch
+from boundary import record_engine, record_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import fedspend
-from fedspend.engines.base import Reduced
+from fedspend.client import record_steps
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
 from fedspend.plan_json import built, canonical, hash_of
-from fedspend.randomness import Randomness
 from fedspend.records import Terms
-from fedspend.records import engine as record_engine
-from fedspend.records.engine import RecordEngine
 from fedspend.records.filtering import cost_of_steps
 from fedspend.records.plan_file import RECORD_PLAN, to_content
 from fedspend.records.planning import RecordPlan, plan_records
@@ -204,15 +202,16 @@ def test_the_engine_samples_and_divides_as_planned(monkeypatch):
     plan = filtered([0.4, 0.7, 1.0, 1.2])
     assert plan.active_by_step.min() == 0, "in the end nobody is left"
     drawn, divided = [], []
-    draw, release = record_engine.draw_records, record_engine.release_step
-    monkeypatch.setattr(record_engine, "draw_records", lambda rate, *rest: drawn.append(rate) or draw(rate, *rest))
-    monkeypatch.setattr(record_engine, "release_step", lambda *args: divided.append(args[2]) or release(*args))
+    draw, release = record_steps.draw_records, record_steps.release_step
+    monkeypatch.setattr(record_steps, "draw_records", lambda rate, *rest: drawn.append(rate) or draw(rate, *rest))
+    monkeypatch.setattr(record_steps, "release_step", lambda *args: divided.append(args[2]) or release(*args))
     rows, labels = torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
-    engine = RecordEngine(nn.Linear(3, 2), rows, labels, [np.arange(4)], plan, Randomness(0))
+    engine = record_engine(plan, nn.Linear(3, 2), rows, labels)
     for t in range(plan.rounds):
-        update = []
-        engine.run(torch.zeros(8), np.array([0]), t, 1.0, lambda u, _c, to=update: to.append(u) or Reduced.nothing(8))
-        assert bool(update[0].any()) == bool(plan.expected_batch(t).any()), "a round without anybody releases nothing at all"
+        (reply,) = engine.run([record_task(plan, 8, t)])
+        assert bool(reply.contribution.vector.any()) == bool(plan.expected_batch(t).any()), (
+            "a round without anybody releases nothing at all"
+        )
     busy = np.count_nonzero(plan.active_by_step)
     assert len(drawn) == len(divided) == busy
     assert [int((rate > 0).sum()) for rate in drawn] == plan.active_by_step[:busy].tolist()

@@ -4,24 +4,30 @@ import copy
 import dataclasses
 import json
 import stat
+from pathlib import Path
 
+import killing
 import numpy as np
 import pytest
 import torch
+from boundary import record_engine, record_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from killing import Passed, crash_at
 from torch import nn
 
 import fedspend
+import fedspend.training
 from fedspend import runs
-from fedspend.engines.base import LocalTraining, Reduced, Workload
+from fedspend.client import norm_budgets as norm_payments
+from fedspend.client import record_steps
+from fedspend.client.norm_budgets import NormBudget, Payments
+from fedspend.client.state import FolderStates, folder_beside
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
-from fedspend.randomness import Randomness
-from fedspend.records import Terms, norm_filter
+from fedspend.records import Terms
 from fedspend.records.filtering import norm_budgets
-from fedspend.records.norm_filter import FILE, NormBudgets, NormFilterEngine, Payments
 from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.verification import verify_records
@@ -48,22 +54,19 @@ def by_norm(budget, terms=TERMS, clip=1.0, charge="norm", **more):
     return plan_records(budget, np.zeros(len(budget)), terms, clients=["a"], clip=clip, wanted=wanted, **more)
 
 
-def an_engine(plan, rows, kind=NormFilterEngine):
-    labels, shards = torch.zeros(len(rows), dtype=torch.long), [np.arange(len(rows))]
-    work = Workload(nn.Linear(rows.shape[1], 2), rows, labels, shards, LocalTraining(1, steps=1), Randomness(0))
-    return kind(work, plan)
+def an_engine(plan, rows):
+    return record_engine(plan, nn.Linear(rows.shape[1], 2), rows, torch.zeros(len(rows), dtype=torch.long))
 
 
-def play(plan, rows, engine=NormFilterEngine):
+def play(plan, rows):
     """All rounds from zero parameters that never move: (gradient sums without noise, by step), and who was active."""
     sums, counts = [], []
-    runner = an_engine(plan, rows, engine)
-    size = 2 * rows.shape[1] + 2
+    engine, size = an_engine(plan, rows), 2 * rows.shape[1] + 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(norm_filter, "release_step", lambda total, *_: sums.append(total) or np.zeros(size))
+        patch.setattr(record_steps, "release_step", lambda total, *_: sums.append(total) or np.zeros(size))
         for t in range(plan.rounds):
-            done = runner.run(torch.zeros(size), np.array([0]), t, 1.0, lambda *_: Reduced.nothing(size))
-            counts.extend(done.active.tolist())
+            (reply,) = engine.run([record_task(plan, size, t)])
+            counts.extend(reply.remarks.active.tolist())
     return np.array(sums), counts
 
 
@@ -197,14 +200,14 @@ def test_short_gradients_last_longer():
     assert counts[-1] == 1, "the shortest for all"
 
 
-def sound(engine=NormFilterEngine):
+def sound():
     """The squares of what every single record contributes, measured from outside, add up to at most its budget."""
     generator = torch.Generator().manual_seed(3)
     rows = torch.randn(5, 3, generator=generator) * torch.tensor([0.01, 0.3, 1.0, 3.0, 30.0])[:, None]
     budget = np.array([0.5, 0.9, 0.7, 0.6, 0.8])
     for n in range(5):
         plan = by_norm(budget[n : n + 1], dataclasses.replace(TERMS, rounds=20), clip=1.3)
-        sums, counts = play(plan, rows[n : n + 1], engine=engine)
+        sums, counts = play(plan, rows[n : n + 1])
         paid = float((np.linalg.norm(sums, axis=1) ** 2).sum() / 1.3**2)
         if not paid <= plan.steps.sum() or not (np.diff(counts) <= 0).all():
             return False
@@ -235,10 +238,10 @@ def test_broken_filters_are_caught(broken, monkeypatch):
         had = self.left.copy()
         real(self, norms)
         self.left = np.where(had > 0, np.maximum(self.left, 1e-12), 0.0)
-        return norm_filter.clip_factors(norms, self._clip)
+        return norm_payments.clip_factors(norms, self._clip)
 
     if broken == "forgets a round":
-        monkeypatch.setattr(NormBudgets, "before", lambda self, _round: self._full)
+        monkeypatch.setattr(NormBudget, "before", lambda self: self._full)
     else:
         monkeypatch.setattr(Payments, "__call__", {"counts half": half, "comes back": comes_back, "pays later": later}[broken])
     assert not sound()
@@ -247,13 +250,13 @@ def test_broken_filters_are_caught(broken, monkeypatch):
 def test_noise_goes_on_when_nobody_is_left(monkeypatch):
     """Who is left is private, so a step without anybody is noised and divided like any other."""
     plan, seen = by_norm([0.4, 0.4], clip=0.01), []
-    real = norm_filter.release_step
-    monkeypatch.setattr(norm_filter, "release_step", lambda *args: seen.append(args[1:3]) or real(*args))
+    real = record_steps.release_step
+    monkeypatch.setattr(record_steps, "release_step", lambda *args: seen.append(args[1:3]) or real(*args))
     engine = an_engine(plan, torch.ones(2, 3))
     for t in range(6):
-        last = []
-        engine.run(torch.zeros(8), np.array([0]), t, 1.0, lambda u, _c, to=last: to.append(u) or Reduced.nothing(8))
-    assert bool(last[0].any())
+        (last,) = engine.run([record_task(plan, 8, t)])
+    assert last.remarks.active.tolist() == [0] * 5
+    assert bool(last.contribution.vector.any())
     assert seen == [(0.06, 2.0)] * 30
 
 
@@ -264,24 +267,39 @@ class Killed(Exception):
     pass
 
 
+def state_file(folder, client):
+    """Where a client of the run in `folder` keeps what its records have left: beside the run directory, not in it."""
+    return Path(FolderStates(folder_beside(folder)).place(client))
+
+
+def state_of(folder, client):
+    """The arrays, and what is said about them; the id of the run is told apart, since every run has its own."""
+    arrays, about = runs.read_tensors(state_file(folder, client))
+    assert about.pop("run") == runs.RunDirectory(folder).run_id
+    return {name: array.tobytes() for name, array in arrays.items()}, about
+
+
 def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
     """Killed after the norms were written and before the release was: the round is played again from the same norms."""
     whole = fedspend.train(config, output=tmp_path / "whole")
     real = runs.RunDirectory.keep
 
-    def keep(self, round, release, statistics):
+    def keep(self, round, kept):
         if round == 2:
             raise Killed
-        real(self, round, release, statistics)
+        real(self, round, kept)
 
     with monkeypatch.context() as patch:
         patch.setattr(runs.RunDirectory, "keep", keep)
         with pytest.raises(Killed):
             fedspend.train(config, output=tmp_path / "cut")
     assert json.loads((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()[-1])["round"] == 2
+    assert state_of(tmp_path / "cut", "0")[1]["round"] == 2, "it was paid for, and is played again"
     fedspend.train(config, output=tmp_path / "cut", resume=True)
-    for name in ("metrics.jsonl", "model.safetensors", "plan.json", FILE):
+    for name in ("metrics.jsonl", "model.safetensors", "plan.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    for client in whole.plan.clients:
+        assert state_of(tmp_path / "cut", client) == state_of(tmp_path / "whole", client)
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     counts = [count for line in lines for count in line["active"]]
     assert len(counts) == 20
@@ -291,10 +309,40 @@ def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
     assert audit(tmp_path / "whole" / "ledger.db").ok
 
 
+def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monkeypatch):
+    """Also between one client's state and the next one's, and between the last state and the release."""
+    config["train"] |= {"rounds": 2}
+    monkeypatch.setattr(fedspend.training, "verify_records", Passed)
+
+    def outcome(folder):
+        names = ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
+        return [(folder / name).read_bytes() for name in names] + [state_of(folder, client) for client in ("0", "1")]
+
+    fedspend.train(config, output=tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    instant, folder = 0, tmp_path / "killed"
+    for instant in range(1, 200):
+        folder = tmp_path / f"killed-{instant}"
+        try:
+            with monkeypatch.context() as patch:
+                crash_at(patch, instant)
+                fedspend.train(config, output=folder)
+            break  # fewer writes than `instant`: it ran through
+        except killing.Killed:
+            fedspend.train(config, output=folder, resume=True)
+        assert outcome(folder) == expected, f"killed at write {instant}"
+    assert instant > 25, "every write of the run was a place to die"
+    assert outcome(folder) == expected
+
+
 def test_a_real_run_publishes_nothing_of_it(config, tmp_path):
     config["privacy"]["randomness"] = "os"
     fedspend.train(config, output=tmp_path / "run")
-    assert stat.S_IMODE((tmp_path / "run" / FILE).stat().st_mode) == 0o600
+    for client in ("0", "1"):
+        path = state_file(tmp_path / "run", client)
+        assert tmp_path / "run" not in path.parents, "it is the client's own, not the server's"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert {stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)} == {0o700}
     assert "active" not in (tmp_path / "run" / "metrics.jsonl").read_text()
     from fedspend.report.html import write_report
 
@@ -313,76 +361,123 @@ def test_the_report_of_a_simulation_shows_who_was_left(config, tmp_path):
 
 
 def killed_in_the_second_round(config, folder, monkeypatch, *, norms_kept):
-    real = NormBudgets.keep
+    """In the middle of it: client 0 has done its work, and client 1 was not asked any more."""
+    real = NormBudget.keep
 
-    def keep(self, round, before, after):
+    def keep(self, before, after):
+        round = self._task.shared.round
         if round == 0 or norms_kept:
-            real(self, round, before, after)
+            real(self, before, after)
         if round == 1:
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(NormBudgets, "keep", keep)
+        patch.setattr(NormBudget, "keep", keep)
         with pytest.raises(Killed):
             fedspend.train(config, output=folder)
 
 
-@pytest.mark.parametrize("when", ["before the norms", "after the norms"])
-def test_a_lost_round_of_a_real_run_counts_in_full(config, tmp_path, monkeypatch, when):
-    """The release is gone for good; what it would have cost is not taken back."""
-    config["privacy"]["randomness"] = "os"
-    before_round = NormBudgets.before
-    killed_in_the_second_round(config, tmp_path / "run", monkeypatch, norms_kept=when != "before the norms")
-    first, about = runs.read_tensors(tmp_path / "run" / FILE)
-    assert about["round"] == (0 if when == "before the norms" else 1)
-    seen = []
+def seen_when_resumed(config, folder, monkeypatch, notes=None):
+    """What each client starts from, in the order in which they are asked: (round, client, what its records have left)."""
+    seen, real = [], NormBudget.before
 
-    def look(self, round):
-        seen.append((round, before_round(self, round)))
-        return seen[-1][1]
+    def look(self):
+        seen.append((self._task.shared.round, self._task.client, real(self)))
+        return seen[-1][2]
 
     with monkeypatch.context() as patch:
-        patch.setattr(NormBudgets, "before", look)
-        fedspend.train(config, output=tmp_path / "run", resume=True)
-    assert [round for round, _ in seen] == [2, 3], "the lost round is skipped"
-    wanted = np.maximum(first["after"] - 5, 0) if when == "before the norms" else first["after"]
-    np.testing.assert_array_equal(seen[0][1], wanted)
+        patch.setattr(NormBudget, "before", look)
+        fedspend.train(config, output=folder, resume=True, on_note=[].append if notes is None else notes.append)
+    return seen
+
+
+@pytest.mark.parametrize("when", ["before the norms", "after the norms"])
+def test_a_lost_round_of_a_real_run_is_paid_by_whoever_has_written_it_down(config, tmp_path, monkeypatch, when):
+    """The release is gone for good. What a client has paid it does not get back; one that was not asked has paid nothing."""
+    config["privacy"]["randomness"] = "os"
+    folder, clients = tmp_path / "run", ("0", "1")
+    killed_in_the_second_round(config, folder, monkeypatch, norms_kept=when != "before the norms")
+    found = {client: runs.read_tensors(state_file(folder, client)) for client in clients}
+    assert [found[client][1]["round"] for client in clients] == ([0, 0] if when == "before the norms" else [1, 0])
+    notes = []
+    seen = seen_when_resumed(config, folder, monkeypatch, notes)
+    assert len(notes) == 1, "nobody's state is gone"
+    assert [(round, client) for round, client, _ in seen] == [(2, "0"), (2, "1"), (3, "0"), (3, "1")], "the lost round is skipped"
+    for _, client, left in seen[:2]:
+        np.testing.assert_array_equal(left, found[client][0]["after"])
+
+
+def test_a_state_that_is_gone_counts_as_paid_at_the_clip_in_all_rounds_so_far(config, tmp_path, monkeypatch):
+    """Nobody knows what was paid, so it was the most that could be; also for rounds that were lost."""
+    config["privacy"]["randomness"] = "os"
+    folder = tmp_path / "run"
+    killed_in_the_second_round(config, folder, monkeypatch, norms_kept=True)
+    kept = runs.read_tensors(state_file(folder, "1"))[0]["after"]
+    state_file(folder, "0").unlink()
+    notes = []
+    seen = seen_when_resumed(config, folder, monkeypatch, notes)
+    assert notes[-1] == "the states of some clients are gone: for them, all rounds so far count as paid at the clip"
+    plan = RecordPlan.load(folder / "plan.json")
+    full = plan.steps.sum(axis=0)[plan.schedules.of_client]
+    np.testing.assert_array_equal(seen[0][2], np.maximum(full[plan.owner == 0] - 2 * 5, 0))
+    np.testing.assert_array_equal(seen[1][2], kept)
+    assert (seen[0][2] < full[plan.owner == 0]).all()
+
+
+def test_a_new_run_does_not_take_over_the_states_of_another(config, tmp_path):
+    """The run directory was removed or moved away, and what belongs to it is still beside it: it is not overwritten."""
+    fedspend.train(config, output=tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    before = state_file(tmp_path / "run", "0").read_bytes()
+    with pytest.raises(InvalidInput, match="belongs to another run; choose another folder, or remove it") as refused:
+        fedspend.train(config, output=tmp_path / "run")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists(), "nothing was begun"
+    assert state_file(tmp_path / "run", "0").read_bytes() == before
+    for client in ("0", "1"):
+        state_file(tmp_path / "run", client).unlink()
+    assert len(fedspend.train(config, output=tmp_path / "run").metrics) == 4
+
+
+def budget_at(plan, folder, round, simulation=True):
+    return NormBudget(record_task(plan, 8, round), FolderStates(folder), simulation)
 
 
 def test_a_run_directory_that_was_set_back_is_refused(tmp_path):
     plan = by_norm([0.5, 1.0])
     for simulation in (True, False):
-        budgets = NormBudgets(plan, tmp_path, simulation)
-        budgets.keep(3, budgets._full, budgets._full / 2)
-        assert (NormBudgets(plan, tmp_path, simulation).before(4) == budgets._full / 2).all()
+        budget = budget_at(plan, tmp_path, 3, simulation)
+        budget.keep(budget._full, budget._full / 2)
+        assert (budget_at(plan, tmp_path, 4, simulation).before() == budget._full / 2).all()
         with pytest.raises(Refused, match="set back"):
-            NormBudgets(plan, tmp_path, simulation).before(2)
+            budget_at(plan, tmp_path, 2, simulation).before()
     with pytest.raises(Refused, match="set back"):
-        NormBudgets(plan, tmp_path, simulation=False).before(3)
-    assert (NormBudgets(plan, tmp_path, simulation=True).before(3) == budgets._full).all()
+        budget_at(plan, tmp_path, 3, simulation=False).before()
+    assert (budget_at(plan, tmp_path, 3, simulation=True).before() == budget._full).all()
 
 
 @pytest.mark.parametrize("value", [-1.0, 1e9, float("nan")])
 def test_a_file_that_cannot_be_is_refused(tmp_path, value):
     plan = by_norm([0.5, 1.0])
-    budgets = NormBudgets(plan, tmp_path, simulation=True)
-    budgets.keep(0, budgets._full, np.array([value, 0.0]))
+    budget = budget_at(plan, tmp_path, 0)
+    budget.keep(budget._full, np.array([value, 0.0]))
     with pytest.raises(InvalidInput, match="restore"):
-        NormBudgets(plan, tmp_path, simulation=True).before(1)
-    (tmp_path / FILE).write_bytes(b"")
+        budget_at(plan, tmp_path, 1).before()
+    Path(FolderStates(tmp_path).place("a")).write_bytes(b"")
     with pytest.raises(InvalidInput, match="damaged"):
-        NormBudgets(plan, tmp_path, simulation=True).before(1)
-    other = NormBudgets(by_norm([0.5, 2.0]), tmp_path, simulation=True)
-    other.keep(0, other._full, other._full)
+        budget_at(plan, tmp_path, 1).before()
+    other = budget_at(by_norm([0.5, 2.0]), tmp_path, 0)
+    other.keep(other._full, other._full)
     with pytest.raises(InvalidInput, match="another run"):
-        NormBudgets(plan, tmp_path, simulation=True).before(1)
+        budget_at(plan, tmp_path, 1).before()
 
 
 def test_a_damaged_file_is_refused_before_a_round_is_charged(config, tmp_path, monkeypatch):
     config["privacy"]["randomness"] = "os"
     killed_in_the_second_round(config, tmp_path / "run", monkeypatch, norms_kept=True)
-    whole = (tmp_path / "run" / FILE).read_bytes()
-    (tmp_path / "run" / FILE).write_bytes(whole[:-9])
+    path = state_file(tmp_path / "run", "0")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
     with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
         before = ledger.state.head
     for _ in range(2):
@@ -390,7 +485,7 @@ def test_a_damaged_file_is_refused_before_a_round_is_charged(config, tmp_path, m
             fedspend.train(config, output=tmp_path / "run", resume=True)
     with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
         assert ledger.state.head == before
-    (tmp_path / "run" / FILE).write_bytes(whole)
+    path.write_bytes(whole)
     metrics = fedspend.train(config, output=tmp_path / "run", resume=True).metrics
     assert [bool(line.get("skipped")) for line in metrics] == [False, True, False, False]
 

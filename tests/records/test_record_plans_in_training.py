@@ -54,7 +54,7 @@ def by_name(plan, values):
 
 def kill_in_round(lost, monkeypatch, *args, **options):
     """Train until the release of round `lost` (from 0) is about to be made."""
-    real = fedspend.rounds.play
+    real = fedspend.server.rounds.play
 
     def play(progress, *rest):
         if progress.done == lost:
@@ -62,7 +62,7 @@ def kill_in_round(lost, monkeypatch, *args, **options):
         return real(progress, *rest)
 
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.rounds, "play", play)
+        dying.setattr(fedspend.server.rounds, "play", play)
         with pytest.raises(Killed):
             fedspend.train(*args, **options)
 
@@ -347,7 +347,7 @@ def test_replanning_twice_and_a_simulation(config, tmp_path, monkeypatch):
     real = changed(config, privacy__randomness="os")
     kill_in_round(0, monkeypatch, real, output=tmp_path / "run")
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             fedspend.train(real, output=tmp_path / "run", resume=True, replan=True)
     result = fedspend.train(real, output=tmp_path / "run", resume=True, replan=True)

@@ -8,26 +8,27 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from boundary import record_engine, record_task
 from torch import nn
 
 import fedspend
+from fedspend.client import gradient_chains as chains
+from fedspend.client import record_steps
+from fedspend.client.bounding import clip_factors
+from fedspend.client.gradient_chains import ChainSum
+from fedspend.client.gradients import DenseSum, GeneralSum, clipped_sum
+from fedspend.client.record_steps import draw_records
+from fedspend.client.task import LocalTraining
 from fedspend.config import load_config
-from fedspend.engines.base import Reduced
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.mechanism import clip_factors
 from fedspend.plan_json import built, canonical, hash_of
 from fedspend.randomness import Randomness
-from fedspend.records import Terms, chains
-from fedspend.records import engine as record_engine
-from fedspend.records.chains import ChainSum
-from fedspend.records.engine import RecordEngine
-from fedspend.records.gradients import DenseSum, GeneralSum, clipped_sum
+from fedspend.records import Terms
 from fedspend.records.plan_file import RECORD_PLAN, to_content
 from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.verification import verify_records
-from fedspend.sampling import draw_records
 
 TERMS = Terms(delta=1e-3, rounds=3, local_steps=4, client_rate=0.8, noise_multiplier=6.0)
 CONFIG = {
@@ -191,19 +192,13 @@ def test_records_are_sampled_at_their_own_rates():
 
 def updates(plan, randomness=None, lr=1.0, rounds=(0,), clip=None, momentum=0.0):
     """Updates of client 0 from zero parameters, (rounds, parameters)."""
-    module = nn.Linear(4, 3)
     rows, labels = data(len(plan.records))
-    shards = [np.flatnonzero(plan.owner == n) for n in range(len(plan.clients))]
     plan = plan if clip is None else plan_records(plan.budget, plan.owner, plan.terms, clients=plan.clients, clip=clip)
-    engine = RecordEngine(module, rows, labels, shards, plan, randomness or Randomness(0), momentum)
-    out = []
-
-    def keep(update, _clients):
-        out.append(update[0].double().numpy())
-        return Reduced.nothing(update.shape[1])
-
+    engine = record_engine(plan, nn.Linear(4, 3), rows, labels, randomness)
+    training, out = LocalTraining(1, steps=1, momentum=momentum), []
     for t in rounds:
-        engine.run(torch.zeros(15), np.array([0]), t, lr, keep)
+        (reply,) = engine.run([record_task(plan, 15, t, lr=lr, training=training)])
+        out.append(reply.contribution.vector)
     return np.array(out)
 
 
@@ -236,9 +231,9 @@ def test_real_randomness_has_the_planned_deviation_and_does_not_repeat():
 
 def certain(monkeypatch):
     """Every record in every step and no noise."""
-    real = record_engine.release_step
-    monkeypatch.setattr(record_engine, "release_step", lambda total, _, *rest: real(total, 0.0, *rest))
-    monkeypatch.setattr(record_engine, "draw_records", lambda rate, *_: np.arange(rate.size))
+    real = record_steps.release_step
+    monkeypatch.setattr(record_steps, "release_step", lambda total, _, *rest: real(total, 0.0, *rest))
+    monkeypatch.setattr(record_steps, "draw_records", lambda rate, *_: np.arange(rate.size))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
@@ -262,9 +257,9 @@ def promises():
     """What a sound engine keeps: the planned noise, planned samples, the clip, and a denominator that does not move."""
     assert noise_ratio(loud()) == pytest.approx(1.0, abs=0.03), "noise"
     sampled = []
-    real_draw = record_engine.draw_records
+    real_draw = record_steps.draw_records
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_engine, "draw_records", lambda *a: sampled.append(real_draw(*a)) or sampled[-1])
+        patch.setattr(record_steps, "draw_records", lambda *a: sampled.append(real_draw(*a)) or sampled[-1])
         many = a_plan([0.3] * 40, Terms(1e-3, 60, 5, 1.0, 6.0), clients=1)
         updates(many, rounds=range(60))
     rate = float(many.rate[0, 0])
@@ -272,10 +267,10 @@ def promises():
     assert share == pytest.approx(rate, abs=4 * np.sqrt(rate / (40 * 300))), "sampling"
     with pytest.MonkeyPatch.context() as patch:
         one = plan_records([1e6] * 4, [0] * 4, Terms(1e-3, 1, 1, 1.0, 6.0), clients=["a"], clip=0.01)
-        real = record_engine.release_step
-        patch.setattr(record_engine, "release_step", lambda total, _, *rest: real(total, 0.0, *rest))
+        real = record_steps.release_step
+        patch.setattr(record_steps, "release_step", lambda total, _, *rest: real(total, 0.0, *rest))
         assert np.linalg.norm(updates(one)[0]) <= 0.01, "clip"
-        patch.setattr(record_engine, "draw_records", lambda *_: np.arange(2))
+        patch.setattr(record_steps, "draw_records", lambda *_: np.arange(2))
         assert np.linalg.norm(updates(one)[0]) <= 0.5 * 0.01 + 1e-9, "denominator: half of the batch moves half as far"
 
 
@@ -292,7 +287,7 @@ def test_a_sound_engine_keeps_its_promises():
 
 
 def test_broken_engines_are_caught(monkeypatch):
-    release, draw, summing = record_engine.release_step, record_engine.draw_records, record_engine.clipped_sum
+    release, draw, summing = record_steps.release_step, record_steps.draw_records, record_steps.clipped_sum
     mutants = {
         "noise times 0.9": ("release_step", lambda total, deviation, *rest: release(total, 0.9 * deviation, *rest)),
         "everyone sampled": ("draw_records", lambda rate, *_: np.arange(rate.size)),
@@ -301,24 +296,25 @@ def test_broken_engines_are_caught(monkeypatch):
     }
     for what, (name, broken) in mutants.items():
         with monkeypatch.context() as patch:
-            patch.setattr(record_engine, name, broken)
+            patch.setattr(record_steps, name, broken)
             assert not kept(), f"{what} was not noticed"
 
-    class DrawnBatch(RecordEngine):
-        def _update(self, *args):
-            with pytest.MonkeyPatch.context() as patch:
-                size = []
-                now = record_engine.draw_records
-                patch.setattr(record_engine, "draw_records", lambda *a: size.append(now(*a)) or size[-1])
-                patched = record_engine.release_step
+    real = record_steps._sampled_steps
 
-                def drawn(total, deviation, _batch, *rest):
-                    return patched(total, deviation, max(1, len(size[-1])), *rest)
+    def drawn_batch(*args):
+        with pytest.MonkeyPatch.context() as patch:
+            size = []
+            now = record_steps.draw_records
+            patch.setattr(record_steps, "draw_records", lambda *a: size.append(now(*a)) or size[-1])
+            patched = record_steps.release_step
 
-                patch.setattr(record_engine, "release_step", drawn)
-                return super()._update(*args)
+            def drawn(total, deviation, _batch, *rest):
+                return patched(total, deviation, max(1, len(size[-1])), *rest)
 
-    monkeypatch.setitem(globals(), "RecordEngine", DrawnBatch)
+            patch.setattr(record_steps, "release_step", drawn)
+            return real(*args)
+
+    monkeypatch.setattr(record_steps, "_sampled_steps", drawn_batch)
     assert not kept(), "the drawn batch as denominator was not noticed"
 
 

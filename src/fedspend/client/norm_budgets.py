@@ -84,8 +84,12 @@ class NormBudget:
 
     def adopt(self, round: int, before: FloatArray, after: FloatArray) -> None:
         """Take over what another place has kept; a state of one's own is newer and stays."""
-        if self._states.read(self._task.client) is None:
+        if self.missing:
             self._write(round, before, after)
+
+    @property
+    def missing(self) -> bool:
+        return self._states.read(self._task.client) is None
 
     def check(self) -> None:
         """Refuse a state that does not fit, before anything is charged."""

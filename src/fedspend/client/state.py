@@ -8,7 +8,7 @@ Guarantee: a state is written whole or not at all, for its owner's eyes only (fi
 from __future__ import annotations
 
 import hashlib
-import urllib.parse
+import string
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from fedspend.files import write_whole
 
 FILE = "state.safetensors"
 _LONGEST = 100
+_PLAIN = frozenset(string.ascii_lowercase + string.digits + "-_")  # no capitals: not every disk tells them apart
 
 
 class States(Protocol):
@@ -74,9 +75,10 @@ class FolderStates:
         """Any id makes a folder name: what has a meaning on disk is quoted, what is too long is
         hashed.
         """
-        name = urllib.parse.quote(client, safe="").replace(".", "%2E")
-        if len(name) > _LONGEST:
-            name = hashlib.sha256(client.encode()).hexdigest()
+        body = client.encode("utf-8", "surrogatepass")
+        name = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in body)
+        if not 0 < len(name) <= _LONGEST:
+            name = f"={hashlib.sha256(body).hexdigest()}"  # which no quoted name begins with
         return self.folder / name / FILE
 
 

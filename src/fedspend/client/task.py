@@ -8,7 +8,7 @@ not travel: a task cannot make a client's noise predictable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -114,30 +114,95 @@ class ClientTask:
         if about.get("format") != FORMAT:
             raise InvalidInput(f"this is no task of this version: its format is {about.get('format')!r}, not {FORMAT!r}")
         try:
-            return cls(
-                client=str(about["client"]),
-                number=int(about["number"]),
-                clip_norm=np.inf if about["clip_norm"] is None else float(about["clip_norm"]),
+            task = cls(
+                client=about["client"],
+                number=about["number"],
+                clip_norm=np.inf if about["clip_norm"] is None else about["clip_norm"],
                 shared=_shared(arrays, about),
                 records=None if "records" not in about else _records(arrays, about["records"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            broken = [name for name, sound in _parts(task) if not sound]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidInput(f"a task is damaged ({type(error).__name__}: {error}); send it again") from None
+        if broken:
+            raise InvalidInput(f"a task is damaged: no client can work with its {broken[0]}; send it again")
+        return task
 
 
 def _shared(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> RoundTask:
-    terms, training = dict(about["shared"]), dict(about["training"])
-    layers, grid = terms.pop("layers"), about["grid"]
-    return RoundTask(
-        parameters=arrays["parameters"],
-        training=LocalTraining(**(training | {"shape": Shape(**training["shape"])})),
-        layers=None if layers is None else tuple(layers),
-        grid=None if grid is None else Grid(**grid),
-        asked=arrays.get("asked"),
-        **terms,
+    terms, training, grid = dict(about["shared"]), dict(about["training"]), about["grid"]
+    found: RoundTask = _exactly(
+        RoundTask,
+        terms
+        | {
+            "parameters": arrays["parameters"],
+            "training": _exactly(LocalTraining, training | {"shape": _exactly(Shape, training["shape"])}),
+            "layers": None if terms["layers"] is None else tuple(terms["layers"]),
+            "grid": None if grid is None else _exactly(Grid, grid),
+            "asked": arrays.get("asked"),
+        },
     )
+    return found
 
 
 def _records(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> RecordTerms:
     own = {name.removeprefix("records."): value for name, value in arrays.items() if name.startswith("records.")}
-    return RecordTerms(**(dict(about) | own))
+    found: RecordTerms = _exactly(RecordTerms, dict(about) | own)
+    return found
+
+
+def _exactly(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """From a value for every field: a default must not stand in for what was lost on the way."""
+    if set(values) != {field.name for field in fields(kind)}:
+        raise ValueError(f"{kind.__name__} has other parts")
+    return kind(**values)
+
+
+def _parts(task: ClientTask) -> Iterator[tuple[str, bool]]:
+    """What a task consists of, and whether it can be. A client relies on it: NaN as a clip would be no bound at all, since
+    nothing is above it.
+    """
+    shared, training, grid, asked = task.shared, task.shared.training, task.shared.grid, task.shared.asked
+    yield "client", type(task.client) is str and task.client != ""
+    yield "number", _count(task.number)
+    yield "clip", task.clip_norm == np.inf or _number(task.clip_norm)
+    yield "round", _count(shared.round)
+    yield "size", _count(shared.size, 1)
+    yield "parameters", shared.parameters.dtype == np.float32 and shared.parameters.ndim == 1
+    yield "learning rate", _number(shared.lr)
+    yield "noise", _number(shared.noise)
+    yield "bit", type(shared.bit) is bool
+    yield "run and plan", type(shared.run) is str and type(shared.plan) is str
+    lengths = (training.steps, training.epochs)
+    yield "batches", _count(training.batch_size, 1) and all(one is None or _count(one) for one in lengths)
+    yield "momentum", _number(training.momentum)
+    if asked is None:
+        yield "size", shared.size == shared.parameters.size
+    else:
+        yield "public rows", asked.dtype == np.int64 and asked.ndim == 1 and asked.size > 0 and shared.size % asked.size == 0
+    if shared.layers is not None:
+        yield "layers", all(_count(size, 1) for size in shared.layers) and sum(shared.layers) == shared.size
+    if grid is not None:
+        yield "grid", _number(grid.step) and grid.step > 0 and _count(grid.bits, 1) and grid.dimension == shared.size
+    if task.records is not None:
+        yield "records", _fit(task.records)
+
+
+def _fit(terms: RecordTerms) -> bool:
+    of_records = [terms.rate, terms.steps] + ([terms.norm_budget] if terms.norm_budget is not None else [])
+    return (
+        all(one.dtype == np.float64 and one.ndim == 1 and bool((one >= 0).all()) for one in (*of_records, terms.batch))
+        and len({one.size for one in of_records}) == 1
+        and (_number(terms.clip) and terms.clip > 0 and _number(terms.noise_multiplier))
+        and type(terms.by_norm) is bool
+        and not (terms.by_norm and terms.norm_budget is None)
+    )
+
+
+def _number(value: object) -> bool:
+    """Finite, and not below zero."""
+    return isinstance(value, int | float) and type(value) is not bool and 0 <= float(value) < np.inf
+
+
+def _count(value: object, least: int = 0) -> bool:
+    return type(value) is int and value >= least

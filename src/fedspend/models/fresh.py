@@ -16,6 +16,7 @@ import copy
 from torch import nn
 
 _KNOWN = ("torch.nn.modules.", "fedspend.models.")
+_PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -31,7 +32,8 @@ def remembers_nothing(module: nn.Module) -> bool:
         and not any(getattr(part, hooks, None) for hooks in _HOOKS)
         for part in module.modules()
     )
-    return parts and not any(True for _ in module.buffers()) and not any(p._backward_hooks for p in module.parameters())
+    watched = any(getattr(parameter, hooks, None) for parameter in module.parameters() for hooks in _PARAMETER_HOOKS)
+    return parts and not watched and not any(True for _ in module.buffers())
 
 
 def fresh(module: nn.Module) -> nn.Module:

@@ -115,6 +115,8 @@ class Tally:
             return "its vector is not finite"
         if shared.grid is not None and not (vector == np.rint(vector)).all():
             return "its vector is not on the grid"
+        if shared.grid is not None and not (np.abs(vector) <= 2.0 ** (shared.grid.bits - 1)).all():
+            return f"its vector is beyond the grid's {shared.grid.bits} bits"
         if (bit is not None) != shared.bit or not (bit is None or bit in (-0.5, 0.0, 0.5)):
             return f"its bit is {bit!r}"
         if shared.grid is not None and shared.noise == 0:

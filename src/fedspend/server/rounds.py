@@ -102,7 +102,7 @@ class Store(Protocol):
     def kept(self, round: int) -> Kept | None: ...
 
     def memory(self) -> Memory | None:
-        """The mechanism's memory after the last release that was kept; None if there is none."""
+        """The mechanism's memory after the last release: empty before the first one, None if it was lost."""
         ...
 
     def was_reserved(self, round: int) -> bool: ...
@@ -162,7 +162,7 @@ def remembered(mechanism: Mechanism, store: Store, done: int) -> Memory:
     found, start = store.memory(), mechanism.start()
     if found is None and start and done > 0:
         raise Refused("the mechanism's private state is gone, and its noise depends on it; start a new run")
-    return start if found is None else found
+    return found or start
 
 
 def play(
