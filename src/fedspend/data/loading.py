@@ -18,6 +18,7 @@ from fedspend.data.tables import read_csv, read_npz
 from fedspend.errors import InvalidInput, whole_number
 
 OWN = ("csv", "npz")
+NATURAL = ("mnist-writers", "heart")  # benchmarks that name their clients
 NAMES = (*BUNDLED, *SOURCES, *OWN)
 
 _WITH_OPTIONS: Mapping[str, Callable[..., Rows]] = {"synthetic": make_synthetic, "csv": read_csv, "npz": read_npz}
@@ -40,6 +41,11 @@ def load(name: str, *, folder: Path | None = None, validation: float = 0.0, seed
     With `validation` above 0, that share of the training rows (seeded, stratified by label) takes the place of the test rows, so
     that settings can be chosen without the test set.
     """
+    return finished(name, read(name, folder=folder, seed=seed, **options), validation, seed, public=name not in OWN)
+
+
+def read(name: str, *, folder: Path | None = None, seed: int = 0, **options: Any) -> Rows:
+    """The rows of data set `name`, before any hold-out."""
     known = options_of(name)
     seed = whole_number("seed", seed, at_least=0)
     for option in options:
@@ -51,7 +57,7 @@ def load(name: str, *, folder: Path | None = None, validation: float = 0.0, seed
     only(f"data set {name!r}", options, known)
     if name in OWN and options.get("path") is None:
         raise InvalidInput(f"data set {name!r} needs a file; give path = 'FILE.{name}'")
-    return finished(name, _read(name, folder, seed, options), validation, seed, public=name not in OWN)
+    return _read(name, folder, seed, options)
 
 
 def _read(name: str, folder: Path | None, seed: int, options: Mapping[str, Any]) -> Rows:
