@@ -70,7 +70,9 @@ def read_ids(cells: Sequence[str], at: Lines, column: str = "client") -> tuple[s
     first: dict[str, int] = {}
     for row, name in enumerate(cells):
         if first.setdefault(name, row) != row:
-            raise InvalidInput(f"{at(row)}: {column} {name!r} stands there twice, first on line {at.numbers[first[name]]}; keep one")
+            raise InvalidInput(
+                f"{at(row)}: {column} {name!r} stands there twice, first on line {at.numbers[first[name]]}; keep one"
+            )
     return read_any_ids(cells, what=column, at=lambda row: f"{at(row)}: ")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fedspend.errors import InvalidInput
 
-
 _PLAIN_SPACE = " \t\r\n\v\f"
 
 
@@ -25,7 +24,7 @@ class Table:
     untrimmed: dict[str, dict[int, str]] = field(default_factory=dict)  # cells that end in a space which is not ASCII, by column
 
     def raw(self, column: str) -> list[str]:
-        """The cells of a column as they were written, but for plain space around them: ids that differ in such a way are not one."""
+        """The cells of a column as they were written, but for plain space around them: to ids, other space matters."""
         cells = list(self.columns[column])
         for row, cell in self.untrimmed.get(column, {}).items():
             cells[row] = cell

@@ -59,21 +59,28 @@ def look(id: str) -> str:
     return " ".join(unicodedata.normalize("NFC", seen.casefold()).split())
 
 
-def read_ids(raw: Iterable[Any], *, what: str = "client", at: Where = lambda _: "") -> tuple[str, ...]:
-    """A list of ids, each of which may be there once: normalised, or a refusal that names the first one that cannot be."""
+def read_ids(
+    raw: Iterable[Any], *, what: str = "client", at: Where = lambda _: "", known: Collection[str] = (), where: str = ""
+) -> tuple[str, ...]:
+    """A list of ids, each of which may be there once: normalised, or a refusal that names the first one that cannot be.
+
+    None of them may look like one of the `known` ids, which are in `where`; to be one of them is for others to judge.
+    """
     given = list(raw)
     if plain(given):
+        refuse_lookalikes_of(given, known, what, where)
         return tuple(given)
     check_text(given, what, at)
     ids = list(map(normal, given))
     check_each(given, ids, what, at)
     refuse_lookalikes(given, ids, what, at)
+    refuse_lookalikes_of(ids, known, what, where)
     check_printable(given, ids, what, at)
     return tuple(ids)
 
 
 def plain(given: Sequence[Any]) -> bool:
-    """Whether these are ids that need no second look: printable ASCII, no space at either end, no two alike. Quick, by large steps."""
+    """Whether these ids need no second look: printable ASCII, no space at either end, no two alike. Quick, by large steps."""
     try:
         text = "\n".join(given)
     except TypeError:
@@ -159,7 +166,7 @@ def check_printable(given: Sequence[str], ids: Sequence[str], what: str, at: Whe
     if not all(map(str.isprintable, ids)):
         row = next(n for n, name in enumerate(ids) if not name.isprintable())
         raise InvalidInput(
-            f"{at(row)}{what} {ascii(given[row])} has a line break, a control character or one that nobody sees; use printable text"
+            f"{at(row)}{what} {given[row]!a} has a line break, a control character or one that nobody sees; use printable text"
         )
 
 
@@ -175,6 +182,8 @@ def refuse_lookalikes(given: Sequence[str], ids: Sequence[str], what: str, at: W
 
 def refuse_lookalikes_of(ids: Sequence[str], known: Collection[str], what: str, where: str) -> None:
     """Refuse an id that looks like another one that is there already; the very same one is for others to judge."""
+    if not known:
+        return
     looks = set(map(look, ids))
     there = {look(name): name for name in known if look(name) in looks}
     for name in ids if there else ():
@@ -190,7 +199,7 @@ def alike(id: str, known: Iterable[str]) -> str | None:
 
 
 def hint_alike(id: str, known: Iterable[str]) -> str:
-    """", though ..." if there is a lookalike, or nothing."""
+    """ ", though ..." if there is a lookalike, or nothing."""
     other = alike(id, known)
     return "" if other is None else f", though {other!a} looks like it"
 
@@ -204,6 +213,6 @@ def _refuse_pair(one: str, other: str, what: str, place: str, whose: str = "") -
             "write it in one way"
         )
     raise InvalidInput(
-        f"{place}{what} ids {one!a}{whose} and {other!a} differ only by case, space or characters that nobody sees; write it in one "
-        "way, or rename one of them"
+        f"{place}{what} ids {one!a}{whose} and {other!a} differ only by case, space or characters that nobody sees; write it in "
+        "one way, or rename one of them"
     )

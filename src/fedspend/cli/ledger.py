@@ -122,10 +122,12 @@ def register(args: argparse.Namespace) -> int:
 
 
 def change(args: argparse.Namespace) -> int:
+    from fedspend.cli import ledger_views as views
+
     with writable(args) as ledger:
         ledger.change([args.name], args.epsilon, reason=args.reason, unit=args.unit)
         print(f"{args.unit} {args.name!r} now has a lifetime budget of {args.epsilon:g}")
-        if ledger.balances(args.unit).total[ledger.accounts(args.unit).number[args.name]] > args.epsilon:
+        if ledger.balances(args.unit).total[views.account_number(ledger, args.name, args.unit)] > args.epsilon:
             print("warning: open runs hold more than that; they can begin no further round, so close them", file=sys.stderr)
     return 0
 

@@ -3,7 +3,7 @@
 Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is empty; what is wrong is refused
 with its row and value. Features are only ever scaled by bounds that somebody wrote down: nothing here is learned from the rows,
 because a mean, a deviation or a largest value is itself a release that no budget covers. Hold-out and samples are drawn over the
-pool of all rows, in proportion by label, which is for rows that are dealt to made-up clients; `by_row`, which is for real ones, lets
+pool of all rows, in proportion by label, which is for rows that are dealt to made-up clients. Where clients are real, `by_row` lets
 every row decide for itself (`row_choice`).
 """
 
@@ -71,9 +71,7 @@ class Dataset:
                 f"budget_of has shape {self.budget_of.shape}; it needs one budget for each of {len(self.labels)} rows"
             )
         if self.record_of is not None and self.record_of.shape != self.labels.shape:
-            raise InvalidInput(
-                f"record_of has shape {self.record_of.shape}; it needs one id for each of {len(self.labels)} rows"
-            )
+            raise InvalidInput(f"record_of has shape {self.record_of.shape}; it needs one id for each of {len(self.labels)} rows")
         if self.public_features is not None:
             check_rows("public rows", self.public_features, "labels", np.zeros(len(self.public_features), np.int64), self.classes)
             if self.public_features.shape[1:] != self.features.shape[1:]:

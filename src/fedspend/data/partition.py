@@ -107,8 +107,19 @@ def from_clients(
     >>> federation.clients, [len(rows) for rows in federation.shards]
     (('a', 'b'), [1, 0])
     """
-    given = read_mapping(clients)
-    parts = {client: (np.asarray(features), np.asarray(labels)) for client, (features, labels) in given.items()}
+    return of_named(read_mapping(clients), test=test, classes=classes, bounds=bounds, name=name)
+
+
+def of_named(
+    clients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
+    *,
+    test: tuple[npt.ArrayLike, npt.ArrayLike],
+    classes: int,
+    bounds: Bounds | None = None,
+    name: str = "arrays",
+) -> Federation:
+    """The same for names that have entered already: they are taken as they are."""
+    parts = {client: (np.asarray(features), np.asarray(labels)) for client, (features, labels) in clients.items()}
     for client, (features, labels) in parts.items():
         if len(features) != len(labels):
             raise InvalidInput(
@@ -139,7 +150,7 @@ def clients_of(dataset: Dataset) -> tuple[str, ...]:
 
 
 def by_id(dataset: Dataset, clients: Sequence[str]) -> Federation:
-    """A federation of these natural clients, in this order. Rows of others are left where they are; who has none has an empty shard."""
+    """A federation of these natural clients, in this order. Who has no rows has an empty shard; rows of others are not used."""
     assert dataset.client_of is not None
     names, owner = np.unique(dataset.client_of, return_inverse=True)
     shard_of = dict(zip(map(str, names.tolist()), _by_owner(owner.astype(np.int64), len(names)), strict=True))

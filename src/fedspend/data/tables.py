@@ -47,9 +47,9 @@ def read_csv(
     """`classes` is how many there are, or the list of the label column's values. Test rows come from `test_path`, from a `split`
     column that says train or test, or not at all. `features` names the columns to use; the default is every other column.
     Columns called client and split serve as such where they exist; under another name they must be there. `budget` names a column
-    with each record's epsilon, and test rows need one too, which is not used. `record` names a column with each record's id, which no
-    other row of the file may have. `public_path` has public rows: the same feature
-    columns, of which further ones, such as a label, are not read.
+    with each record's epsilon, and test rows need one too, which is not used. `record` names a column with each record's id, which
+    no other row of the file may have. `public_path` has public rows: the same feature columns, of which further ones, such as a
+    label, are not read.
     """
     known = _classes(classes)
     table = read_table(path)
@@ -75,7 +75,8 @@ def read_csv(
     public = None if public_path is None else _features(read_table(public_path), used, by_column)
     if split is not None:
         test = _test_rows(table, split)
-        mine, own, ids = (None if column is None else column[~test] for column in (clients, budgets, records))
+        mine, ids = (None if column is None else column[~test] for column in (clients, records))
+        own = None if budgets is None else budgets[~test]
         return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own, public, ids)
     if test_path is None:
         return Rows(values, labels, count, None, None, clients, budgets, public, records)
