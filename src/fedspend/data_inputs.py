@@ -15,7 +15,7 @@ from fedspend import data
 from fedspend.budgets import numbered
 from fedspend.config import Config
 from fedspend.data import Dataset, Federation
-from fedspend.data.dataset import Rows, finished
+from fedspend.data.dataset import Rows
 from fedspend.data.loading import NATURAL, OWN, read
 from fedspend.errors import InvalidInput
 from fedspend.identity import hint_alike, read_ids
@@ -71,8 +71,9 @@ class Source:
 
     @cached_property
     def dataset(self) -> Dataset:
-        config, public = self.config, self.name not in OWN
-        made = finished(self.name, self.rows, config.get("data.validation"), self.seed, public, by_row=self.natural)
+        config = self.config
+        held = {"validation": config.get("data.validation"), "seed": self.seed, "by_row": self.natural}
+        made = data.load(self.name, rows=self.rows, **held)
         made = data.sample(made, share=config.get("data.share"), test_share=config.get("data.test_share"), by_row=self.natural)
         if config.given("data.public_share"):
             made = data.set_aside(made, share=config.get("data.public_share"), seed=self.seed)

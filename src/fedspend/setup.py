@@ -180,9 +180,7 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
     arguments = inputs.arguments() | {"method": method}
     if stored is not None:
         listed = tuple(client for client in inputs.roster if client not in source.left_out)
-        check_roster(
-            stored, inputs.population, listed, ledger, begun=begun, leave_out=config.get("ledger.exhausted") == "leave-out"
-        )
+        check_roster(stored, inputs.population, listed, ledger, begun=begun)
         if "ledger" not in stored.parameters:
             check_budgets(stored, inputs.population)
         return stored, inputs
@@ -192,10 +190,8 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
     return made, inputs
 
 
-def check_roster(
-    stored: Plan, population: Population, roster: Sequence[str], ledger: Ledger | None, *, begun: bool, leave_out: bool
-) -> None:
-    """A plan is for the clients that are listed now: all of them, but for those whom a ledger leaves out."""
+def check_roster(stored: Plan, population: Population, roster: Sequence[str], ledger: Ledger | None, *, begun: bool) -> None:
+    """A plan is for the clients that are listed now: all of them, but for those who have nothing left in a ledger."""
     listed, planned = set(roster), set(stored.clients)
     stranger = next((client for client in stored.clients if client not in listed), None)
     if stranger is not None:
@@ -203,7 +199,7 @@ def check_roster(
             f"the plan has client {stranger!r}, who is not among the clients here{hint_alike(stranger, listed)}; make another plan"
         )
     absent = [client for client in population.clients if client not in planned]
-    if ledger is not None and len(ledger.accounts()) and (begun or leave_out):
+    if ledger is not None and len(ledger.accounts()) and (begun or "ledger" in stored.parameters):
         known = [client for client in absent if client in ledger.accounts().number]
         # A run that has begun has spent some of what its members had; who was left out then has an account all the same.
         out = set(known) if begun else {client for client, left in zip(known, has_left(ledger, known), strict=True) if not left}

@@ -35,13 +35,23 @@ def options_of(name: str) -> tuple[str, ...]:
     return () if function is None else tuple(option for option in inspect.signature(function).parameters if option != "seed")
 
 
-def load(name: str, *, folder: Path | None = None, validation: float = 0.0, seed: int = 0, **options: Any) -> Dataset:
-    """The data set `name`. `folder` overrides where files are looked for.
+def load(
+    name: str,
+    *,
+    folder: Path | None = None,
+    validation: float = 0.0,
+    seed: int = 0,
+    by_row: bool = False,
+    rows: Rows | None = None,
+    **options: Any,
+) -> Dataset:
+    """The data set `name`. `folder` overrides where files are looked for; `rows` are what is in them, if they were read before.
 
-    With `validation` above 0, that share of the training rows (seeded, stratified by label) takes the place of the test rows, so
-    that settings can be chosen without the test set.
+    With `validation` above 0, that share of the training rows takes the place of the test rows, so that settings can be chosen
+    without the test set: seeded, in proportion by label, or `by_row`, where every row decides for itself.
     """
-    return finished(name, read(name, folder=folder, seed=seed, **options), validation, seed, public=name not in OWN)
+    found = read(name, folder=folder, seed=seed, **options) if rows is None else rows
+    return finished(name, found, validation, seed, public=name not in OWN, by_row=by_row)
 
 
 def read(name: str, *, folder: Path | None = None, seed: int = 0, **options: Any) -> Rows:
