@@ -62,16 +62,7 @@ class Dataset:
             raise InvalidInput(
                 f"a test row has shape {self.test_features.shape[1:]}, a training row {self.features.shape[1:]}; make them the same"
             )
-        if self.client_of is not None and self.client_of.shape != self.labels.shape:
-            raise InvalidInput(
-                f"client_of has shape {self.client_of.shape}; it needs one client for each of {len(self.labels)} rows"
-            )
-        if self.budget_of is not None and self.budget_of.shape != self.labels.shape:
-            raise InvalidInput(
-                f"budget_of has shape {self.budget_of.shape}; it needs one budget for each of {len(self.labels)} rows"
-            )
-        if self.record_of is not None and self.record_of.shape != self.labels.shape:
-            raise InvalidInput(f"record_of has shape {self.record_of.shape}; it needs one id for each of {len(self.labels)} rows")
+        check_columns(self.labels, client_of=self.client_of, budget_of=self.budget_of, record_of=self.record_of)
         if self.public_features is not None:
             check_rows("public rows", self.public_features, "labels", np.zeros(len(self.public_features), np.int64), self.classes)
             if self.public_features.shape[1:] != self.features.shape[1:]:
@@ -154,6 +145,7 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool, 
         found = (rows.features, rows.labels, test_features, test_labels, rows.classes, rows.client_of)
         return Dataset(name, *found, public, rows.budget_of, rows.public_features, rows.record_of, rows.clients)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
+    check_columns(rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of)
     if by_row:
         held = chosen_rows(rows.client_of, rows.features, rows.labels, share, "hold-out", seed)
     else:
@@ -263,6 +255,14 @@ def read_bounds(what: str, pair: Any) -> tuple[float, float]:
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_columns(labels: IntArray, **columns: npt.NDArray[Any] | None) -> None:
+    """What is said about rows is said about every row."""
+    words = {"client_of": "client", "budget_of": "budget", "record_of": "id"}
+    for name, column in columns.items():
+        if column is not None and column.shape != labels.shape:
+            raise InvalidInput(f"{name} has shape {column.shape}; it needs one {words[name]} for each of {len(labels)} rows")
 
 
 def check_rows(what: str, features: Features, labels_name: str, labels: IntArray, classes: int) -> None:
