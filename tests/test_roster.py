@@ -321,6 +321,38 @@ def test_an_account_without_rows_stays(config, accounts, tmp_path):
     assert behind(setup) == {"north": None} | {client: client for client in ("south", "east", "west")}
 
 
+@pytest.mark.parametrize("tested", ["validation", "split"])
+def test_who_takes_no_part_is_not_tested_on_either(config, accounts, tmp_path, tested):
+    """Held-out rows are rows: those of a client that withdrew, or is left out, are not used."""
+    del config["data"]["test_path"]
+    if tested == "split":
+        lines = (tmp_path / "rows.csv").read_text().splitlines()
+        marked = [f"{lines[0]},split", *(f"{line},{'test' if n // 4 % 3 == 0 else 'train'}" for n, line in enumerate(lines[1:]))]
+        (tmp_path / "rows.csv").write_text("\n".join(marked) + "\n")
+    else:
+        config["data"]["validation"] = 0.5
+
+    def tested_on(setup):
+        marks = set(setup.federation.dataset.test_features[:, 0].tolist())
+        return {client for client, mark in MARK.items() if np.float32(mark) in marks}
+
+    assert tested_on(setup_of(config)) == {"north", "south", "east", "west"}
+    assert tested_on(setup_of(changed(config, data__leave_out=["west"]))) == {"north", "south", "east"}
+    unprotected = changed(config, data__leave_out=["west"], method__name="fedavg")
+    assert tested_on(setup_of(unprotected)) == {"north", "south", "east"}
+    with Ledger.open(accounts, write=True) as ledger:
+        ledger.withdraw(["east"], reason="asked")
+        assert tested_on(setup_of(changed(config, ledger__spend="remaining"), ledger)) == {"north", "south", "west"}
+    only = changed(config, data__leave_out=["north", "south", "east"])
+    assert tested_on(setup_of(only)) == {"west"}
+
+
+def test_somebody_has_to_be_tested_on(config, tmp_path):
+    (tmp_path / "rows.csv").write_text("hospital,x,label,split\nnorth,1,0,train\nsouth,2,1,train\nsouth,2,1,test\n")
+    del config["data"]["test_path"]
+    assert "all test rows belong to clients that take no part" in refusal(setup_of, changed(config, data__leave_out=["south"]))
+
+
 # --- plans ---
 
 

@@ -15,7 +15,7 @@ from fedspend import data
 from fedspend.budgets import numbered
 from fedspend.config import Config
 from fedspend.data import Dataset, Federation
-from fedspend.data.dataset import Rows
+from fedspend.data.dataset import Rows, without_tests_of
 from fedspend.data.loading import NATURAL, OWN, read
 from fedspend.errors import InvalidInput
 from fedspend.identity import hint_alike, read_ids
@@ -72,9 +72,11 @@ class Source:
     @cached_property
     def dataset(self) -> Dataset:
         config = self.config
-        held = {"validation": config.get("data.validation"), "seed": self.seed, "by_row": self.natural}
+        # One silo of your own is no dealing: its records are real, and none of them may move another.
+        by_row = self.natural or (self.name in OWN and is_real(config))
+        held = {"validation": config.get("data.validation"), "seed": self.seed, "by_row": by_row}
         made = data.load(self.name, rows=self.rows, **held)
-        made = data.sample(made, share=config.get("data.share"), test_share=config.get("data.test_share"), by_row=self.natural)
+        made = data.sample(made, share=config.get("data.share"), test_share=config.get("data.test_share"), by_row=by_row)
         if config.given("data.public_share"):
             made = data.set_aside(made, share=config.get("data.public_share"), seed=self.seed)
         return made
@@ -126,7 +128,8 @@ def clients_of(source: Source) -> tuple[str, ...]:
 
 def checked_left_out(source: Source, listed: Sequence[str]) -> tuple[str, ...]:
     """`listed` itself; refuses a name under leave_out that neither the data nor the list of clients has."""
-    known = {*listed, *(source.rows.clients or ())}
+    tested = source.rows.test_client_of
+    known = {*listed, *(source.rows.clients or ()), *(() if tested is None else map(str, set(tested.tolist())))}
     for client in source.left_out:
         if client not in known:
             raise InvalidInput(
@@ -162,20 +165,25 @@ def federation_of(config: Config | Source, clients: int | None = None) -> Federa
     """Which client holds which rows, for all clients that the data has; `clients` says how many are made up."""
     source = config if isinstance(config, Source) else Source(config)
     if source.natural:
-        return data.by_id(source.dataset, clients_of(source))
+        ids = clients_of(source)
+        return data.by_id(without_tests_of(source.dataset, source.left_out), ids)
     return dealt(source, int(needed(source.config, "data.clients")) if clients is None else clients)
 
 
-def joined(source: Source, clients: Sequence[str], listed: Collection[str], where: str, advice: str) -> Federation:
-    """The rows of these natural clients, by id. An id in the data that nobody listed is refused; a client without rows is not."""
-    known = {*checked_left_out(source, tuple(listed)), *source.left_out}
+def joined(source: Source, clients: Sequence[str], roster: Collection[str], listed_in: str | None) -> Federation:
+    """The rows of these natural clients, by id. A client without rows has none; an id in the data that nobody listed is refused.
+
+    Who is on the roster and takes no part is not tested on either. Without `listed_in`, the roster came from the data itself.
+    """
+    known = {*checked_left_out(source, tuple(roster)), *source.left_out}
     stranger = next((client for client in source.ids if client not in known), None)
-    if stranger is not None:
+    if stranger is not None and listed_in is not None:
+        advice = "register it (fedspend ledger register)" if listed_in.startswith("the ledger ") else "give it a budget there"
         raise InvalidInput(
-            f"client {stranger!r} has rows in the data and is not in {where}{hint_alike(stranger, known)}; {advice}, or list it "
-            "under data.leave_out"
+            f"client {stranger!r} has rows in the data and is not in {listed_in}{hint_alike(stranger, known)}; {advice}, or list "
+            "it under data.leave_out"
         )
-    return data.by_id(source.dataset, clients)
+    return data.by_id(without_tests_of(source.dataset, known - set(clients)), clients)
 
 
 def dealt(source: Source, clients: int) -> Federation:

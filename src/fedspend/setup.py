@@ -228,10 +228,7 @@ def _federation(source: Source, made: Plan | None, inputs: Inputs | None) -> Fed
     if made is None or inputs is None:
         return federation_of(source)
     if source.natural:
-        where = inputs.listed_in or "the plan"
-        advice = "register it (fedspend ledger register)" if where.startswith("the ledger") else "give it a budget there"
-        listed = inputs.roster if inputs.listed_in is not None else source.ids  # a choice among the data's clients leaves some out
-        return joined(source, made.clients, listed, where, advice)
+        return joined(source, made.clients, inputs.roster, inputs.listed_in)
     federation = dealt(source, len(inputs.roster))
     shard_of = dict(zip(inputs.roster, federation.shards, strict=True))
     return replace(federation, clients=made.clients, shards=tuple(shard_of[client] for client in made.clients))

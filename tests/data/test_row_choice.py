@@ -166,3 +166,15 @@ def test_the_sample_is_the_same_for_every_seed_and_the_hold_out_is_not(tmp_path)
     sample = {"share": 0.5, "test_path": str(tmp_path / "test.csv")}
     assert used(1, **sample) == used(2, **sample)
     assert used(1, validation=0.5) != used(2, validation=0.5)
+
+
+def test_in_one_silo_of_your_own_no_record_moves_another(tmp_path):
+    """All rows are one client's, which is no dealing: they are real, and each may have a budget of its own."""
+    write(tmp_path / "all.csv", ("north", "south", "east"))
+    lines = [line.partition(",")[2] for line in (tmp_path / "all.csv").read_text().splitlines()]
+    for name, kept in (("all", lines), ("fewer", [*lines[:1], *lines[41:]])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(kept) + "\n")
+    options = {"validation": 0.3, "share": 0.5, "clients": 1}
+    (everyone,), (fewer,) = (held_by(federation_of(config(tmp_path / f"{n}.csv", **options))).values() for n in ("all", "fewer"))
+    assert fewer < everyone
+    assert 10 < len(fewer) < 50

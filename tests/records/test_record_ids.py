@@ -207,3 +207,17 @@ def test_benchmarks_have_no_ids(config):
 def test_the_file_of_budgets_is_checked_for_lookalikes(config, tmp_path):
     (tmp_path / "budgets.csv").write_text("record,epsilon\np1,1\nP1,2\n")
     assert "budgets.csv:3: record ids 'p1' and 'P1' differ only by case" in refusal(plan_of, config)
+
+
+def test_records_are_registered_from_the_same_file(config, tmp_path, capsys):
+    from fedspend.cli.main import main
+
+    place = str(tmp_path / "accounts.db")
+    assert main(["ledger", "init", "--ledger", place]) == 0
+    register = ["ledger", "register", config["privacy"]["budgets"], "--delta", "1e-4", "--unit", "record", "--ledger", place]
+    assert main(register) == 0
+    assert "registered 200 records" in capsys.readouterr().out
+    rest = without(config, "privacy", "budgets") | {"ledger": {"spend": "remaining"}}
+    plan = fedspend.train(rest, output=tmp_path / "run", ledger=place).plan
+    assert budgets_fit(plan)
+    assert len(plan.records) == 40

@@ -10,7 +10,7 @@ every row decide for itself (`row_choice`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,7 @@ class Dataset:
     public_features: Features | None = None  # rows without labels that no client holds and no budget protects
     record_of: npt.NDArray[Any] | None = None  # id of each training row, where the data has a column for it
     clients: tuple[str, ...] | None = None
+    test_client_of: npt.NDArray[Any] | None = None  # whose the test rows are, where they come out of clients
 
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, at_least=2)
@@ -63,6 +64,7 @@ class Dataset:
                 f"a test row has shape {self.test_features.shape[1:]}, a training row {self.features.shape[1:]}; make them the same"
             )
         check_columns(self.labels, client_of=self.client_of, budget_of=self.budget_of, record_of=self.record_of)
+        check_columns(self.test_labels, test_client_of=self.test_client_of)
         if self.public_features is not None:
             check_rows("public rows", self.public_features, "labels", np.zeros(len(self.public_features), np.int64), self.classes)
             if self.public_features.shape[1:] != self.features.shape[1:]:
@@ -90,6 +92,7 @@ class Rows:
     budget_of: FloatArray | None = None
     public_features: Features | None = None
     record_of: npt.NDArray[Any] | None = None
+    test_client_of: npt.NDArray[Any] | None = None
 
     @property
     def clients(self) -> tuple[str, ...] | None:
@@ -143,7 +146,8 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool, 
         if test_features is None or test_labels is None:
             raise InvalidInput("there are no test rows; give them, or hold some training rows out with validation = 0.2")
         found = (rows.features, rows.labels, test_features, test_labels, rows.classes, rows.client_of)
-        return Dataset(name, *found, public, rows.budget_of, rows.public_features, rows.record_of, rows.clients)
+        rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
+        return Dataset(name, *found, public, rows.budget_of, *rest)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
     check_columns(rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of)
     if by_row:
@@ -163,6 +167,7 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool, 
         rows.public_features,
         None if rows.record_of is None else rows.record_of[~held],
         rows.clients,
+        None if rows.client_of is None else rows.client_of[held],
     )
 
 
@@ -179,7 +184,7 @@ def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0, by_
         return np.flatnonzero(stratified(labels, share, Randomness(0).generator("data", stream)))
 
     kept = part(share, _SAMPLE_STREAMS[0], dataset.client_of, dataset.features, dataset.labels)
-    tested = part(test_share, _SAMPLE_STREAMS[1], None, dataset.test_features, dataset.test_labels)
+    tested = part(test_share, _SAMPLE_STREAMS[1], dataset.test_client_of, dataset.test_features, dataset.test_labels)
     return replace(
         dataset,
         features=dataset.features[kept],
@@ -189,6 +194,22 @@ def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0, by_
         client_of=None if dataset.client_of is None else dataset.client_of[kept],
         budget_of=None if dataset.budget_of is None else dataset.budget_of[kept],
         record_of=None if dataset.record_of is None else dataset.record_of[kept],
+        test_client_of=None if dataset.test_client_of is None else dataset.test_client_of[tested],
+    )
+
+
+def without_tests_of(dataset: Dataset, clients: Collection[str]) -> Dataset:
+    """The data set without the test rows of these clients: who takes no part is not tested on either."""
+    if not clients or dataset.test_client_of is None:
+        return dataset
+    kept = np.array([str(client) not in clients for client in dataset.test_client_of.tolist()], dtype=bool)
+    if not kept.any():
+        raise InvalidInput("all test rows belong to clients that take no part; give others, for example a file (test_path)")
+    return replace(
+        dataset,
+        test_features=dataset.test_features[kept],
+        test_labels=dataset.test_labels[kept],
+        test_client_of=dataset.test_client_of[kept],
     )
 
 
@@ -259,7 +280,7 @@ def read_bounds(what: str, pair: Any) -> tuple[float, float]:
 
 def check_columns(labels: IntArray, **columns: npt.NDArray[Any] | None) -> None:
     """What is said about rows is said about every row."""
-    words = {"client_of": "client", "budget_of": "budget", "record_of": "id"}
+    words = {"client_of": "client", "test_client_of": "client", "budget_of": "budget", "record_of": "id"}
     for name, column in columns.items():
         if column is not None and column.shape != labels.shape:
             raise InvalidInput(f"{name} has shape {column.shape}; it needs one {words[name]} for each of {len(labels)} rows")

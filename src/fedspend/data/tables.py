@@ -76,8 +76,8 @@ def read_csv(
     if split is not None:
         test = _test_rows(table, split)
         mine, ids = (None if column is None else column[~test] for column in (clients, records))
-        own = None if budgets is None else budgets[~test]
-        return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own, public, ids)
+        own, theirs = None if budgets is None else budgets[~test], None if clients is None else clients[test]
+        return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own, public, ids, theirs)
     if test_path is None:
         return Rows(values, labels, count, None, None, clients, budgets, public, records)
     other = read_table(test_path)

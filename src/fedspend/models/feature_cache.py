@@ -15,8 +15,10 @@ import inspect
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedspend.arrays import IntArray
 from fedspend.data.dataset import Dataset, Features
@@ -36,9 +38,17 @@ def cached_features(name: str, dataset: Dataset, shards: Sequence[IntArray] | No
     return replace(
         dataset,
         features=make(name, dataset.features, shards),
-        test_features=make(name, dataset.test_features, None),
+        test_features=make(name, dataset.test_features, None if shards is None else _by_client(dataset.test_client_of)),
         public_features=None if public is None else make(name, public, None),
     )
+
+
+def _by_client(client_of: npt.NDArray[Any] | None) -> list[IntArray] | None:
+    """The rows of each client, where the rows have clients."""
+    if client_of is None:
+        return None
+    _, owner = np.unique(client_of, return_inverse=True)
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
 
 
 def _made(name: str, images: Features, shards: Sequence[IntArray] | None) -> Features:
