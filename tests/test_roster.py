@@ -153,6 +153,26 @@ def test_own_rows_without_a_client_column_are_not_dealt_for_real(config, tmp_pat
     assert "unknown column" in refusal(setup_of, changed(config, data__client="hospital"))
 
 
+def test_features_are_made_client_by_client_and_not_kept(config, tmp_path, monkeypatch):
+    from fedspend.models import feature_cache
+
+    calls, real = [], feature_cache.maps.features
+    monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(feature_cache.maps, "features", lambda name, rows: calls.append(rows) or real(name, rows))
+    generator, labels = np.random.default_rng(0), np.arange(30) % 2
+    clients = np.array(["south", "north", "east"] * 10)
+    images = generator.random((30, 1, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", features=images, label=labels, client=clients)
+    config["data"] = {"name": "npz", "path": str(tmp_path / "rows.npz"), "classes": 2, "validation": 0.4}
+    config["model"]["features"] = "gabor"
+    setup = setup_of(changed(config, data__leave_out=["east"]))
+    owner = {image.tobytes(): client for image, client in zip(images, clients, strict=True)}
+    owners = [{owner[image.tobytes()] for image in call} for call in calls]
+    assert sorted(map(sorted, owners)) == [["north"], ["north"], ["south"], ["south"]], "to train on, and to test on"
+    assert setup.module(torch.zeros(1, 449)).shape == (1, 2)
+    assert not (tmp_path / "cache").exists()
+
+
 # --- roster: a file of budgets ---
 
 
@@ -222,6 +242,21 @@ def test_a_hospital_that_joins_takes_nobodys_account(config, tmp_path):
         spent = dict(zip(ledger.accounts().names, ledger.balances().spent, strict=True))
     assert spent["isle"] == pytest.approx(3.0, rel=1e-5)
     assert all(spent[client] > 3.5 for client in ("east", "north", "south", "west"))
+
+
+def test_a_hospital_that_leaves_takes_its_account_along(config, tmp_path):
+    place = tmp_path / "accounts.db"
+    with Ledger.create(place, simulation=False) as ledger:
+        ledger.register(["east", "north", "south", "west"], 9.0, delta=1e-2)
+    fedspend.train(config, output=tmp_path / "one", ledger=place)
+    write_rows(tmp_path / "rows.csv", ["south", "west", "north"])
+    fedspend.train(config, output=tmp_path / "two", ledger=place)
+    with Ledger.open(place) as ledger:
+        spent = dict(zip(ledger.accounts().names, ledger.balances().spent, strict=True))
+        assert spent["east"] == pytest.approx(3.0, rel=1e-5)
+        assert all(spent[client] > 3.5 for client in ("north", "south", "west"))
+        setup = setup_of(changed(config, ledger__spend="remaining"), ledger)
+    assert behind(setup) == {"east": None} | {client: client for client in ("north", "south", "west")}
 
 
 def test_a_client_whose_rows_are_all_held_out_stays(config, tmp_path):

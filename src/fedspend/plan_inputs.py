@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,17 +176,14 @@ class Clients:
     flags: Flags
     opened: Source | None = None
 
-    @property
+    @cached_property
     def source(self) -> Source | None:
         """The data, unless there is none, or flags say how many clients to look at."""
         if self.config.get("data.name") is None or self.flags.clients is not None:
             return None
-        if self.opened is not None:
-            return self.opened
         from fedspend.data_inputs import Source
 
-        object.__setattr__(self, "opened", Source(self.config))
-        return self.opened
+        return self.opened or Source(self.config)
 
     @property
     def natural(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -179,7 +179,7 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
     inputs = resolve(config, registered=registered(ledger) if ledger is not None and accounts and lifetime else None, source=source)
     arguments = inputs.arguments() | {"method": method}
     if stored is not None:
-        listed = tuple(client for client in inputs.roster if client not in source.left_out)
+        listed = set(inputs.roster).difference(source.left_out)
         check_roster(stored, inputs.population, listed, ledger, begun=begun)
         if "ledger" not in stored.parameters:
             check_budgets(stored, inputs.population)
@@ -190,9 +190,9 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
     return made, inputs
 
 
-def check_roster(stored: Plan, population: Population, roster: Sequence[str], ledger: Ledger | None, *, begun: bool) -> None:
+def check_roster(stored: Plan, population: Population, listed: set[str], ledger: Ledger | None, *, begun: bool) -> None:
     """A plan is for the clients that are listed now: all of them, but for those who have nothing left in a ledger."""
-    listed, planned = set(roster), set(stored.clients)
+    planned = set(stored.clients)
     stranger = next((client for client in stored.clients if client not in listed), None)
     if stranger is not None:
         raise InvalidInput(

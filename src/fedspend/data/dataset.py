@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class Rows:
     record_of: npt.NDArray[Any] | None = None
     test_client_of: npt.NDArray[Any] | None = None
 
-    @property
+    @cached_property
     def clients(self) -> tuple[str, ...] | None:
         return None if self.client_of is None else natural_ids(self.client_of)
 

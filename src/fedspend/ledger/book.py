@@ -165,8 +165,8 @@ class Ledger:
 
     def register(self, names: Sequence[str], budgets: Any, *, delta: float, unit: str = "client") -> None:
         """Open accounts with a lifetime budget each, and one delta that stays."""
-        unit, delta = rules.check_unit(unit), check_delta(delta)
-        epsilons = _one_each(budgets, list(names)).tolist()
+        unit, delta, names = rules.check_unit(unit), check_delta(delta), list(names)
+        epsilons = _one_each(budgets, names).tolist()
 
         def entry(state: State) -> list[Body]:
             ids = rules.new_names(names, state, unit)
