@@ -196,22 +196,56 @@ def test_a_plan_with_names_of_before_still_opens(tmp_path):
     assert fedspend.Plan.load(tmp_path / "plan.json").clients == ("North", "north ")
 
 
-def test_a_ledger_with_names_of_before_still_opens_and_is_planned_with(tmp_path, monkeypatch):
+@pytest.fixture
+def older(tmp_path, monkeypatch):
+    """A ledger of a version that took names as they came."""
     from fedspend.ledger import rules
+
+    def make(names):
+        with monkeypatch.context() as before, Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
+            before.setattr(rules, "new_names", lambda names, *_: list(names))
+            ledger.register(names, np.arange(1.0, 1 + len(names)), delta=1e-3)
+        return Ledger.open(tmp_path / "accounts.db", write=True)
+
+    return make
+
+
+def planned(ledger):
     from fedspend.ledger.participants import plan_within, registered
 
-    place = tmp_path / "accounts.db"
-    with monkeypatch.context() as before, Ledger.create(place, simulation=True) as ledger:
-        before.setattr(rules, "new_names", lambda names, *_: list(names))
-        ledger.register(["North", "north "], [1.0, 2.0], delta=1e-3)
-    with Ledger.open(place, write=True) as ledger:
-        who = registered(ledger).population
-        arguments = {"epsilons": who.epsilons, "clients": who.clients, "delta": 1e-3, "rounds": 2, "rate": 1.0}
-        assert plan_within(ledger, arguments, spend="remaining", exhausted="refuse").clients == ("North", "north ")
-        ledger.withdraw(["north "], reason="test")
+    who = registered(ledger).population
+    arguments = {"epsilons": who.epsilons, "clients": who.clients, "delta": 1e-3, "rounds": 2, "rate": 1.0}
+    return plan_within(ledger, arguments, spend="remaining", exhausted="refuse")
+
+
+def test_a_ledger_with_names_of_before_still_opens_and_is_planned_with(older):
+    with older(["North", "north"]) as ledger:
+        assert planned(ledger).clients == ("North", "north")
+        ledger.withdraw(["north"], reason="test")
         assert ledger.accounts().withdrawn.tolist() == [False, True]
         with pytest.raises(InvalidInput, match="'NORTH' differ only by case"):
             ledger.register(["NORTH"], 1.0, delta=1e-3)
+
+
+def test_an_account_of_before_is_found_under_its_name_of_today(older):
+    """Else the rows of a client whose name was stored in another form could never be charged again."""
+    from fedspend.ledger.rules import Proposal
+
+    with older([DECOMPOSED, "b"]) as ledger:
+        plan = planned(ledger)
+        assert plan.clients == (COMPOSED, "b")
+        ledger.admit("run", Proposal.of_plan(plan), simulation=True)
+        ledger.reserve("run", 0)
+        ledger.reserve("run", 1)
+        np.testing.assert_allclose(ledger.balances().spent, [1.0, 2.0], rtol=1e-5)
+        ledger.withdraw([COMPOSED], reason="test")
+        assert ledger.accounts().withdrawn.tolist() == [True, False]
+        assert names_both(refusal(ledger.register, [COMPOSED], 1.0, delta=1e-3), (COMPOSED, DECOMPOSED))
+
+
+def test_accounts_of_before_whose_names_are_one_today_stay_two(older):
+    with older([COMPOSED, DECOMPOSED]) as ledger:
+        assert planned(ledger).clients == (COMPOSED, DECOMPOSED)
 
 
 # --- plans by id ---

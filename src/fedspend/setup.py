@@ -30,6 +30,7 @@ from fedspend.grid import FEWEST_BITS, check_on_grid
 from fedspend.identity import hint_alike
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import has_left, plan_within, registered
+from fedspend.ledger.rules import names_today
 from fedspend.methods.adaptive_clip import AdaptiveClip
 from fedspend.methods.base import Method
 from fedspend.methods.fedavg import FedAvg
@@ -200,7 +201,8 @@ def check_roster(stored: Plan, population: Population, listed: set[str], ledger:
         )
     absent = [client for client in population.clients if client not in planned]
     if ledger is not None and len(ledger.accounts()) and (begun or "ledger" in stored.parameters):
-        known = [client for client in absent if client in ledger.accounts().number]
+        accounts = {*ledger.accounts().number, *names_today(ledger.accounts())}
+        known = [client for client in absent if client in accounts]
         # A run that has begun has spent some of what its members had; who was left out then has an account all the same.
         out = set(known) if begun else {client for client, left in zip(known, has_left(ledger, known), strict=True) if not left}
         absent = [client for client in absent if client not in out]

@@ -15,7 +15,7 @@ from fedspend.budgets import Population, Registered
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
-from fedspend.ledger.rules import Proposal, account_numbers, members, refuse_overdrawn
+from fedspend.ledger.rules import Proposal, account_numbers, members, names_today, refuse_overdrawn
 from fedspend.planning import Plan, plan_for
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ def registered(ledger: Ledger) -> Registered:
     active = np.flatnonzero(~accounts.withdrawn)
     if not active.size:
         raise InvalidInput(f"nobody is registered in the ledger {ledger.location}; see fedspend ledger register --help")
-    population = Population(tuple(accounts.names[n] for n in active), accounts.budget[active])
-    return Registered(population, tuple(accounts.names), ledger.location)
+    names = names_today(accounts)
+    population = Population(tuple(names[int(n)] for n in active), accounts.budget[active])
+    return Registered(population, tuple(names), ledger.location)
 
 
 def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhausted: str) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.identity import hint_alike, normal, plain, read_ids, refuse_lookalikes
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
-from fedspend.ledger.state import UNITS, Run, State, steps_table, to_ranges, to_table
+from fedspend.ledger.state import UNITS, Accounts, Run, State, steps_table, to_ranges, to_table
 from fedspend.ledger.storage import holds_ledger
 
 if TYPE_CHECKING:
@@ -101,7 +101,11 @@ class Proposal:
 
 
 def account_numbers(state: State, unit: str, names: Sequence[str]) -> IntArray:
-    known = state.accounts[check_unit(unit)].number
+    """The accounts of these names: under that very name, or one of an older version that is written in this way today."""
+    accounts = state.accounts[check_unit(unit)]
+    known: Mapping[str, int] = accounts.number
+    if any(name not in known for name in names):
+        known = dict(zip(names_today(accounts), range(len(accounts)), strict=True)) | accounts.number
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
         raise InvalidInput(
@@ -110,12 +114,17 @@ def account_numbers(state: State, unit: str, names: Sequence[str]) -> IntArray:
     return np.array([known[name] for name in names], dtype=np.int64)
 
 
+def names_today(accounts: Accounts) -> list[str]:
+    """The names of all accounts as they are written today; as they are, if two would become one."""
+    today = list(map(normal, accounts.names))
+    return today if len(set(today)) == len(today) else accounts.names
+
+
 def known_names(state: State, unit: str, names: Sequence[str]) -> list[str]:
-    """The accounts that are meant: by their very name (older ledgers may have any), else by the name as it is written today."""
-    known = state.accounts[check_unit(unit)].number
-    found = [name if name in known else normal(name) for name in names]
-    account_numbers(state, unit, found)
-    return found
+    """The names of the accounts that are meant, as the ledger has them."""
+    accounts = state.accounts[check_unit(unit)]
+    asked = [name if name in accounts.number else normal(name) for name in names]
+    return [accounts.names[n] for n in account_numbers(state, unit, asked)]
 
 
 def members(state: State, proposal: Proposal) -> IntArray:
