@@ -121,6 +121,10 @@ def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | No
 
         refuse_dealing(who.source, len(roster))
     if who.left_out:
+        if who.source is not None and not set(who.left_out) <= set(roster):  # then they must be in the data
+            from fedspend.data_inputs import checked_left_out
+
+            checked_left_out(who.source, roster)
         population = population.without(who.left_out)
         if not population.clients:
             raise InvalidInput(f"{config.where('data.leave_out')}: leave_out leaves nobody; drop a name")
