@@ -494,8 +494,29 @@ def test_a_hospital_that_joins_in_the_middle_of_a_run_is_noticed(config, tmp_pat
         fedspend.train(config, output=tmp_path / "run", on_round=stop)
     write_rows(tmp_path / "rows.csv", ["isle", "south", "west", "north", "east"])
     assert "client 'isle' is not in the plan" in refusal(fedspend.train, config, output=tmp_path / "run", resume=True)
-    write_rows(tmp_path / "rows.csv", ["south", "west", "north", "east"])
-    assert len(fedspend.train(config, output=tmp_path / "run", resume=True).metrics) == 3
+    write_rows(tmp_path / "rows.csv", ["south", "west", "north"])  # east took its rows back: it stays, with nothing to give
+    result = fedspend.train(config, output=tmp_path / "run", resume=True)
+    assert len(result.metrics) == 3
+    assert result.plan.clients == ("east", "north", "south", "west")
+
+
+def test_a_silo_without_a_client_column_spends_what_its_account_has_left(config, files, tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("x,label\n0.1,0\n0.2,1\n0.3,0\n")
+    (tmp_path / "test.csv").write_text("x,label\n0.1,0\n")
+    del config["data"]["client"]
+    place, plan, path = tmp_path / "accounts.db", tmp_path / "plan.json", files(config)
+    with Ledger.create(place, simulation=False) as ledger:
+        ledger.register(["clinic"], 4.0, delta=1e-2)
+    assert run("plan", path, "--ledger", place, "-o", plan, "--quiet") == 0
+    assert run("train", path, "-o", tmp_path / "run", "--ledger", place, "--plan", plan, "--quiet") == 0
+    with Ledger.open(place, write=True) as ledger:
+        np.testing.assert_allclose(ledger.balances().spent, [4.0], rtol=1e-5)
+        ledger.register(["other"], 4.0, delta=1e-2)
+    assert run("train", path, "-o", tmp_path / "two", "--ledger", place, "--remaining", "--quiet") == 1
+    assert "'clinic' cannot take part" in capsys.readouterr().err
+    leave = ("--set", "ledger.exhausted=leave-out")
+    assert run("train", path, "-o", tmp_path / "two", "--ledger", place, "--remaining", "--quiet", *leave) == 2
+    assert "deals your own rows to 2 made-up clients" in capsys.readouterr().err, "whose rows these are nobody said"
 
 
 def test_a_benchmark_that_is_not_here_is_planned_by_number_and_says_so(tmp_path, monkeypatch, capsys):
@@ -586,3 +607,22 @@ def test_a_list_has_no_names(options, tmp_path):
     fedspend.train(clients=dict(zip(named.clients, clients, strict=True)), plan=named, **options, **lasting)
     with Ledger.open(tmp_path / "accounts.db") as ledger:
         assert ledger.accounts().names == ["north", "south"]
+
+
+@pytest.mark.parametrize("spend", ["config", "remaining"])
+def test_a_client_that_withdraws_in_the_middle_of_a_run_stops_it(config, accounts, tmp_path, spend):
+    """The plan counts on it: the run goes no further, and the refusal says what to do."""
+
+    class Killed(Exception):
+        pass
+
+    def stop(*_):
+        raise Killed
+
+    config = changed(config, train__rounds=3, ledger__spend=spend, privacy__epsilon=0.5)
+    with pytest.raises(Killed):
+        fedspend.train(config, output=tmp_path / "run", ledger=accounts, on_round=stop)
+    with Ledger.open(accounts, write=True) as ledger:
+        ledger.withdraw(["east"], reason="asked")
+    message = refusal(fedspend.train, config, output=tmp_path / "run", ledger=accounts, resume=True, kind=Refused)
+    assert "'east' has withdrawn; close the run and plan without it" in message

@@ -181,6 +181,9 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
     arguments = inputs.arguments() | {"method": method}
     if stored is not None:
         listed = set(inputs.roster).difference(source.left_out)
+        if begun and inputs.listed_in is None and source.natural:
+            # The data's ids became the roster when the plan was made: who has no rows any more is on it all the same.
+            listed.update(client for client in stored.clients if client not in source.left_out)
         check_roster(stored, inputs.population, listed, ledger, begun=begun)
         if "ledger" not in stored.parameters:
             check_budgets(stored, inputs.population)
@@ -214,14 +217,13 @@ def check_roster(stored: Plan, population: Population, listed: set[str], ledger:
 
 
 def check_budgets(stored: Plan, population: Population) -> None:
-    """A run goes on under the budgets that it began with."""
+    """A run goes on under the budgets that it began with; that its clients are listed is checked before."""
     now = dict(zip(population.clients, population.epsilons.tolist(), strict=True))
     for client, then in zip(stored.clients, stored.budget.tolist(), strict=True):
-        if now.get(client) != then:
-            was = "no budget" if client not in now else f"{now[client]:g}"
+        if now.get(client, then) != then:
             raise InvalidInput(
-                f"the plan has a budget of {then:g} for client {client!r}, and the config has {was}; make them agree, or start "
-                "another run"
+                f"the plan has a budget of {then:g} for client {client!r}, and the config has {now[client]:g}; make them agree, or "
+                "start another run"
             )
 
 

@@ -123,7 +123,7 @@ def train(
             setup = from_config(settings, book, stored, begun=begun)
             if where is not None and isinstance(setup.plan, RecordPlan):
                 check_lasting_numbers(settings, setup.federation)
-            elif where is not None and setup.plan is not None:
+            elif where is not None and setup.plan is not None and "ledger" not in setup.plan.parameters:
                 refuse_nameless(settings, setup.settings["data.partition"])
     if folder is None and where is not None:
         raise InvalidInput("a run that charges a ledger needs a run directory to recover from: give output=, or name no ledger")
