@@ -403,7 +403,7 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
     assert ages[0] == pytest.approx(float(rows[1].split(",")[1]), abs=1e-3), "north's rows went to north"
     assert len(run(setup, None).metrics) == 2
     (tmp_path / "budgets.csv").write_text("client,epsilon\nsouth,8\neast,4\nwest,2\n")
-    with pytest.raises(InvalidInput, match="'west' has a budget but no rows"):
+    with pytest.raises(InvalidInput, match=r"'north' has rows in the data and is not in .*budgets\.csv; give it a budget"):
         from_config(config_of(sections))
 
 

@@ -372,12 +372,14 @@ def own(folder, kind, public):
     generator = np.random.default_rng(2)
     features, labels = generator.random((60, 2)), generator.integers(0, 2, 60)
     if kind == "csv":
-        lines = [f"{a},{b},{y},{'train' if n < 50 else 'test'}" for n, ((a, b), y) in enumerate(zip(features, labels, strict=True))]
-        (folder / "own.csv").write_text("\n".join(["a,b,label,split", *lines]))
+        numbered = enumerate(zip(features, labels, strict=True))
+        lines = [f"{a},{b},{y},{'train' if n < 50 else 'test'},c{n % 5}" for n, ((a, b), y) in numbered]
+        (folder / "own.csv").write_text("\n".join(["a,b,label,split,client", *lines]))
     else:
         np.savez(
             folder / "own.npz",
             features=features[:50], label=labels[:50], test_features=features[50:], test_label=labels[50:],
+            client=np.arange(50) % 5,
         )  # fmt: skip
     return {
         "data": {"name": kind, "path": str(folder / f"own.{kind}"), "classes": 2, "clients": 5, "public_path": str(public)},

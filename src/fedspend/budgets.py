@@ -8,12 +8,12 @@ transition against the number of rounds) are checked by the planner.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedspend.arrays import FloatArray
+from fedspend.arrays import BoolArray, FloatArray
 from fedspend.errors import InvalidInput
 
 MOST_CLIENTS = 10_000_000
@@ -29,12 +29,38 @@ class Population:
     transitions: FloatArray | None = None
     groups: tuple[str, ...] | None = None
 
+    def take(self, keep: BoolArray) -> Population:
+        """Those of the clients who are marked."""
+        if keep.all():
+            return self
+        stay = np.flatnonzero(keep)
+        return Population(
+            tuple(self.clients[n] for n in stay),
+            self.epsilons[stay],
+            None if self.saving_rates is None else self.saving_rates[stay],
+            None if self.transitions is None else self.transitions[stay],
+            None if self.groups is None else tuple(self.groups[n] for n in stay),
+        )
+
+    def without(self, clients: Collection[str]) -> Population:
+        """Everyone but these."""
+        return self.take(np.array([client not in clients for client in self.clients])) if clients else self
+
     def groups_of(self, clients: Sequence[str]) -> tuple[str, ...] | None:
         """The group of each of these clients, of which there may be fewer."""
         if self.groups is None:
             return None
         group_of = dict(zip(self.clients, self.groups, strict=True))
         return tuple(group_of[client] for client in clients)
+
+
+@dataclass(frozen=True, eq=False)
+class Registered:
+    """The accounts of a ledger: lifetime budgets of those who have not withdrawn, and the names of all."""
+
+    population: Population
+    names: tuple[str, ...]
+    ledger: str
 
 
 @dataclass(frozen=True)
@@ -121,8 +147,10 @@ def by_epsilon(name: str, values: dict[float, float], epsilons: FloatArray) -> F
 # --- from shares ----------------------------------------------------------------------------------------------------------------
 
 
-def from_groups(groups: Sequence[Group], clients: int) -> Population:
+def from_groups(groups: Sequence[Group], clients: int, ids: Sequence[str] | None = None) -> Population:
     """Divide `clients` by the groups' shares (largest remainder). No shares at all means equal shares.
+
+    The first group gets the first clients, and so on; `ids` are their names, if they have any.
 
     >>> from_groups([Group(10, 0.34), Group(20, 0.43), Group(30, 0.23)], 10).epsilons.tolist()
     [10.0, 10.0, 10.0, 10.0, 20.0, 20.0, 20.0, 20.0, 30.0, 30.0]
@@ -139,7 +167,8 @@ def from_groups(groups: Sequence[Group], clients: int) -> Population:
             )
     columns = [filled(name, [getattr(group, name) for group in groups]) for name in ("saving_rate", "transition")]
     saving, transition = (None if column is None else np.repeat(column, counts) for column in columns)
-    return Population(numbered(clients), np.repeat([float(group.epsilon) for group in groups], counts), saving, transition)
+    names = numbered(clients) if ids is None else tuple(ids)
+    return Population(names, np.repeat([float(group.epsilon) for group in groups], counts), saving, transition)
 
 
 def apportion(shares: Sequence[float], total: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Budgets from a CSV file: `client,epsilon[,saving_rate][,transition][,group]`, one line per client, UTF-8.
 
-Guarantee: every cell that is missing, not a number or out of range, and every id that is empty or stands there twice, is refused
-with one line that names the file and the line. A hundred thousand lines take a fraction of a second.
+Guarantee: every cell that is missing, not a number or out of range, and every id that is empty, is listed twice or looks like
+another one, is refused with one line that names the file and the line. A hundred thousand lines take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from fedspend.arrays import BoolArray, FloatArray
 from fedspend.budgets import Population, can_be_number, check_count
 from fedspend.csv_rows import read_table
 from fedspend.errors import InvalidInput
+from fedspend.identity import plain
+from fedspend.identity import read_ids as read_any_ids
 
 COLUMNS = ("client", "epsilon", "saving_rate", "transition", "group")
 
@@ -28,7 +30,7 @@ def read_budgets_csv(path: str | Path) -> Population:
     check_count(len(rows))
     table, at = rows.columns, Lines(rows.name, rows.lines)
     return Population(
-        clients=read_ids(table["client"], at),
+        clients=read_ids(rows.raw("client"), at),
         epsilons=read_numbers("epsilon", table["epsilon"], at, "a positive number", lambda x: x > 0),
         saving_rates=optional(table, "saving_rate", at, "a number above 0 and at most 1", lambda x: (x > 0) & (x <= 1)),
         transitions=optional(table, "transition", at, "a round, counted from 1", lambda x: (x >= 1) & (x == np.floor(x))),
@@ -60,27 +62,33 @@ def check_header(header: Sequence[str], where: str) -> None:
             raise InvalidInput(f"{where}: column {column!r} is missing; the first line must name at least client and epsilon")
 
 
-def read_ids(cells: Iterable[str], at: Lines) -> tuple[str, ...]:
-    ids = read_labels("client", cells, at)
-    if len(set(ids)) < len(ids):
-        first: dict[str, int] = {}
-        for row, client in enumerate(ids):
-            if client in first:
-                raise InvalidInput(
-                    f"{at(row)}: client {client!r} stands there twice, first on line {at.numbers[first[client]]}; keep one"
-                )
-            first[client] = row
-    return ids
+def read_ids(cells: Sequence[str], at: Lines, column: str = "client") -> tuple[str, ...]:
+    """A column of ids, each listed once."""
+    if plain(cells):
+        return tuple(cells)
+    refuse_empty(column, [cell.strip() for cell in cells], at)
+    first: dict[str, int] = {}
+    for row, name in enumerate(cells):
+        if first.setdefault(name, row) != row:
+            raise InvalidInput(
+                f"{at(row)}: {column} {name!r} stands there twice, first on line {at.numbers[first[name]]}; keep one"
+            )
+    return read_any_ids(cells, what=column, at=lambda row: f"{at(row)}: ")
 
 
 def read_labels(column: str, cells: Iterable[str], at: Lines) -> tuple[str, ...]:
     labels = tuple(cell.strip() for cell in cells)
+    refuse_empty(column, labels, at)
     for row, label in enumerate(labels):
-        if not label:
-            raise InvalidInput(f"{at(row)}: {column} is empty; every line needs one")
         if not label.isprintable():
             raise InvalidInput(f"{at(row)}: {column} {label!r} has a line break or control character; use printable text")
     return labels
+
+
+def refuse_empty(column: str, labels: Sequence[str], at: Lines) -> None:
+    if not all(labels):
+        row = next(n for n, label in enumerate(labels) if not label)
+        raise InvalidInput(f"{at(row)}: {column} is empty; every line needs one")
 
 
 def optional(

@@ -20,6 +20,7 @@ import numpy as np
 
 from fedspend.arrays import FloatArray
 from fedspend.config import Config, load_config
+from fedspend.data_inputs import is_real
 from fedspend.errors import InvalidInput
 from fedspend.setup import METHODS
 
@@ -169,11 +170,11 @@ def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
     from fedspend.training import run
 
     settings = load_config(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
-    # The config may name the policy of its own method; another method brings its own.
-    setup = from_config(settings.without("privacy.policy"))
-    if not setup.randomness.simulation:  # the default for your own data
+    if is_real(settings):  # the default for your own data
         raise InvalidInput(
             "compare runs seeded simulations only, and runs on your own data are real by default: each would be a release that no "
             "account covers; compare on public data, or set privacy.randomness=seeded, which protects nobody"
         )
+    # The config may name the policy of its own method; another method brings its own.
+    setup = from_config(settings.without("privacy.policy"))
     return [line["accuracy"] for line in run(setup, None).metrics]

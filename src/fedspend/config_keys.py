@@ -183,8 +183,14 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "name": text("which data set"),
             "clients": whole(1, "number of clients"),
             "partition": choice(
-                "iid", "dirichlet", "shards", "classes", "natural", help="how examples are dealt to clients", default="iid"
+                "iid",
+                "dirichlet",
+                "shards",
+                "classes",
+                "natural",
+                help="which client holds which rows: by the data's own ids (natural, the default where it has them), or dealt",
             ),
+            "leave_out": several(text(""), "natural clients: ids whose rows are not used"),
             "alpha": positive("concentration of the Dirichlet partition; smaller is more uneven"),
             "shards": whole(1, "label shards for each client", 2),
             "classes_per_client": whole(1, "partition classes: how many classes each client holds"),
@@ -197,7 +203,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "share": number(
                 "a number above 0 and at most 1",
                 lambda x: 0 < x <= 1,
-                "share of the training rows to use: the same stratified sample for every seed",
+                "share of the training rows to use: the same sample for every seed",
                 1.0,
             ),
             "test_share": number(
@@ -207,6 +213,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = MappingProxyType(
             "test_path": file("file with the evaluation rows of your own data"),
             "label": text("label column of your own data"),
             "client": text("client column of your own data"),
+            "record": text("column of your own data that holds each record's id, for record-level methods"),
             "split": text("column of your own data that says train or test"),
             "bounds": pair("public bounds that features of your own data are scaled by"),
             "examples": whole(1, "synthetic data: number of training examples"),

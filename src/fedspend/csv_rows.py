@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedspend.errors import InvalidInput
+
+_PLAIN_SPACE = " \t\r\n\v\f"
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,14 @@ class Table:
     columns: dict[str, tuple[str, ...]]
     lines: list[int]
     header_line: int
+    untrimmed: dict[str, dict[int, str]] = field(default_factory=dict)  # cells that end in a space which is not ASCII, by column
+
+    def raw(self, column: str) -> list[str]:
+        """The cells of a column as they were written, but for plain space around them: to ids, other space matters."""
+        cells = list(self.columns[column])
+        for row, cell in self.untrimmed.get(column, {}).items():
+            cells[row] = cell
+        return cells
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -38,10 +48,15 @@ def read_table(path: str | Path) -> Table:
         raise InvalidInput(f"{name}:{line}: not UTF-8 text; save the file as CSV in UTF-8") from None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
+    untrimmed: list[tuple[int, int, str]] = []
+    ascii_only = text.isascii()
     lines: list[int] = []
     try:
         for row in reader:
             if row:
+                if not ascii_only:
+                    cells = ((n, cell.strip(_PLAIN_SPACE)) for n, cell in enumerate(row))
+                    untrimmed += [(len(rows) - 1, n, cell) for n, cell in cells if cell != cell.strip()]
                 rows.append([cell.strip() for cell in row])
                 lines.append(reader.line_num)
     except csv.Error as error:
@@ -60,4 +75,8 @@ def read_table(path: str | Path) -> Table:
         if len(row) != len(header):
             raise InvalidInput(f"{name}:{line}: {len(row)} cells where the header has {len(header)}")
     columns = dict(zip(header, zip(*rows[1:], strict=True), strict=True))
-    return Table(name, tuple(header), columns, lines[1:], lines[0])
+    ends: dict[str, dict[int, str]] = {}
+    for line, n, cell in untrimmed:
+        if line >= 0:
+            ends.setdefault(header[n], {})[line] = cell
+    return Table(name, tuple(header), columns, lines[1:], lines[0], ends)

@@ -1,19 +1,40 @@
-"""From flags and config to the arguments of `fedspend.plan`. Flags win over the config; what neither gives is asked for by name."""
+"""From flags and config to the arguments of `fedspend.plan`. Flags win over the config; what neither gives is asked for by name.
+
+Guarantee: the roster, the list of clients, is found in one way by `fedspend plan` and by training: the ids in the file of budgets;
+or the ledger's accounts, if what they have left is spent; or, where neither lists anyone, the ids that the data names, and made-up
+numbers only where rows are dealt to made-up clients.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedspend.arrays import FloatArray
-from fedspend.budgets import Group, Population, by_epsilon, from_groups, number, parse_by_epsilon, parse_groups
+from fedspend.budgets import (
+    Group,
+    Population,
+    Registered,
+    by_epsilon,
+    from_groups,
+    number,
+    parse_by_epsilon,
+    parse_groups,
+    positive,
+)
 from fedspend.budgets_csv import read_budgets_csv
 from fedspend.config import BUDGET_SOURCES, Config
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
+from fedspend.identity import hint_alike
 from fedspend.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
 from fedspend.server.methods import dp_fedsgd
+
+if TYPE_CHECKING:
+    from fedspend.data_inputs import Source
 
 MOST_ROUNDS = 1_000_000  # a slip of the finger should not fill the memory
 
@@ -44,9 +65,14 @@ NO_FLAGS = Flags()
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Who takes part and what was asked. `common` goes to every plan; the rest depends on the policy."""
+    """Who takes part and what was asked. `common` goes to every plan; the rest depends on the policy.
+
+    `roster` is everyone who is listed, also who has withdrawn; `listed_in` says where, if that is not the data itself.
+    """
 
     population: Population
+    roster: tuple[str, ...]
+    listed_in: str | None
     common: dict[str, Any]
     policy: str | None
     method: str | None
@@ -79,12 +105,29 @@ class Inputs:
         return self.common | {"policy": policy} | saving | ({"weights": self.weights} if fits else {})
 
 
-def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Population | None = None) -> Inputs:
-    """What `config` and `flags` ask for. With `registered`, the accounts of a ledger, budgets come from there."""
+def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | None = None, source: Source | None = None) -> Inputs:
+    """What `config` and `flags` ask for. With `registered`, the accounts of a ledger, budgets come from there.
+
+    `source` is the data that the config names, for those who have it open already.
+    """
+    who = Clients(config, flags, source)
     if registered is not None:
-        population = from_accounts(config, flags, registered)
+        population, roster, listed_in = from_accounts(who, registered)
     else:
-        population = population_of_noise(config, flags) or find_population(config, flags)
+        population = population_of_noise(who) or find_population(who)
+        roster, listed_in = population.clients, who.budgets_file
+    if who.source is not None and config.given("data.partition") and not who.natural:
+        from fedspend.data_inputs import refuse_dealing
+
+        refuse_dealing(who.source, len(roster))
+    if who.left_out:
+        if who.source is not None and not set(who.left_out) <= set(roster):  # then they must be in the data
+            from fedspend.data_inputs import checked_left_out
+
+            checked_left_out(who.source, roster)
+        population = population.without(who.left_out)
+        if not population.clients:
+            raise InvalidInput(f"{config.where('data.leave_out')}: leave_out leaves nobody; drop a name")
     common = {
         "epsilons": population.epsilons,
         "clients": population.clients,
@@ -118,7 +161,7 @@ def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Population | No
             transition = None
         if chosen not in WEIGHTED and flags.weights is None:
             weights = None
-    return Inputs(population, common, policy, method, saving, transition, weights)
+    return Inputs(population, roster, listed_in, common, policy, method, saving, transition, weights)
 
 
 def needed(flag_value: Any, config: Config, name: str, flag: str) -> Any:
@@ -129,8 +172,65 @@ def needed(flag_value: Any, config: Config, name: str, flag: str) -> Any:
     return value
 
 
-def population_of_noise(config: Config, flags: Flags) -> Population | None:
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """What says who the clients are: flags, config, and the data, which is opened only if nothing else tells."""
+
+    config: Config
+    flags: Flags
+    opened: Source | None = None
+
+    @cached_property
+    def source(self) -> Source | None:
+        """The data, unless there is none, or flags say how many clients to look at."""
+        if self.config.get("data.name") is None or self.flags.clients is not None:
+            return None
+        from fedspend.data_inputs import Source
+
+        return self.opened or Source(self.config)
+
+    @property
+    def natural(self) -> bool:
+        return self.source is not None and self.source.natural
+
+    @property
+    def own(self) -> bool:
+        from fedspend.data.loading import OWN
+
+        return self.config.get("data.name") in OWN
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        return self.source.left_out if self.source is not None and self.config.given("data.leave_out") else ()
+
+    @property
+    def budgets_file(self) -> str | None:
+        """Where the clients are listed, if in a file."""
+        if self.flags.epsilon is not None:
+            return None
+        return self.flags.budgets if self.flags.budgets is not None else self.config.get("privacy.budgets")
+
+    def ids(self) -> tuple[str, ...] | None:
+        """The ids of the data's own clients, or of those it is dealt to; None where only a number of clients is given."""
+        if self.source is None:
+            return None
+        if not self.source.natural:
+            needed(None, self.config, "data.clients", "--clients")
+        from fedspend.data_inputs import clients_of
+
+        return clients_of(self.source)
+
+    def groups(self, groups: Sequence[Group]) -> Population:
+        """Clients in groups: natural ones in the order of their ids, which is for simulations."""
+        ids = self.ids()
+        if ids is None:
+            return from_groups(groups, needed(self.flags.clients, self.config, "data.clients", "--clients"))
+        return from_groups(groups, len(ids), ids)
+
+
+def population_of_noise(who: Clients) -> Population | None:
     """The budgets that a noise level of dp-fedsgd amounts to, or None where budgets are given."""
+    config, flags = who.config, who.flags
     name = "method.noise_level"
     method = flags.method or config.get("method.name")
     if not config.given(name) or method != dp_fedsgd.NAME or flags.epsilon is not None or flags.budgets is not None:
@@ -144,21 +244,24 @@ def population_of_noise(config: Config, flags: Flags) -> Population | None:
         raise InvalidInput(
             f"{config.where(name)}: noise_level is accounted by 'rdp'; with 'pld' give a budget, which then needs less noise"
         )
-    clients = needed(flags.clients, config, "data.clients", "--clients")
+    ids = who.ids()
     budget = dp_fedsgd.budget_of(
         config.get(name),
         rate=needed(flags.rate, config, "privacy.rate", "--rate"),
-        clients=clients,
+        clients=needed(flags.clients, config, "data.clients", "--clients") if ids is None else len(ids),
         clip=config.get("privacy.clip") if flags.clip is None else flags.clip,
         rounds=needed(flags.rounds, config, "train.rounds", "--rounds"),
         delta=needed(flags.delta, config, "privacy.delta", "--delta"),
     )
-    return from_groups([Group(budget)], clients)
+    return who.groups([Group(budget)])
 
 
-def find_population(config: Config, flags: Flags) -> Population:
+def find_population(who: Clients) -> Population:
+    config, flags = who.config, who.flags
     if flags.epsilon is not None:
         counted = ":" in flags.epsilon or "," in flags.epsilon
+        if not counted and who.natural:
+            return who.groups([Group(positive(f"epsilon in {flags.epsilon!r}", flags.epsilon))])
         clients = flags.clients if flags.clients is not None or counted else config.get("data.clients")
         return parse_groups(flags.epsilon, clients)
     if flags.budgets is not None:
@@ -170,10 +273,12 @@ def find_population(config: Config, flags: Flags) -> Population:
     if config.given("privacy.groups") or config.given("privacy.epsilon"):
         given = config.get("privacy.groups") or [{"epsilon": config.get("privacy.epsilon")}]
         defaults = {name: config.get(f"privacy.{name}") for name in ("saving_rate", "transition")}
-        clients = needed(flags.clients, config, "data.clients", "--clients")
         name = "privacy.groups" if config.given("privacy.groups") else "privacy.epsilon"
+        if config.given("privacy.groups"):
+            refuse_groups(who)
+        who.ids()  # a complaint about the data names its own place
         try:
-            return from_groups([Group(**(defaults | group)) for group in given], clients)
+            return who.groups([Group(**(defaults | group)) for group in given])
         except InvalidInput as error:
             raise InvalidInput(f"{config.where(name)}: {error}") from None
     raise InvalidInput(
@@ -181,21 +286,45 @@ def find_population(config: Config, flags: Flags) -> Population:
     )
 
 
-def from_accounts(config: Config, flags: Flags, registered: Population) -> Population:
-    """Who takes part, with lifetime budgets: those whom the config names, or everyone who is registered."""
+def refuse_groups(who: Clients) -> None:
+    """Shares say how many clients have which budget, not who: real clients' budgets go by id."""
+    from fedspend.data_inputs import is_real
+
+    if who.natural and is_real(who.config):
+        raise InvalidInput(
+            f"{who.config.where('privacy.groups')}: groups give budgets to clients by position, which is for simulations; write a "
+            "file of budgets (client,epsilon) and name it with privacy.budgets"
+        )
+
+
+def from_accounts(who: Clients, registered: Registered) -> tuple[Population, tuple[str, ...], str | None]:
+    """Who takes part, with lifetime budgets: those whom the config names, or everyone who is registered; never who has withdrawn.
+
+    Also the roster, and where it is listed.
+    """
+    config, flags = who.config, who.flags
     for flag, value in (("--epsilon", flags.epsilon), ("--budgets", flags.budgets)):
         if value is not None:
             raise InvalidInput(f"{flag} sets budgets, and the ledger has them already; drop one of the two")
     if config.given("method.noise_level"):
         raise InvalidInput(f"{config.where('method.noise_level')}: noise_level fixes the noise, and the ledger does too; drop one")
-    if not any(config.given(f"privacy.{name}") for name in BUDGET_SOURCES):
-        return same_count(registered, flags.clients, "--clients")
-    asked = find_population(config, flags)
-    budget_of = dict(zip(registered.clients, registered.epsilons.tolist(), strict=True))
-    missing = next((client for client in asked.clients if client not in budget_of), None)
+    given = [name for name in BUDGET_SOURCES if config.given(f"privacy.{name}")]
+    one_for_all = given == ["epsilon"] and flags.clients is None and (who.own or who.natural)  # it lists nobody
+    if not given or one_for_all:
+        return same_count(registered.population, flags.clients, "--clients"), registered.names, f"the ledger {registered.ledger}"
+    asked = find_population(who)
+    budget_of = dict(zip(registered.population.clients, registered.population.epsilons.tolist(), strict=True))
+    accounts = set(registered.names)
+    missing = next((client for client in asked.clients if client not in accounts), None)
     if missing is not None:
-        raise InvalidInput(f"client {missing!r} is not registered in the ledger, or has withdrawn; leave it out or register it")
-    return replace(asked, epsilons=np.array([budget_of[client] for client in asked.clients]))
+        raise InvalidInput(
+            f"client {missing!r} is not registered in the ledger{hint_alike(missing, accounts)}; leave it out or register it"
+        )
+    here = asked.take(np.array([client in budget_of for client in asked.clients]))
+    if not here.clients:
+        raise Refused(f"nobody can take part: all {len(asked.clients)} clients have withdrawn")
+    left = replace(here, epsilons=np.array([budget_of[client] for client in here.clients]))
+    return left, asked.clients, who.budgets_file
 
 
 def same_count(population: Population, clients: int | None, where: str) -> Population:

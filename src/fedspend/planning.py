@@ -25,6 +25,7 @@ from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, check_orders, rdp
 from fedspend.arrays import FloatArray, distinct_rows
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
+from fedspend.identity import as_mapping, hint_alike, read_ids
 from fedspend.plan_json import Content, Saved, load
 from fedspend.schedules import TABLES, VALUES, Schedules
 
@@ -261,9 +262,10 @@ def plan(
 ) -> Plan:
     """Make the whole schedule for one budget per client, spending every budget exactly.
 
-    `epsilons`, `saving_rate` and `transition` are one value for all or one per client. Without a policy, a saving rate means
-    `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for `noise="discrete"` is read at whole
-    orders, where its claims are proven for discrete noise too.
+    `epsilons`, `saving_rate` and `transition` are one value for all, one per client, or values by client id: a dict, or a pandas
+    Series with the ids as its index. Ids come from `clients`, or from `epsilons`; where neither has them, clients are "0", "1", ...
+    Without a policy, a saving rate means `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for
+    `noise="discrete"` is read at whole orders, where its claims are proven for discrete noise too.
 
     `past`, one history per client, is what a ledger says was spent before: `epsilons` are then lifetime budgets, past and plan
     together spend them exactly, and `Plan.epsilon` is what the plan adds, read by itself.
@@ -271,13 +273,80 @@ def plan(
     >>> made = plan([10.0] * 34 + [20.0] * 43 + [30.0] * 23, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
     >>> made.noise_multiplier.shape, [round(float(x), 3) for x in made.noise_multiplier[[0, -1], 0]]
     ((25, 100), [2.424, 1.967])
+    >>> plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0).clients
+    ('north', 'south')
     """
+    ids = None if clients is None else read_ids(clients)
+    by_id = as_mapping(epsilons)
+    if by_id is not None:
+        ids = tuple(by_id) if ids is None else ids
+        epsilons = column_of("epsilons", by_id, ids)
     budget = np.atleast_1d(check_epsilons(epsilons))
     if budget.ndim != 1:
         raise InvalidInput(f"epsilons must be a number or a list, got an array of shape {budget.shape}")
-    if clients is not None and budget.size == 1 and np.ndim(epsilons) == 0:
-        budget = np.full(len(clients), budget[0])
-    ids = tuple(str(n) for n in range(budget.size)) if clients is None else tuple(clients)
+    if ids is not None and budget.size == 1 and np.ndim(epsilons) == 0:
+        budget = np.full(len(ids), budget[0])
+    ids = tuple(str(n) for n in range(budget.size)) if ids is None else ids
+    return plan_for(
+        budget,
+        ids,
+        delta=delta,
+        rounds=rounds,
+        rate=rate,
+        policy=policy,
+        saving_rate=by_client("saving_rate", saving_rate, ids),
+        transition=by_client("transition", transition, ids),
+        clip=clip,
+        accountant=accountant,
+        weights=weights,
+        method=method,
+        noise=noise,
+        past=past,
+        progress=progress,
+    )
+
+
+def by_client(name: str, values: Any, ids: Sequence[str]) -> Any:
+    """Values by id as a column in the order of the clients; whatever else was given as it is."""
+    by_id = as_mapping(values)
+    return values if by_id is None else column_of(name, by_id, ids)
+
+
+def column_of(name: str, by_id: dict[str, Any], ids: Sequence[str]) -> list[Any]:
+    """One value for every client, found by its id; both sides must have the same clients."""
+    missing = next((client for client in ids if client not in by_id), None)
+    if missing is not None:
+        raise InvalidInput(f"{name} has no value for client {missing!r}{hint_alike(missing, by_id)}; give every client one")
+    listed = set(ids)
+    stranger = next((client for client in by_id if client not in listed), None)
+    if stranger is not None:
+        raise InvalidInput(
+            f"{name} has a value for client {stranger!r}, who is not among the clients{hint_alike(stranger, listed)}; make them "
+            "agree"
+        )
+    return [by_id[client] for client in ids]
+
+
+def plan_for(
+    epsilons: Any,
+    clients: Sequence[str],
+    *,
+    delta: float,
+    rounds: int,
+    rate: float,
+    policy: str | None = None,
+    saving_rate: Any = None,
+    transition: Any = None,
+    clip: float = 1.0,
+    accountant: str = "rdp",
+    weights: Any = None,
+    method: str | None = None,
+    noise: str = "continuous",
+    past: Mechanisms | None = None,
+    progress: policies.Progress | None = None,
+) -> Plan:
+    """The same for names that have entered already, through a file of budgets, the data or a ledger: they are taken as they are."""
+    budget, ids = check_epsilons(epsilons), tuple(clients)
     if len(ids) != budget.size:
         raise InvalidInput(f"there must be one budget per client: got {budget.size} for {len(ids)} clients")
     check_client_ids(ids)
@@ -305,7 +374,7 @@ def plan(
             f"delta {terms.delta:g} is at or above 1/clients = {1 / budget.size:g}: it allows giving away one client whole; "
             "choose a smaller delta",
             FedspendWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
 
     if past is not None and (past.histories != budget.size or accountant == "pld"):
@@ -370,7 +439,7 @@ def _saving_terms(
     if policy not in policies.SAVING:
         given = "saving_rate" if saving_rate is not None else "transition" if transition is not None else None
         if given is not None:
-            warnings.warn(f"{given} has no effect under policy {policy!r}", FedspendWarning, stacklevel=3)
+            warnings.warn(f"{given} has no effect under policy {policy!r}", FedspendWarning, stacklevel=4)
         return np.full(clients, terms.rate), np.ones(clients)
     if saving_rate is None:
         raise InvalidInput(f"policy {policy!r} needs a saving rate: the lower sampling rate of the rounds before the transition")

@@ -25,16 +25,18 @@ from fedspend.client.task import LocalTraining
 from fedspend.config import Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data import Federation
-from fedspend.data_inputs import federation_of, needed
+from fedspend.data_inputs import Source, dealt, federation_of, is_real, joined, needed
 from fedspend.engines.base import Workload
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.grid import FEWEST_BITS, check_on_grid
+from fedspend.identity import hint_alike
 from fedspend.ledger import Ledger
-from fedspend.ledger.participants import plan_within, registered
+from fedspend.ledger.participants import has_left, plan_within, registered
+from fedspend.ledger.rules import names_today
 from fedspend.models.feature_cache import cached_features
 from fedspend.models.flat import layer_sizes, parameter_count
-from fedspend.plan_inputs import resolve
-from fedspend.planning import Plan, plan
+from fedspend.plan_inputs import Inputs, resolve
+from fedspend.planning import Plan, plan_for
 from fedspend.randomness import Randomness
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
@@ -82,8 +84,11 @@ class Setup:
         )
 
 
-def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> Setup:
-    """Load, deal, build and plan what `config` describes, within what `ledger` allows. A `stored` plan is taken as it is."""
+def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | None = None, *, begun: bool = True) -> Setup:
+    """Load, deal, build and plan what `config` describes, within what `ledger` allows.
+
+    A `stored` plan is taken as it is: that of a run that has `begun`, or one that was made for a new run.
+    """
     seed = int(config.get("train.seed"))
     name = config.get("method.name") or "dp-fedavg"
     if name not in METHODS:
@@ -97,18 +102,19 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     )
     made: AnyPlan | None = None
     planned: Plan | None = None
-    population: Population | None = None
+    inputs: Inputs | None = None
+    source = Source(config)
     if name in RECORD_METHODS:
-        from fedspend.records.from_config import record_plan
+        from fedspend.records.from_config import record_federation, record_plan
 
-        federation = _federation(config, None, None)
+        federation = _with_features(config, record_federation(source), source)
         made = record_plan(config, federation, ledger, stored)
     else:
         if isinstance(stored, RecordPlan):
             raise InvalidInput(f"the run was begun with a record-level method, and the config says {name!r}; choose another folder")
         if name not in ("fedavg", "privacy-free"):  # which have no privacy to plan
-            planned, population = _plan(config, name, ledger, stored)
-        federation, made = _federation(config, planned, population), planned
+            planned, inputs = _plan(source, name, ledger, stored, begun)
+        federation, made = _with_features(config, _federation(source, planned, inputs), source), planned
     module = models.build(
         needed(config, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
@@ -116,7 +122,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         seed=seed,
         **({"hidden": config.get("model.hidden")} if config.given("model.hidden") else {}),
     )
-    randomness = Randomness(seed, config.get("privacy.randomness") or ("seeded" if federation.dataset.public else "os"))
+    randomness = Randomness(seed, "os" if is_real(config) else "seeded")
     rounds = int(needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
     method = make_method(name, made, config, len(federation.clients))
     student = None
@@ -128,7 +134,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         federation=federation,
         module=module,
         plan=made,
-        labels=None if made is None or population is None else population.groups_of(made.clients),
+        labels=None if made is None or inputs is None else _groups_of(inputs.population, made.clients),
         method=method,
         training=Training(
             server=Server(
@@ -149,7 +155,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         randomness=randomness,
         engine=config.get("engine.name"),
         workers=config.get("engine.workers"),
-        settings=_settings(config, made, randomness, None if student is None else student.ballot),
+        settings=_settings(source, made, randomness, None if student is None else student.ballot),
         tensorboard=bool(config.get("train.tensorboard")),
     )
 
@@ -174,59 +180,88 @@ def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tup
     return place, bits
 
 
-def _plan(config: Config, method: str, ledger: Ledger | None, stored: Plan | None) -> tuple[Plan, Population]:
-    remaining = config.get("ledger.spend") == "remaining"
-    if remaining and (ledger is None or not len(ledger.accounts())):
+def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | None, begun: bool) -> tuple[Plan, Inputs]:
+    config = source.config
+    remaining, accounts = config.get("ledger.spend") == "remaining", ledger is not None and len(ledger.accounts()) > 0
+    if remaining and not accounts:
         raise InvalidInput(
             "spending what remains needs a ledger with client accounts: give one that exists and has some with --ledger"
         )
-    inputs = resolve(config, registered=registered(ledger) if ledger is not None and remaining else None)
+    lifetime = remaining or (stored is not None and "ledger" in stored.parameters)  # then budgets are what the ledger has
+    inputs = resolve(config, registered=registered(ledger) if ledger is not None and accounts and lifetime else None, source=source)
     arguments = inputs.arguments() | {"method": method}
     if stored is not None:
-        if "ledger" not in stored.parameters:  # there, budgets are for a lifetime
+        listed = set(inputs.roster).difference(source.left_out)
+        if begun and inputs.listed_in is None and source.natural:
+            # The data's ids became the roster when the plan was made: who has no rows any more is on it all the same.
+            listed.update(client for client in stored.clients if client not in source.left_out)
+        check_roster(stored, inputs.population, listed, ledger, begun=begun)
+        if "ledger" not in stored.parameters:
             check_budgets(stored, inputs.population)
-        return stored, inputs.population
+        return stored, inputs
     if ledger is None:
-        return plan(**arguments), inputs.population
+        return plan_for(**arguments), inputs
     made = plan_within(ledger, arguments, spend=config.get("ledger.spend"), exhausted=config.get("ledger.exhausted"))
-    return made, inputs.population
+    return made, inputs
+
+
+def check_roster(stored: Plan, population: Population, listed: set[str], ledger: Ledger | None, *, begun: bool) -> None:
+    """A plan is for the clients that are listed now: all of them, but for those who have nothing left in a ledger."""
+    planned = set(stored.clients)
+    stranger = next((client for client in stored.clients if client not in listed), None)
+    if stranger is not None:
+        raise InvalidInput(
+            f"the plan has client {stranger!r}, who is not among the clients here{hint_alike(stranger, listed)}; make another plan"
+        )
+    absent = [client for client in population.clients if client not in planned]
+    if ledger is not None and len(ledger.accounts()) and (begun or "ledger" in stored.parameters):
+        accounts = {*ledger.accounts().number, *names_today(ledger.accounts())}
+        known = [client for client in absent if client in accounts]
+        # A run that has begun has spent some of what its members had; who was left out then has an account all the same.
+        out = set(known) if begun else {client for client, left in zip(known, has_left(ledger, known), strict=True) if not left}
+        absent = [client for client in absent if client not in out]
+    if absent:
+        raise InvalidInput(
+            f"client {absent[0]!r} is not in the plan{hint_alike(absent[0], planned)}; make another plan, or list it under "
+            "data.leave_out"
+        )
 
 
 def check_budgets(stored: Plan, population: Population) -> None:
-    """A run goes on under the budgets that it began with."""
+    """A run goes on under the budgets that it began with; that its clients are listed is checked before."""
     now = dict(zip(population.clients, population.epsilons.tolist(), strict=True))
     for client, then in zip(stored.clients, stored.budget.tolist(), strict=True):
-        if now.get(client) != then:
-            was = "no budget" if client not in now else f"{now[client]:g}"
+        if now.get(client, then) != then:
             raise InvalidInput(
-                f"the plan has a budget of {then:g} for client {client!r}, and the config has {was}; make them agree, or start "
-                "another run"
+                f"the plan has a budget of {then:g} for client {client!r}, and the config has {now[client]:g}; make them agree, or "
+                "start another run"
             )
 
 
-def _federation(config: Config, made: Plan | None, population: Population | None) -> Federation:
-    federation = federation_of(config, None if population is None else len(population.clients))
-    if config.get("model.features") != "none":
-        federation = replace(federation, dataset=cached_features(config.get("model.features"), federation.dataset))
-    if made is None or population is None:
+def _federation(source: Source, made: Plan | None, inputs: Inputs | None) -> Federation:
+    """Which rows each client of the plan holds: by id where clients are natural, else as they were dealt to the whole roster."""
+    if made is None or inputs is None:
+        return federation_of(source)
+    if source.natural:
+        return joined(source, made.clients, inputs.roster, inputs.listed_in)
+    federation = dealt(source, len(inputs.roster))
+    shard_of = dict(zip(inputs.roster, federation.shards, strict=True))
+    return replace(federation, clients=made.clients, shards=tuple(shard_of[client] for client in made.clients))
+
+
+def _with_features(config: Config, federation: Federation, source: Source) -> Federation:
+    if config.get("model.features") == "none":
         return federation
-    named = config.given("privacy.budgets") and config.get("data.partition") == "natural"
-    return aligned(federation, made.clients, population.clients, named)
+    shards = federation.shards if source.natural else None
+    return replace(federation, dataset=cached_features(config.get("model.features"), federation.dataset, shards))
 
 
-def aligned(federation: Federation, clients: tuple[str, ...], roster: tuple[str, ...], named: bool) -> Federation:
-    """The federation with the plan's `clients` in the plan's order.
-
-    The data is dealt to the whole `roster`, of which the plan may leave some out: matched by id where both name them, else by
-    position.
-    """
-    if len(roster) != len(federation.clients):
-        raise InvalidInput(f"the plan is for {len(roster)} clients, but the data has {len(federation.clients)}; make them agree")
-    shard_of = dict(zip(federation.clients if named else roster, federation.shards, strict=True))
-    missing = [client for client in clients if client not in shard_of]
-    if missing:
-        raise InvalidInput(f"client {missing[0]!r} has a budget but no rows in the data; the ids must be the same in both files")
-    return replace(federation, clients=clients, shards=tuple(shard_of[client] for client in clients))
+def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The group of each client of the plan; who withdrew since has none."""
+    if population.groups is None:
+        return None
+    group_of = dict(zip(population.clients, population.groups, strict=True))
+    return tuple(group_of.get(client, "withdrawn") for client in clients)
 
 
 def make_method(name: str, made: AnyPlan | None, config: Config, clients: int) -> Method:
@@ -257,9 +292,11 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
     return at
 
 
-def _settings(config: Config, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None) -> dict[str, Any]:
+def _settings(source: Source, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None) -> dict[str, Any]:
     """Every setting that has an effect on the result, given or default; workers have none, and votes only where clients vote."""
+    config = source.config
     values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
+    values["data.partition"] = source.partition
     if ballot is not None:
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
     sections = ("design", "votes") if ballot is None else ("design",)

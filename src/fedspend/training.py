@@ -19,15 +19,17 @@ import torch
 
 import fedspend
 from fedspend import data
+from fedspend.budgets import numbered
 from fedspend.client.shaping import Shape
 from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
 from fedspend.client.task import LocalTraining
 from fedspend.config import Config, any_config
-from fedspend.data_inputs import needed
+from fedspend.data_inputs import needed, refuse_nameless
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.files import one_at_a_time
+from fedspend.identity import hint_alike, read_mapping
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import OWN, new_run_id, stored_location
 from fedspend.ledger.participants import check_planned_on, plan_fits
@@ -38,6 +40,7 @@ from fedspend.models import check_module
 from fedspend.models.evaluation import evaluate
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.norm_states import adopt_norms, norm_budgets, refuse_leftovers
+from fedspend.planning import Plan
 from fedspend.randomness import Randomness
 from fedspend.records.from_config import check_lasting_numbers
 from fedspend.records.planning import AnyPlan, RecordPlan
@@ -56,6 +59,7 @@ from fedspend.verification import verify
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
 OnNote = Callable[[str], None]
 FOR_THE_OPERATOR = ("discarded", "reports")  # statistics of a real run that are shown and not kept
+Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]  # (features, labels) by client id; or of "0", "1", ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +83,7 @@ def train(
     output: str | Path | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
-    clients: Iterable[tuple[Any, Any]] | None = None,
+    clients: Clients | None = None,
     model: torch.nn.Module | None = None,
     plan: AnyPlan | None = None,
     test: tuple[Any, Any] | None = None,
@@ -91,7 +95,8 @@ def train(
     """Train from a config (a TOML file or a dict of sections), or from your own arrays, module and plan.
 
     `train("quickstart.toml", output="runs/first")`, also with a `plan` that was made before, or
-    `train(clients=[(x, y), ...], model=module, plan=plan, test=(x, y), lr=0.1, batch_size=32, local_steps=10)`.
+    `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y), lr=0.1, batch_size=32, local_steps=10)`.
+    Clients are joined with the plan by id; one that is missing has no rows. A list stands for clients "0", "1", ...
 
     `ledger` (a path or postgresql://...) is charged, or one in the run directory. With `resume` and `replan`, rounds that were
     lost are made up for: what is left of the run's budget is spread anew. `on_note` hears what a recovery found.
@@ -102,6 +107,11 @@ def train(
     if clients is not None:
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
+        if where is not None and not isinstance(clients, Mapping) and not setup.randomness.simulation:
+            raise InvalidInput(
+                "a ledger that outlives the run takes named clients, and a list has no names; give clients as a dict of "
+                "id: (features, labels)"
+            )
     elif options or model is not None or test is not None:
         raise InvalidInput("model, test and training options go with clients=...; a config says these things itself")
     else:
@@ -109,14 +119,17 @@ def train(
         settings = any_config(config, overrides)
         where = str(ledger) if ledger is not None else settings.get("ledger.location")
         with prepared(folder, where, resume=resume) as (book, stored):
+            begun = stored is not None
             if plan is not None:
                 stored = approved(plan, stored, settings)
             if replan and folder is not None and book is not None and stored is not None:
                 with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
                     stored = plan_anew(folder, book, stored, int(needed(settings, "train.rounds")), on_note)
-            setup = from_config(settings, book, stored)
+            setup = from_config(settings, book, stored, begun=begun)
             if where is not None and isinstance(setup.plan, RecordPlan):
                 check_lasting_numbers(settings, setup.federation)
+            elif where is not None and setup.plan is not None and "ledger" not in setup.plan.parameters:
+                refuse_nameless(settings, setup.settings["data.partition"])
     if folder is None and where is not None:
         raise InvalidInput("a run that charges a ledger needs a run directory to recover from: give output=, or name no ledger")
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
@@ -159,7 +172,7 @@ def prepared(folder: Path | None, ledger: str | None, *, resume: bool) -> Iterat
 
 
 def from_arrays(
-    clients: Iterable[tuple[Any, Any]],
+    clients: Clients,
     model: torch.nn.Module | None,
     plan: AnyPlan | None,
     test: tuple[Any, Any] | None,
@@ -182,7 +195,7 @@ def from_arrays(
     engine: str = "local",
     workers: int | None = None,
 ) -> Setup:
-    """A run on arrays that are already in memory: one (features, labels) pair per client of the plan."""
+    """A run on arrays that are already in memory: (features, labels) by client id, or one pair per client of the plan."""
     if model is None or plan is None or test is None:
         raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
     if isinstance(plan, RecordPlan):
@@ -195,12 +208,11 @@ def from_arrays(
     shape = Shape(blur, lus)
     shape.check_lr(lr)
     place, on_bits = noise_terms(noise, bits, plan, parameter_count(model))
-    pairs = list(clients)
-    if len(pairs) != len(plan.clients):
-        raise InvalidInput(f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them agree")
+    source = Randomness(seed, randomness)  # type: ignore[arg-type]
+    rows = rows_of(clients, plan, simulation=source.simulation)
     with torch.no_grad():
         classes = int(model(torch.as_tensor(np.asarray(test[0])[:1], dtype=torch.float32)).shape[-1])
-    federation = data.from_clients(dict(zip(plan.clients, pairs, strict=True)), test=test, classes=classes)
+    federation = data.of_named(rows, test=test, classes=classes)
     return Setup(
         federation=federation,
         module=model,
@@ -217,7 +229,7 @@ def from_arrays(
             bits=on_bits,
             plan=plan.hash,
         ),
-        randomness=Randomness(seed, randomness),  # type: ignore[arg-type]
+        randomness=source,
         engine=engine,
         workers=workers,
         settings={
@@ -229,6 +241,32 @@ def from_arrays(
             "shape.lus": lus,
         },
     )
+
+
+def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tuple[Any, Any]]:
+    """Every client of the plan with its rows, found by id. A list has no ids, so real rows are not taken from one by position."""
+    if isinstance(clients, Mapping):
+        listed = set(plan.clients)
+        # A plan of an older version may have names that are written in another way today.
+        given = {
+            raw if raw in listed else name: rows for raw, (name, rows) in zip(clients, read_mapping(clients).items(), strict=True)
+        }
+        stranger = next((client for client in given if client not in listed), None)
+        if stranger is not None:
+            raise InvalidInput(
+                f"client {stranger!r} has rows and is not in the plan{hint_alike(stranger, listed)}; give it a budget in another "
+                "plan, or leave its rows out"
+            )
+        return {client: given.get(client, ([], [])) for client in plan.clients}
+    pairs = list(clients)
+    if len(pairs) != len(plan.clients):
+        raise InvalidInput(f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them agree")
+    if not simulation and plan.clients != numbered(len(pairs)):
+        raise InvalidInput(
+            f"the plan names its clients ({plan.clients[0]!r}, ...) and a list has no names, so rows could go to another's budget; "
+            "give clients as a dict of id: (features, labels)"
+        )
+    return dict(zip(plan.clients, pairs, strict=True))
 
 
 def run(

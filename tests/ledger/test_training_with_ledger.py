@@ -221,9 +221,9 @@ def test_own_arrays_are_charged_too(tmp_path):
     import torch
 
     rng = np.random.default_rng(0)
-    clients = [(rng.normal(size=(8, 3)).astype(np.float32), rng.integers(0, 2, 8)) for _ in range(4)]
+    clients = {str(n): (rng.normal(size=(8, 3)).astype(np.float32), rng.integers(0, 2, 8)) for n in range(4)}
     plan = fedspend.plan([5.0] * 4, delta=1e-3, rounds=3, rate=0.5)
-    options = {"model": torch.nn.Linear(3, 2), "plan": plan, "test": clients[0], "lr": 0.1, "batch_size": 4, "local_steps": 2}
+    options = {"model": torch.nn.Linear(3, 2), "plan": plan, "test": clients["0"], "lr": 0.1, "batch_size": 4, "local_steps": 2}
     train(clients=clients, output=tmp_path / "one", ledger=tmp_path / "accounts.db", **options)
     with Ledger.open(tmp_path / "accounts.db") as ledger:
         assert not ledger.simulation

@@ -114,3 +114,51 @@ def test_features_are_computed_once_for_the_same_images(tmp_path, monkeypatch):
         damaged.write_bytes(b"broken")
     np.testing.assert_array_equal(cached_features("gabor", data).features, first.features)
     assert calls == ["gabor", "gabor"]
+
+
+# --- whose images ---
+
+
+def own_images(counts):
+    from fedspend.data import from_arrays
+
+    total = sum(counts)
+    owners = np.repeat([f"client {n}" for n in range(len(counts))], counts)
+    return from_arrays(
+        images(total), np.zeros(total, int), classes=2, test_features=images(2), test_labels=[0, 1], client_of=owners
+    )
+
+
+def test_images_of_one_client_never_share_a_chunk_with_anothers(tmp_path, monkeypatch):
+    from fedspend.data import partition
+    from fedspend.models import feature_cache
+
+    monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path))
+    data = own_images([3, 70, 1])
+    federation = partition(data, clients=None, kind="natural", seed=0)
+    calls = []
+    monkeypatch.setattr(feature_cache.maps, "features", lambda name, rows: calls.append(rows) or features(name, rows))
+    seen = cached_features("gabor", data, federation.shards[1:])  # the first has withdrawn
+    for call, shard in zip(calls, federation.shards[1:], strict=False):
+        np.testing.assert_array_equal(call, data.features[shard])
+    assert len(calls) == 3, "two clients, and the rows to test on"
+    for shard in federation.shards[1:]:
+        np.testing.assert_array_equal(seen.features[shard], features("gabor", data.features[shard]))
+    assert not seen.features[federation.shards[0]].any(), "rows of nobody are not looked at"
+
+
+def test_features_of_your_own_images_are_never_kept(tmp_path, monkeypatch):
+    import dataclasses
+
+    monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path))
+    data = own_images([3, 4])
+    cached_features("gabor", data)
+    cached_features("gabor", data, (np.arange(3), np.arange(3, 7)))
+    assert list(tmp_path.iterdir()) == []
+    public = dataclasses.replace(data, public=True)
+    pooled = cached_features("gabor", public)
+    apart = cached_features("gabor", public, (np.arange(3), np.arange(3, 7)))
+    assert len(list((tmp_path / "features").iterdir())) == 3, "whose they are is part of the key; test rows are the same"
+    np.testing.assert_allclose(apart.features, pooled.features, atol=1e-5)
+    again = cached_features("gabor", public, (np.arange(3), np.arange(3, 7)))
+    np.testing.assert_array_equal(again.features, apart.features)

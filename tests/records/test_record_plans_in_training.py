@@ -413,7 +413,7 @@ def test_a_part_of_the_rows_takes_its_budgets_along(tmp_path):
     plan = record_plan(settings, federation)
     rows = np.concatenate(federation.shards)
     assert plan.budget == pytest.approx(1 + federation.dataset.features[rows, 0] * 0.8, rel=1e-6)
-    assert len(plan.records) == 30
+    assert 15 < len(plan.records) < 45  # every row decides for itself, so about half of 60
     with pytest.raises(InvalidInput, match=r"data\.share = 0\.5 .* keep its number"):
         fedspend.train(config, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from fedspend.arrays import FloatArray
     from fedspend.ledger import Ledger
 
 HELP = "keep the account of who has spent what, over all runs"
@@ -40,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = action("init", "make a new, empty ledger")
     add("--simulation", action="store_true", help="for seeded simulations, which never mix with real accounts")
     add = action("register", "open accounts with lifetime budgets")
-    add("budgets", metavar="FILE.csv", help="columns client and epsilon; other columns of budget files may be there")
+    add(
+        "budgets",
+        metavar="FILE.csv",
+        help="columns client and epsilon (record and epsilon with --unit record), and others of budget files",
+    )
     add("--delta", type=float, required=True, metavar="D", help="the one delta of these accounts, for their lifetime")
     _unit(add)
     add = action("change", "change a lifetime budget")
@@ -112,20 +117,33 @@ def init(args: argparse.Namespace) -> int:
 
 
 def register(args: argparse.Namespace) -> int:
-    from fedspend.budgets_csv import read_budgets_csv
-
-    population = read_budgets_csv(args.budgets)
+    names, epsilons = lifetime_budgets(args.budgets, args.unit)
     with writable(args) as ledger:
-        ledger.register(population.clients, population.epsilons, delta=args.delta, unit=args.unit)
-        print(f"registered {len(population.clients)} {args.unit}s at delta {args.delta:g} in {ledger.location}")
+        ledger.register(names, epsilons, delta=args.delta, unit=args.unit)
+        print(f"registered {len(names)} {args.unit}s at delta {args.delta:g} in {ledger.location}")
     return 0
 
 
+def lifetime_budgets(path: str, unit: str) -> tuple[tuple[str, ...], FloatArray]:
+    """Names and budgets from a file: client,epsilon, or record,epsilon for records."""
+    from fedspend.budgets_csv import read_budgets_csv
+    from fedspend.csv_rows import read_table
+    from fedspend.records.budget_file import read_record_budgets
+
+    if unit == "record" and "record" in read_table(path).header:
+        found = read_record_budgets(path)
+        return found.records, found.budget
+    population = read_budgets_csv(path)
+    return population.clients, population.epsilons
+
+
 def change(args: argparse.Namespace) -> int:
+    from fedspend.cli import ledger_views as views
+
     with writable(args) as ledger:
         ledger.change([args.name], args.epsilon, reason=args.reason, unit=args.unit)
         print(f"{args.unit} {args.name!r} now has a lifetime budget of {args.epsilon:g}")
-        if ledger.balances(args.unit).total[ledger.accounts(args.unit).number[args.name]] > args.epsilon:
+        if ledger.balances(args.unit).total[views.account_number(ledger, args.name, args.unit)] > args.epsilon:
             print("warning: open runs hold more than that; they can begin no further round, so close them", file=sys.stderr)
     return 0
 

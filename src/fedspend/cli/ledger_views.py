@@ -14,7 +14,7 @@ from fedspend.cli.terminal import console
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import Audit
 from fedspend.ledger.chain import parse
-from fedspend.ledger.rules import account_numbers
+from fedspend.ledger.rules import account_numbers, known_names
 from fedspend.ledger.spending import Balances
 from fedspend.ledger.state import UNITS, Run
 from fedspend.report.groups import counted
@@ -35,7 +35,7 @@ def print_json(document: Any) -> None:
 
 
 def account_number(ledger: Ledger, name: str, unit: str) -> int:
-    return int(account_numbers(ledger.state, unit, [name])[0])
+    return int(account_numbers(ledger.state, unit, known_names(ledger.state, unit, [name]))[0])
 
 
 # --- documents ------------------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def client_document(ledger: Ledger, name: str, unit: str) -> dict[str, Any]:
 def history(ledger: Ledger, client: str | None, run: str | None, unit: str) -> list[dict[str, Any]]:
     """Entries in short form, of one client or run if asked for."""
     if client is not None:
-        account_number(ledger, client, unit)
+        client = ledger.accounts(unit).names[account_number(ledger, client, unit)]
     if run is not None:
         ledger.run(run)
     taking_part = {

@@ -92,8 +92,32 @@ def run(args: argparse.Namespace) -> int:
         return plan_records.run(args, ledger)
     if ledger is not None:
         return within_ledger(args, config, flags, ledger)
+    flags = by_number(config, flags, args.quiet)
     inputs = resolve(config, flags)
     return compare(args, inputs) if args.compare else single(args, inputs, make(inputs.arguments(), args.quiet))
+
+
+def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
+    """A look at the numbers needs no names: where a benchmark that names its clients is not here, they are numbered."""
+    import sys
+    from dataclasses import replace
+
+    name, count = config.get("data.name"), config.get("data.clients")
+    counted = flags.clients is not None or (flags.epsilon is not None and ":" in flags.epsilon)
+    if counted or flags.budgets is not None or config.given("privacy.budgets") or name is None or count is None:
+        return flags
+    from fedspend.data import SOURCES, find
+    from fedspend.data_inputs import Source
+
+    here = name not in SOURCES or all(find(need) is not None for need in (name, *SOURCES[name].needs))
+    if here or not Source(config).natural:
+        return flags
+    if not quiet:
+        print(
+            f"note: data set {name!r} is not here, so its clients are numbered; train makes its own plan, by their ids",
+            file=sys.stderr,
+        )
+    return replace(flags, clients=count)
 
 
 def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, location: str) -> int:

@@ -19,10 +19,10 @@ from fedspend.cli.records_views import named
 from fedspend.cli.tables import Column, change, figures, percent, short_hash, show_files, size, spread, table
 from fedspend.cli.terminal import console
 from fedspend.config import Config, load_config
-from fedspend.data_inputs import federation_of
+from fedspend.data_inputs import Source
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
-from fedspend.records.from_config import record_plan
+from fedspend.records.from_config import record_federation, record_plan
 from fedspend.report.groups import Grouping, counted, group_clients
 from fedspend.report.record_numbers import Silo, levels_of_plan, record_plan_numbers, silos
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, ledger: str | None) -> int:
             raise InvalidInput(f"--{flag.replace('_', '-')} is for client-level methods; drop it, or name one with --method")
     config = read_config(args, ledger)
     with Ledger.open(ledger) if ledger is not None else nullcontext() as book:
-        plan = record_plan(config, federation_of(config), book)
+        plan = record_plan(config, record_federation(Source(config)), book)
     grouping = group_clients(plan)
     saved = save_plan(plan, args.output, args.force)
     if args.plot is not None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from fedspend.data.dataset import Dataset, from_arrays, sample
 from fedspend.data.download import DownloadFailed, get
 from fedspend.data.loading import NAMES, load, options_of
-from fedspend.data.partition import KINDS, Federation, Statistics, from_clients, partition, statistics
+from fedspend.data.partition import (
+    KINDS,
+    Federation,
+    Statistics,
+    by_id,
+    choose_among,
+    from_clients,
+    of_named,
+    partition,
+    statistics,
+)
 from fedspend.data.public_rows import set_aside
 from fedspend.data.sources import SOURCES, Source, SourceFile, Status, find, status
 
@@ -20,11 +30,14 @@ __all__ = [
     "SourceFile",
     "Statistics",
     "Status",
+    "by_id",
+    "choose_among",
     "find",
     "from_arrays",
     "from_clients",
     "get",
     "load",
+    "of_named",
     "options_of",
     "partition",
     "sample",

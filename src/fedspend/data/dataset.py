@@ -2,14 +2,17 @@
 
 Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is empty; what is wrong is refused
 with its row and value. Features are only ever scaled by bounds that somebody wrote down: nothing here is learned from the rows,
-because a mean, a deviation or a largest value is itself a release that no budget covers.
+because a mean, a deviation or a largest value is itself a release that no budget covers. Hold-out and samples are drawn over the
+pool of all rows, in proportion by label, which is for rows that are dealt to made-up clients. Where clients are real, `by_row` lets
+every row decide for itself (`row_choice`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,9 @@ import numpy.typing as npt
 
 from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.budgets import apportion
+from fedspend.data.row_choice import chosen_rows
 from fedspend.errors import InvalidInput, finite_number, whole_number
+from fedspend.identity import read_array
 from fedspend.randomness import Randomness
 
 Features = npt.NDArray[np.float32]
@@ -32,8 +37,9 @@ _SAMPLE_STREAMS = (2, 3)  # of training rows and of test rows
 class Dataset:
     """Images are (rows, channels, height, width), tables (rows, columns).
 
-    `client_of` is the natural client of each training row (writer, hospital), where there is one. `public` marks benchmark data,
-    for which a seeded simulation is the sensible default.
+    `client_of` is the natural client of each training row (writer, hospital), where there is one; `clients` are all natural
+    clients, also those whose rows are all held out. `public` marks benchmark data, for which a seeded simulation is the sensible
+    default.
     """
 
     name: str
@@ -46,6 +52,9 @@ class Dataset:
     public: bool = False
     budget_of: FloatArray | None = None  # epsilon of each training row, where the data has a column for it
     public_features: Features | None = None  # rows without labels that no client holds and no budget protects
+    record_of: npt.NDArray[Any] | None = None  # id of each training row, where the data has a column for it
+    clients: tuple[str, ...] | None = None
+    test_client_of: npt.NDArray[Any] | None = None  # whose the test rows are, where they come out of clients
 
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, at_least=2)
@@ -55,14 +64,8 @@ class Dataset:
             raise InvalidInput(
                 f"a test row has shape {self.test_features.shape[1:]}, a training row {self.features.shape[1:]}; make them the same"
             )
-        if self.client_of is not None and self.client_of.shape != self.labels.shape:
-            raise InvalidInput(
-                f"client_of has shape {self.client_of.shape}; it needs one client for each of {len(self.labels)} rows"
-            )
-        if self.budget_of is not None and self.budget_of.shape != self.labels.shape:
-            raise InvalidInput(
-                f"budget_of has shape {self.budget_of.shape}; it needs one budget for each of {len(self.labels)} rows"
-            )
+        check_columns(self.labels, client_of=self.client_of, budget_of=self.budget_of, record_of=self.record_of)
+        check_columns(self.test_labels, test_client_of=self.test_client_of)
         if self.public_features is not None:
             check_rows("public rows", self.public_features, "labels", np.zeros(len(self.public_features), np.int64), self.classes)
             if self.public_features.shape[1:] != self.features.shape[1:]:
@@ -89,6 +92,17 @@ class Rows:
     client_of: npt.NDArray[Any] | None = None
     budget_of: FloatArray | None = None
     public_features: Features | None = None
+    record_of: npt.NDArray[Any] | None = None
+    test_client_of: npt.NDArray[Any] | None = None
+
+    @cached_property
+    def clients(self) -> tuple[str, ...] | None:
+        return None if self.client_of is None else natural_ids(self.client_of)
+
+
+def natural_ids(client_of: npt.NDArray[Any]) -> tuple[str, ...]:
+    """The clients that a column names: numbers in their order, text in alphabetical order."""
+    return tuple(map(str, np.unique(client_of).tolist()))
 
 
 def from_arrays(
@@ -118,12 +132,12 @@ def from_arrays(
         classes,
         None if test_features is None else scaled(as_features("test_features", test_features), bounds),
         None if test_labels is None else as_labels("test_labels", test_labels),
-        None if client_of is None else np.asarray(client_of),
+        None if client_of is None else read_array(client_of),
     )
     return finished(name, rows, validation, seed, public)
 
 
-def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) -> Dataset:
+def finished(name: str, rows: Rows, validation: float, seed: int, public: bool, *, by_row: bool = False) -> Dataset:
     """The data set of `rows`; `validation` puts that share of the training rows in the place of the test rows."""
     share = finite_number("validation", validation)
     if not 0 <= share < 1:
@@ -133,9 +147,14 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) 
         if test_features is None or test_labels is None:
             raise InvalidInput("there are no test rows; give them, or hold some training rows out with validation = 0.2")
         found = (rows.features, rows.labels, test_features, test_labels, rows.classes, rows.client_of)
-        return Dataset(name, *found, public, rows.budget_of, rows.public_features)
+        rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
+        return Dataset(name, *found, public, rows.budget_of, *rest)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
-    held = stratified(rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM))
+    check_columns(rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of)
+    if by_row:
+        held = chosen_rows(rows.client_of, rows.features, rows.labels, share, "hold-out", seed)
+    else:
+        held = stratified(rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM))
     return Dataset(
         name,
         rows.features[~held],
@@ -147,16 +166,26 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool) 
         public,
         None if rows.budget_of is None else rows.budget_of[~held],
         rows.public_features,
+        None if rows.record_of is None else rows.record_of[~held],
+        rows.clients,
+        None if rows.client_of is None else rows.client_of[held],
     )
 
 
-def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0) -> Dataset:
-    """A stratified part of the rows. It does not depend on the seed of a run: a sample that was made public stays the same."""
-    streams = zip(_SAMPLE_STREAMS, (share, test_share), (dataset.labels, dataset.test_labels), strict=True)
-    kept, tested = (
-        slice(None) if part == 1 else np.flatnonzero(stratified(labels, part, Randomness(0).generator("data", stream)))
-        for stream, part, labels in streams
-    )
+def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0, by_row: bool = False) -> Dataset:
+    """A part of the rows. It does not depend on the seed of a run: a sample that was made public stays the same."""
+
+    def part(
+        share: float, stream: int, client_of: npt.NDArray[Any] | None, features: Features, labels: IntArray
+    ) -> slice | IntArray:
+        if share == 1:
+            return slice(None)
+        if by_row:
+            return np.flatnonzero(chosen_rows(client_of, features, labels, share, f"sample {stream}", 0))
+        return np.flatnonzero(stratified(labels, share, Randomness(0).generator("data", stream)))
+
+    kept = part(share, _SAMPLE_STREAMS[0], dataset.client_of, dataset.features, dataset.labels)
+    tested = part(test_share, _SAMPLE_STREAMS[1], dataset.test_client_of, dataset.test_features, dataset.test_labels)
     return replace(
         dataset,
         features=dataset.features[kept],
@@ -165,6 +194,23 @@ def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0) -> 
         test_labels=dataset.test_labels[tested],
         client_of=None if dataset.client_of is None else dataset.client_of[kept],
         budget_of=None if dataset.budget_of is None else dataset.budget_of[kept],
+        record_of=None if dataset.record_of is None else dataset.record_of[kept],
+        test_client_of=None if dataset.test_client_of is None else dataset.test_client_of[tested],
+    )
+
+
+def without_tests_of(dataset: Dataset, clients: Collection[str]) -> Dataset:
+    """The data set without the test rows of these clients: who takes no part is not tested on either."""
+    if not clients or dataset.test_client_of is None:
+        return dataset
+    kept = np.array([str(client) not in clients for client in dataset.test_client_of.tolist()], dtype=bool)
+    if not kept.any():
+        raise InvalidInput("all test rows belong to clients that take no part; give others, for example a file (test_path)")
+    return replace(
+        dataset,
+        test_features=dataset.test_features[kept],
+        test_labels=dataset.test_labels[kept],
+        test_client_of=dataset.test_client_of[kept],
     )
 
 
@@ -231,6 +277,14 @@ def read_bounds(what: str, pair: Any) -> tuple[float, float]:
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_columns(labels: IntArray, **columns: npt.NDArray[Any] | None) -> None:
+    """What is said about rows is said about every row."""
+    words = {"client_of": "client", "test_client_of": "client", "budget_of": "budget", "record_of": "id"}
+    for name, column in columns.items():
+        if column is not None and column.shape != labels.shape:
+            raise InvalidInput(f"{name} has shape {column.shape}; it needs one {words[name]} for each of {len(labels)} rows")
 
 
 def check_rows(what: str, features: Features, labels_name: str, labels: IntArray, classes: int) -> None:

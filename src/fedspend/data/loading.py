@@ -18,6 +18,7 @@ from fedspend.data.tables import read_csv, read_npz
 from fedspend.errors import InvalidInput, whole_number
 
 OWN = ("csv", "npz")
+NATURAL = ("mnist-writers", "heart")  # benchmarks that name their clients
 NAMES = (*BUNDLED, *SOURCES, *OWN)
 
 _WITH_OPTIONS: Mapping[str, Callable[..., Rows]] = {"synthetic": make_synthetic, "csv": read_csv, "npz": read_npz}
@@ -34,12 +35,27 @@ def options_of(name: str) -> tuple[str, ...]:
     return () if function is None else tuple(option for option in inspect.signature(function).parameters if option != "seed")
 
 
-def load(name: str, *, folder: Path | None = None, validation: float = 0.0, seed: int = 0, **options: Any) -> Dataset:
-    """The data set `name`. `folder` overrides where files are looked for.
+def load(
+    name: str,
+    *,
+    folder: Path | None = None,
+    validation: float = 0.0,
+    seed: int = 0,
+    by_row: bool = False,
+    rows: Rows | None = None,
+    **options: Any,
+) -> Dataset:
+    """The data set `name`. `folder` overrides where files are looked for; `rows` are what is in them, if they were read before.
 
-    With `validation` above 0, that share of the training rows (seeded, stratified by label) takes the place of the test rows, so
-    that settings can be chosen without the test set.
+    With `validation` above 0, that share of the training rows takes the place of the test rows, so that settings can be chosen
+    without the test set: seeded, in proportion by label, or `by_row`, where every row decides for itself.
     """
+    found = read(name, folder=folder, seed=seed, **options) if rows is None else rows
+    return finished(name, found, validation, seed, public=name not in OWN, by_row=by_row)
+
+
+def read(name: str, *, folder: Path | None = None, seed: int = 0, **options: Any) -> Rows:
+    """The rows of data set `name`, before any hold-out."""
     known = options_of(name)
     seed = whole_number("seed", seed, at_least=0)
     for option in options:
@@ -51,7 +67,7 @@ def load(name: str, *, folder: Path | None = None, validation: float = 0.0, seed
     only(f"data set {name!r}", options, known)
     if name in OWN and options.get("path") is None:
         raise InvalidInput(f"data set {name!r} needs a file; give path = 'FILE.{name}'")
-    return finished(name, _read(name, folder, seed, options), validation, seed, public=name not in OWN)
+    return _read(name, folder, seed, options)
 
 
 def _read(name: str, folder: Path | None, seed: int, options: Mapping[str, Any]) -> Rows:

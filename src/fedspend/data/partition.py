@@ -1,12 +1,13 @@
-"""Dealing the training rows to clients.
+"""Which client holds which training rows: by the data's own client ids, or dealt to made-up clients.
 
 Guarantee: a federation holds row numbers into the shared arrays, never copies; no row belongs to two clients, and every row to one
-(only a choice among natural clients leaves rows out). The same seed deals the same rows.
+(only natural clients that take no part leave rows out). Rows of natural clients are joined by id, never by position; a client
+without rows has an empty shard. Dealing pools all rows, so it is for simulations; the same seed deals the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy.typing as npt
 from fedspend.arrays import BoolArray, IntArray
 from fedspend.budgets import numbered
 from fedspend.choices import choose
-from fedspend.data.dataset import Bounds, Dataset, from_arrays
+from fedspend.data.dataset import Bounds, Dataset, from_arrays, natural_ids
 from fedspend.errors import InvalidInput, finite_number, whole_number
+from fedspend.identity import read_mapping
 from fedspend.randomness import Randomness
 
 KINDS = ("iid", "dirichlet", "shards", "classes", "natural")
@@ -71,10 +73,11 @@ def partition(
     - `natural`: by the data set's own clients; a smaller number of `clients` is a seeded choice among them.
     """
     choose("partition", kind, KINDS)
-    generator = Randomness(whole_number("seed", seed, at_least=0)).generator("data")
+    seed = whole_number("seed", seed, at_least=0)
     if kind == "natural":
-        return _natural(dataset, clients, generator)
-    rows = len(dataset.labels)
+        names = clients_of(dataset)
+        return by_id(dataset, names if clients is None else choose_among(names, clients, seed, dataset.name))
+    generator, rows = Randomness(seed).generator("data"), len(dataset.labels)
     count = whole_number("clients", clients, at_least=1)
     if count > rows:
         raise InvalidInput(f"clients must be at most the number of training rows, {rows:,}, got {count:,}")
@@ -104,7 +107,19 @@ def from_clients(
     >>> federation.clients, [len(rows) for rows in federation.shards]
     (('a', 'b'), [1, 0])
     """
-    parts = {str(client): (np.asarray(features), np.asarray(labels)) for client, (features, labels) in clients.items()}
+    return of_named(read_mapping(clients), test=test, classes=classes, bounds=bounds, name=name)
+
+
+def of_named(
+    clients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
+    *,
+    test: tuple[npt.ArrayLike, npt.ArrayLike],
+    classes: int,
+    bounds: Bounds | None = None,
+    name: str = "arrays",
+) -> Federation:
+    """The same for names that have entered already: they are taken as they are."""
+    parts = {client: (np.asarray(features), np.asarray(labels)) for client, (features, labels) in clients.items()}
     for client, (features, labels) in parts.items():
         if len(features) != len(labels):
             raise InvalidInput(
@@ -120,6 +135,36 @@ def from_clients(
     data = from_arrays(features, labels, classes=classes, test_features=test[0], test_labels=test[1], bounds=bounds, name=name)
     ends = np.cumsum([len(labels) for _, labels in parts.values()])
     return Federation(data, tuple(parts), tuple(np.split(np.arange(len(labels)), ends[:-1])))
+
+
+# --- natural clients ------------------------------------------------------------------------------------------------------------
+
+
+def clients_of(dataset: Dataset) -> tuple[str, ...]:
+    """The ids of all natural clients, in order."""
+    if dataset.client_of is None:
+        raise InvalidInput(
+            f"data set {dataset.name!r} names no clients, so partition 'natural' cannot be used; choose iid or dirichlet"
+        )
+    return natural_ids(dataset.client_of) if dataset.clients is None else dataset.clients
+
+
+def by_id(dataset: Dataset, clients: Sequence[str]) -> Federation:
+    """A federation of these natural clients, in this order. Who has no rows has an empty shard; rows of others are not used."""
+    assert dataset.client_of is not None
+    names, owner = np.unique(dataset.client_of, return_inverse=True)
+    shard_of = dict(zip(map(str, names.tolist()), _by_owner(owner.astype(np.int64), len(names)), strict=True))
+    none = np.zeros(0, dtype=np.int64)
+    return Federation(dataset, tuple(clients), tuple(shard_of.get(client, none) for client in clients))
+
+
+def choose_among(names: Sequence[str], clients: int, seed: int, data: str) -> tuple[str, ...]:
+    """A seeded choice among natural clients, in their order: for simulations."""
+    count = whole_number("clients", clients, at_least=1)
+    if count > len(names):
+        raise InvalidInput(f"clients must be at most the {len(names):,} that data set {data!r} names, got {count:,}")
+    chosen = np.sort(Randomness(seed).generator("data").permutation(len(names))[:count])
+    return tuple(names[n] for n in chosen)
 
 
 # --- how rows are dealt ---------------------------------------------------------------------------------------------------------
@@ -195,22 +240,6 @@ def _who_holds_what(clients: int, each: int, classes: int, generator: np.random.
         gets = tradable & (2 * lots.argsort(axis=1).argsort(axis=1) < tradable.sum(axis=1, keepdims=True))
         held[one], held[other] = np.where(tradable, gets, held[one]), np.where(tradable, ~gets, held[other])
     return held
-
-
-def _natural(dataset: Dataset, clients: int | None, generator: np.random.Generator) -> Federation:
-    if dataset.client_of is None:
-        raise InvalidInput(
-            f"data set {dataset.name!r} names no clients, so partition 'natural' cannot be used; choose iid or dirichlet"
-        )
-    names, owner = np.unique(dataset.client_of, return_inverse=True)
-    shards = _by_owner(owner.astype(np.int64), len(names))
-    chosen = np.arange(len(names))
-    if clients is not None:
-        count = whole_number("clients", clients, at_least=1)
-        if count > len(names):
-            raise InvalidInput(f"clients must be at most the {len(names):,} that data set {dataset.name!r} names, got {count:,}")
-        chosen = np.sort(generator.permutation(len(names))[:count])
-    return Federation(dataset, tuple(str(names[n]) for n in chosen), tuple(shards[n] for n in chosen))
 
 
 def _by_owner(owner: IntArray, clients: int) -> tuple[IntArray, ...]:

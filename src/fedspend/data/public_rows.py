@@ -38,5 +38,6 @@ def set_aside(dataset: Dataset, *, share: float, seed: int) -> Dataset:
         labels=dataset.labels[kept],
         client_of=None if dataset.client_of is None else dataset.client_of[kept],
         budget_of=None if dataset.budget_of is None else dataset.budget_of[kept],
+        record_of=None if dataset.record_of is None else dataset.record_of[kept],
         public_features=dataset.features[asked],
     )

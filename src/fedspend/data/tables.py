@@ -2,6 +2,7 @@
 
 Guarantee: every cell is read as given or scaled by the bounds that you state; nothing is learned from the rows. That includes the
 number of classes and the list of labels, which you state too. Text, missing values and unknown labels are refused with their line.
+Ids of clients and records are normalised; two that look alike are refused (`identity`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fedspend.arrays import BoolArray, IntArray
-from fedspend.budgets_csv import Lines, read_labels, read_numbers
+from fedspend.budgets_csv import Lines, read_ids, read_numbers, refuse_empty
 from fedspend.choices import choose
 from fedspend.csv_rows import Table, read_table
 from fedspend.data.dataset import Bounds, Features, Rows, as_features, as_labels, read_bounds, scaled
 from fedspend.errors import InvalidInput, whole_number
+from fedspend.identity import read_array, read_column
+from fedspend.identity import read_ids as read_any_ids
 
 Classes = int | Sequence[str]
 
@@ -38,22 +41,24 @@ def read_csv(
     features: Sequence[str] | None = None,
     bounds: Bounds | None = None,
     budget: str | None = None,
+    record: str | None = None,
     public_path: str | Path | None = None,
 ) -> Rows:
     """`classes` is how many there are, or the list of the label column's values. Test rows come from `test_path`, from a `split`
     column that says train or test, or not at all. `features` names the columns to use; the default is every other column.
     Columns called client and split serve as such where they exist; under another name they must be there. `budget` names a column
-    with each record's epsilon, and test rows need one too, which is not used. `public_path` has public rows: the same feature
-    columns, of which further ones, such as a label, are not read.
+    with each record's epsilon, and test rows need one too, which is not used. `record` names a column with each record's id, which
+    no other row of the file may have. `public_path` has public rows: the same feature columns, of which further ones, such as a
+    label, are not read.
     """
     known = _classes(classes)
     table = read_table(path)
     client, split = _present(client, CLIENT, table.header), _present(split, SPLIT, table.header)
     if test_path is not None and split is not None:
         raise InvalidInput(f"test rows come from {test_path} and from column {split!r}; give either test_path or split")
-    special = [column for column in (label, client, split, budget) if column is not None]
+    special = [column for column in (label, client, split, budget, record) if column is not None]
     if len(set(special)) < len(special):
-        raise InvalidInput(f"label, client, split and budget must be different columns, got {', '.join(special)}")
+        raise InvalidInput(f"label, client, split, budget and record must be different columns, got {', '.join(special)}")
     for column in special:
         choose(f"column in {table.name}:", column, table.header)
     used = [column for column in table.header if column not in special] if features is None else list(features)
@@ -61,7 +66,8 @@ def read_csv(
         raise InvalidInput(f"{table.name}: features must be at least one column other than {', '.join(special)}, got {used}")
     by_column = _bounds_by_column(bounds, used)
     values, labels = _features(table, used, by_column), _labels(table, label, known)
-    clients = None if client is None else np.array(read_labels(client, table.columns[client], _lines(table)))
+    clients = None if client is None else _clients(table, client)
+    records = None if record is None else np.array(read_ids(table.raw(record), _lines(table), record))
     count = known if isinstance(known, int) else len(known)
     budgets = None
     if budget is not None:
@@ -69,13 +75,15 @@ def read_csv(
     public = None if public_path is None else _features(read_table(public_path), used, by_column)
     if split is not None:
         test = _test_rows(table, split)
-        mine, own = (None if column is None else column[~test] for column in (clients, budgets))
-        return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own, public)
+        mine, ids = (None if column is None else column[~test] for column in (clients, records))
+        own, theirs = None if budgets is None else budgets[~test], None if clients is None else clients[test]
+        return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own, public, ids, theirs)
     if test_path is None:
-        return Rows(values, labels, count, client_of=clients, budget_of=budgets, public_features=public)
+        return Rows(values, labels, count, None, None, clients, budgets, public, records)
     other = read_table(test_path)
     choose(f"column in {other.name}:", label, other.header)
-    return Rows(values, labels, count, _features(other, used, by_column), _labels(other, label, known), clients, budgets, public)
+    tested = _features(other, used, by_column), _labels(other, label, known)
+    return Rows(values, labels, count, *tested, clients, budgets, public, records)
 
 
 def read_npz(
@@ -85,17 +93,18 @@ def read_npz(
     label: str = "label",
     client: str | None = CLIENT,
     bounds: Bounds | None = None,
+    record: str | None = None,
     public_path: str | Path | None = None,
 ) -> Rows:
-    """Arrays features and label, and where they exist client (one per row), test_features and test_label. `public_path` is another
-    npz file with an array features: public rows.
+    """Arrays features and label, and where they exist client (one per row), test_features and test_label. `record` names an array
+    with each record's id. `public_path` is another npz file with an array features: public rows.
     """
     known = _classes(classes)
     if not isinstance(known, int):
         raise InvalidInput("classes must be a number for an npz file, whose labels are whole numbers from 0")
     arrays = _read_npz(Path(path))
     client = _present(client, CLIENT, arrays)
-    wanted = ["features", label] + ([client] if client is not None else [])
+    wanted = ["features", label, *(name for name in (client, record) if name is not None)]
     for key in wanted:
         choose(f"array in {path}:", key, sorted(arrays))
     test_features: Features | None = None
@@ -111,8 +120,11 @@ def read_npz(
         others = _read_npz(Path(public_path))
         choose(f"array in {public_path}:", "features", sorted(others))
         public = scaled(as_features(f"{public_path}: features", others["features"]), bounds)
-    mine = None if client is None else arrays[client]
-    return Rows(features, labels, known, test_features, test_labels, mine, public_features=public)
+    mine = None if client is None else read_array(arrays[client], what=f"{path}: client")
+    ids = None
+    if record is not None:
+        ids = np.array(read_any_ids(map(str, read_array(arrays[record], what=f"{path}: record").tolist()), what=f"{path}: record"))
+    return Rows(features, labels, known, test_features, test_labels, mine, None, public, ids)
 
 
 # --- options --------------------------------------------------------------------------------------------------------------------
@@ -164,6 +176,12 @@ def _features(table: Table, used: Sequence[str], bounds: Mapping[str, tuple[floa
             values = np.clip((values - low) / (high - low), 0, 1)
         result[:, n] = values
     return result
+
+
+def _clients(table: Table, column: str) -> npt.NDArray[np.str_]:
+    at = _lines(table)
+    refuse_empty(column, table.columns[column], at)
+    return np.array(read_column(table.raw(column), what=column, at=lambda row: f"{at(row)}: "))
 
 
 def _labels(table: Table, column: str, known: int | tuple[str, ...]) -> IntArray:

@@ -17,8 +17,9 @@ from fedspend.arrays import FloatArray
 from fedspend.config import BUDGET_SOURCES, Config
 from fedspend.config_keys import SECTIONS
 from fedspend.data.loading import OWN
+from fedspend.data_inputs import Source
 from fedspend.errors import InvalidInput, Refused
-from fedspend.plan_inputs import needed, resolve
+from fedspend.plan_inputs import Flags, needed, resolve
 from fedspend.planning import Plan, plan
 from fedspend.server.methods import dp_fedsgd
 
@@ -100,12 +101,13 @@ class Search:
         own = {"privacy.rate", "method.name", "method.noise_level", "train.seed", "engine.workers", "train.tensorboard"}
         names = [f"{section}.{key}" for section, keys in SECTIONS.items() if section != "design" for key in keys]
         common = [name for name in names if name not in own and name not in {f"privacy.{key}" for key in _REPLACED}]
-        values = {name: self.base.get(name) for name in common}
+        values = {name: self.base.get(name) for name in common} | {"data.partition": Source(self.base).partition}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
 
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
-        return tuple(plan(**resolve(self.config(candidate)).arguments()) for candidate in self.candidates)
+        numbers = Flags(clients=self.clients)  # nobody's name matters here, and the data need not be there yet
+        return tuple(plan(**resolve(self.config(candidate), numbers).arguments()) for candidate in self.candidates)
 
 
 def altered(config: Config, changes: dict[str, Any]) -> Config:

@@ -165,12 +165,13 @@ class Ledger:
 
     def register(self, names: Sequence[str], budgets: Any, *, delta: float, unit: str = "client") -> None:
         """Open accounts with a lifetime budget each, and one delta that stays."""
-        names, delta, unit = rules.check_names(names), check_delta(delta), rules.check_unit(unit)
+        unit, delta, names = rules.check_unit(unit), check_delta(delta), list(names)
         epsilons = _one_each(budgets, names).tolist()
 
         def entry(state: State) -> list[Body]:
-            rules.refuse_known(state, unit, names)
-            return [{"kind": "register", "unit": unit, "delta": delta, "names": names, "budgets": epsilons}]
+            ids = rules.new_names(names, state, unit)
+            rules.refuse_known(state, unit, ids)
+            return [{"kind": "register", "unit": unit, "delta": delta, "names": ids, "budgets": epsilons}]
 
         self._write(entry)
 
@@ -180,9 +181,10 @@ class Ledger:
         epsilons = _one_each(budgets, names)
 
         def entry(state: State) -> list[Body]:
-            who = rules.account_numbers(state, unit, names)
-            rules.refuse_below_spent(unit, names, epsilons, balances(state, unit).spent[who])
-            return [{"kind": "change", "unit": unit, "names": names, "budgets": epsilons.tolist(), "reason": reason}]
+            known = rules.known_names(state, unit, names)
+            who = rules.account_numbers(state, unit, known)
+            rules.refuse_below_spent(unit, known, epsilons, balances(state, unit).spent[who])
+            return [{"kind": "change", "unit": unit, "names": known, "budgets": epsilons.tolist(), "reason": reason}]
 
         self._write(entry)
 
@@ -191,11 +193,11 @@ class Ledger:
         names, reason = rules.check_names(names), rules.check_reason(reason)
 
         def entry(state: State) -> list[Body]:
-            who = rules.account_numbers(state, unit, names)
-            gone = np.flatnonzero(state.accounts[unit].withdrawn[who])
+            known = rules.check_names(rules.known_names(state, unit, names))
+            gone = np.flatnonzero(state.accounts[unit].withdrawn[rules.account_numbers(state, unit, known)])
             if gone.size:
-                raise Refused(f"{unit} {names[int(gone[0])]!r} has withdrawn already")
-            return [{"kind": "withdraw", "unit": unit, "names": names, "reason": reason}]
+                raise Refused(f"{unit} {known[int(gone[0])]!r} has withdrawn already")
+            return [{"kind": "withdraw", "unit": unit, "names": known, "reason": reason}]
 
         self._write(entry)
 
@@ -215,6 +217,7 @@ class Ledger:
                 return []
             registration = []
             if not len(state.accounts[proposal.unit]):
+                rules.refuse_alike(proposal.names, proposal.unit)
                 registration = [proposal.registration()]
                 state = State(accounts=state.accounts | {proposal.unit: Accounts()})  # as it will be; the real one reads it later
                 state.accounts[proposal.unit].add(list(proposal.names), proposal.budgets, proposal.delta)

@@ -1,6 +1,7 @@
 """Planning within a ledger: who can take part, with which budget, and on top of which past.
 
-Guarantee: who is left out is decided by budgets and past spending alone, never by data.
+Guarantee: who is left out is decided by budgets, withdrawals and past spending alone, never by data; and by name, so that the rows
+of whoever is left out are not used, and everyone else's stay where they are.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedspend.arrays import BoolArray
-from fedspend.budgets import Population
+from fedspend.budgets import Population, Registered
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
-from fedspend.ledger.rules import Proposal, account_numbers, members, refuse_overdrawn
-from fedspend.planning import Plan, plan
+from fedspend.ledger.rules import Proposal, account_numbers, members, names_today, refuse_overdrawn
+from fedspend.planning import Plan, plan_for
 
 if TYPE_CHECKING:
     from fedspend.records.planning import AnyPlan
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 _PER_CLIENT = ("epsilons", "saving_rate", "transition", "clients")
 
 
-def registered(ledger: Ledger) -> Population:
-    """Everyone who has an account and has not withdrawn, with lifetime budgets."""
+def registered(ledger: Ledger) -> Registered:
+    """Everyone who has an account; with lifetime budgets, those who have not withdrawn."""
     accounts = ledger.accounts()
     active = np.flatnonzero(~accounts.withdrawn)
     if not active.size:
         raise InvalidInput(f"nobody is registered in the ledger {ledger.location}; see fedspend ledger register --help")
-    return Population(tuple(accounts.names[n] for n in active), accounts.budget[active])
+    names = names_today(accounts)
+    population = Population(tuple(names[int(n)] for n in active), accounts.budget[active])
+    return Registered(population, tuple(names), ledger.location)
 
 
 def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhausted: str) -> Plan:
@@ -38,12 +41,15 @@ def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhaus
     Spend `config`: the budgets in `arguments` are for this run. Spend `remaining`: they are put aside, and everything that is left
     of each lifetime budget is spent. Who has too little left is a reason to refuse, or is left out.
     """
-    if not len(ledger.accounts()):  # the run will register its clients
-        return plan(**arguments)
+    accounts = ledger.accounts()
+    if not len(accounts):  # the run will register its clients
+        return plan_for(**arguments)
     if spend == "remaining":
         return _plan_remaining(ledger, arguments, exhausted)
+    here = ~accounts.withdrawn[account_numbers(ledger.state, "client", arguments["clients"])]
+    arguments = _without(arguments["clients"], arguments, here, exhausted, "it has withdrawn")
     while True:
-        made = plan(**arguments)
+        made = plan_for(**arguments)
         over = ledger.over(Proposal.of_plan(made))
         if not over.size:
             return made
@@ -81,7 +87,7 @@ def _plan_remaining(ledger: Ledger, arguments: dict[str, Any], exhausted: str) -
     arguments = _without(arguments["clients"], arguments, usable, exhausted, "its lifetime budget is used up, or it has withdrawn")
     clients = arguments["clients"]
     accounts, who = ledger.accounts(), account_numbers(ledger.state, "client", clients)
-    made = plan(**(arguments | {"epsilons": accounts.budget[who], "past": ledger.past(clients)}))
+    made = plan_for(**(arguments | {"epsilons": accounts.budget[who], "past": ledger.past(clients)}))
     plan_fits(ledger, made)
     return made.replace(parameters=made.parameters | {"ledger": str(ledger.state.head)})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,10 @@ import numpy as np
 
 from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused
+from fedspend.identity import hint_alike, normal, plain, read_ids, refuse_lookalikes
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
-from fedspend.ledger.state import UNITS, Run, State, steps_table, to_ranges, to_table
+from fedspend.ledger.state import UNITS, Accounts, Run, State, steps_table, to_ranges, to_table
 from fedspend.ledger.storage import holds_ledger
 
 if TYPE_CHECKING:
@@ -100,11 +101,30 @@ class Proposal:
 
 
 def account_numbers(state: State, unit: str, names: Sequence[str]) -> IntArray:
-    known = state.accounts[check_unit(unit)].number
+    """The accounts of these names: under that very name, or one of an older version that is written in this way today."""
+    accounts = state.accounts[check_unit(unit)]
+    known: Mapping[str, int] = accounts.number
+    if any(name not in known for name in names):
+        known = dict(zip(names_today(accounts), range(len(accounts)), strict=True)) | accounts.number
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
-        raise InvalidInput(f"{unit} {missing!r} is not in the ledger; register it first: fedspend ledger register")
+        raise InvalidInput(
+            f"{unit} {missing!r} is not in the ledger{hint_alike(missing, known)}; register it first: fedspend ledger register"
+        )
     return np.array([known[name] for name in names], dtype=np.int64)
+
+
+def names_today(accounts: Accounts) -> list[str]:
+    """The names of all accounts as they are written today; as they are, if two would become one."""
+    today = list(map(normal, accounts.names))
+    return today if len(set(today)) == len(today) else accounts.names
+
+
+def known_names(state: State, unit: str, names: Sequence[str]) -> list[str]:
+    """The names of the accounts that are meant, as the ledger has them."""
+    accounts = state.accounts[check_unit(unit)]
+    asked = [name if name in accounts.number else normal(name) for name in names]
+    return [accounts.names[n] for n in account_numbers(state, unit, asked)]
 
 
 def members(state: State, proposal: Proposal) -> IntArray:
@@ -134,7 +154,8 @@ def refuse_withdrawn(state: State, unit: str, who: IntArray) -> None:
 
 
 def refuse_known(state: State, unit: str, names: Sequence[str]) -> None:
-    known = next((name for name in names if name in state.accounts[unit].number), None)
+    there = state.accounts[unit].number
+    known = next((name for name in names if name in there), None)
     if known is not None:
         raise Refused(f"{unit} {known!r} is registered already; its budget can be changed: fedspend ledger change")
 
@@ -212,6 +233,22 @@ def check_unit(unit: str) -> str:
     if unit not in UNITS:
         raise InvalidInput(f"unit must be one of {', '.join(UNITS)}; got {unit!r}")
     return unit
+
+
+def new_names(names: Sequence[str], state: State, unit: str) -> list[str]:
+    """Names that enter the ledger, as they are to be written; none may look like one that is there."""
+    if not len(names):
+        raise InvalidInput("there is nobody to enter: give at least one name")
+    ids = read_ids(names, what=unit, known=state.accounts[unit].number, where="the ledger")
+    for name in ids:
+        check_text("a name", name)
+    return list(ids)
+
+
+def refuse_alike(names: Sequence[str], unit: str) -> None:
+    """Names of a plan are entered as they are, so that plan and account stay one; two of them may not look alike."""
+    if not plain(names):
+        refuse_lookalikes(names, names, unit, lambda _: "")
 
 
 def check_names(names: Sequence[str]) -> list[str]:

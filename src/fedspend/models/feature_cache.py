@@ -1,7 +1,10 @@
-"""Fixed features, computed once for each set of images and kept in the cache folder.
+"""Fixed features, computed once for each set of public images and kept in the cache folder.
 
-The key is a hash of the images and of the source of the feature map: other images or another map are another entry, so the
-cache never has to be cleared. A cache that cannot be written is no cache, not an error.
+Guarantee: features of your own images are never written anywhere. Where clients are natural, features are computed client by
+client: images of one client never share a chunk with another's.
+
+The key is a hash of the images, of whose they are and of the source of the feature map: other images or another map are another
+entry, so the cache never has to be cleared. A cache that cannot be written is no cache, not an error.
 """
 
 from __future__ import annotations
@@ -10,10 +13,14 @@ import contextlib
 import hashlib
 import inspect
 import io
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from fedspend.arrays import IntArray
 from fedspend.data.dataset import Dataset, Features
 from fedspend.data.sources import cache_folder
 from fedspend.files import write_whole
@@ -22,26 +29,49 @@ from fedspend.models import features as maps
 MOST_BYTES = 2 << 30
 
 
-def cached_features(name: str, dataset: Dataset) -> Dataset:
-    """The data set with features in the place of images."""
+def cached_features(name: str, dataset: Dataset, shards: Sequence[IntArray] | None = None) -> Dataset:
+    """The data set with features in the place of images. With `shards`, the rows of each natural client, they are made client by
+    client, and rows of nobody are left at zero.
+    """
+    make = _cached if dataset.public else _made
     public = dataset.public_features
     return replace(
         dataset,
-        features=_cached(name, dataset.features),
-        test_features=_cached(name, dataset.test_features),
-        public_features=None if public is None else _cached(name, public),
+        features=make(name, dataset.features, shards),
+        test_features=make(name, dataset.test_features, None if shards is None else _by_client(dataset.test_client_of)),
+        public_features=None if public is None else make(name, public, None),
     )
 
 
-def _cached(name: str, images: Features) -> Features:
+def _by_client(client_of: npt.NDArray[Any] | None) -> list[IntArray] | None:
+    """The rows of each client, where the rows have clients."""
+    if client_of is None:
+        return None
+    _, owner = np.unique(client_of, return_inverse=True)
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
+
+
+def _made(name: str, images: Features, shards: Sequence[IntArray] | None) -> Features:
+    if shards is None:
+        return maps.features(name, images)
+    made = np.zeros((len(images), maps.LENGTH), dtype=np.float32)
+    for rows in shards:
+        if len(rows):
+            made[rows] = maps.features(name, images[rows])
+    return made
+
+
+def _cached(name: str, images: Features, shards: Sequence[IntArray] | None) -> Features:
     digest = hashlib.sha256(f"{name} {images.shape} {inspect.getsource(maps)}".encode())
     digest.update(np.ascontiguousarray(images).data)
+    for rows in shards or ():
+        digest.update(len(rows).to_bytes(8, "little") + np.ascontiguousarray(rows, dtype="<i8").tobytes())
     path = cache_folder() / "features" / f"{name}-{digest.hexdigest()[:32]}.npy"
     with contextlib.suppress(OSError, ValueError):
         found: Features = np.load(path)
         if found.dtype == np.float32 and len(found) == len(images):
             return found
-    made = maps.features(name, images)
+    made = _made(name, images, shards)
     if made.nbytes <= MOST_BYTES:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)

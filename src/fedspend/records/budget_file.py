@@ -1,7 +1,7 @@
 """Budgets of records as a CSV file: `epsilon[,record][,client]`, one line per record, UTF-8; and rates written back.
 
-Guarantee: a record without a budget, a budget that is no positive number, and an id that is empty or stands there twice are refused
-with one line that names the file and the line.
+Guarantee: a record without a budget, a budget that is no positive number, and an id that is empty, is listed twice or looks like
+another one are refused with one line that names the file and the line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedspend.arrays import FloatArray
 from fedspend.budgets import numbered
-from fedspend.budgets_csv import Lines, read_labels, read_numbers
+from fedspend.budgets_csv import Lines, read_ids, read_labels, read_numbers
 from fedspend.choices import choose
 from fedspend.csv_rows import read_table
 from fedspend.errors import InvalidInput
@@ -24,11 +24,12 @@ COLUMNS = ("record", "client", "epsilon")
 
 @dataclass(frozen=True, eq=False)
 class RecordBudgets:
-    """One budget per record; without a client column all records are one client's."""
+    """One budget per record; without a client column all records are one client's. `named`: the file has their ids."""
 
     records: tuple[str, ...]
     budget: FloatArray
     clients: tuple[str, ...] | None = None
+    named: bool = False
 
 
 def read_record_budgets(path: str | Path) -> RecordBudgets:
@@ -40,12 +41,9 @@ def read_record_budgets(path: str | Path) -> RecordBudgets:
     at = Lines(table.name, table.lines)
     budget = read_numbers("epsilon", table.columns["epsilon"], at, "a positive number", lambda x: x > 0)
     clients = read_labels("client", table.columns["client"], at) if "client" in table.header else None
-    names = read_labels("record", table.columns["record"], at) if "record" in table.header else numbered(len(table))
-    first: dict[str, int] = {}
-    for row, name in enumerate(names):
-        if first.setdefault(name, row) != row:
-            raise InvalidInput(f"{at(row)}: record {name!r} stands there twice, first on line {table.lines[first[name]]}; keep one")
-    return RecordBudgets(names, budget, clients)
+    named = "record" in table.header
+    names = read_ids(table.raw("record"), at, "record") if named else numbered(len(table))
+    return RecordBudgets(names, budget, clients, named)
 
 
 def write_rates(path: Path, budgets: RecordBudgets, rate: FloatArray, spent: FloatArray) -> None:

@@ -1,6 +1,7 @@
 """The record-level plan that a config asks for: budgets from a file, a column, a distribution, one number for all, or a ledger.
 
-Guarantee: every training row has exactly one budget, or nothing is planned. Where the config names no noise multiplier, it is
+Guarantee: every training row has exactly one budget, or nothing is planned. Records are joined by id where the data has a column
+for it (`data.record`); by row number in simulations and within one run only. Where the config names no noise multiplier, it is
 suggested from the budgets alone. Which records a ledger leaves out is decided by budgets and past spending, never by data. A plan
 that was made before is taken as it is, if it is for these records, clients, budgets and terms.
 """
@@ -19,15 +20,16 @@ from fedspend.arrays import BoolArray, FloatArray, IntArray
 from fedspend.budgets import numbered
 from fedspend.config import BUDGET_SOURCES, Config, any_config
 from fedspend.data import Federation
-from fedspend.data_inputs import federation_of, needed
+from fedspend.data_inputs import Source, federation_of, is_real, needed
 from fedspend.errors import InvalidInput, Refused
+from fedspend.identity import hint_alike
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import plan_fits
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import histories
 from fedspend.randomness import Randomness
 from fedspend.records.agreement import check_agrees
-from fedspend.records.budget_file import read_record_budgets
+from fedspend.records.budget_file import RecordBudgets, read_record_budgets
 from fedspend.records.noise_choice import suggest_noise
 from fedspend.records.planning import AnyPlan, RecordPlan, plan_records
 from fedspend.records.policies import Wanted
@@ -69,7 +71,16 @@ def plan_of(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
     """
     settings = any_config(config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])])
     with nullcontext() if ledger is None else Ledger.open(ledger) as book:
-        return record_plan(settings, federation_of(settings), book)
+        return record_plan(settings, record_federation(Source(settings)), book)
+
+
+def record_federation(source: Source) -> Federation:
+    """Which client holds which records. A client without any record to train on has no part in a plan of records."""
+    federation = federation_of(source)
+    if not source.natural:
+        return federation
+    kept = [(client, rows) for client, rows in zip(federation.clients, federation.shards, strict=True) if len(rows)]
+    return replace(federation, clients=tuple(client for client, _ in kept), shards=tuple(rows for _, rows in kept))
 
 
 def record_plan(config: Config, federation: Federation, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> RecordPlan:
@@ -79,7 +90,7 @@ def record_plan(config: Config, federation: Federation, ledger: Ledger | None = 
             raise InvalidInput(f"{name} = {config.get(name)!r} is for client-level methods; drop it, or choose another method")
     remaining = config.get("ledger.spend") == "remaining"
     if remaining and not (config.given("data.budget") or any(config.given(f"privacy.{name}") for name in BUDGET_SOURCES)):
-        names, budget = numbered(len(federation.dataset.labels)), None  # the ledger has the budgets
+        names, budget = names_of(federation), None  # the ledger has the budgets
     else:
         names, budget = budgets_of(config, federation)
     rows = np.concatenate(federation.shards)
@@ -148,10 +159,16 @@ def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> Reco
     return replace(made, parameters=made.parameters | {"ledger": str(ledger.state.head)})
 
 
+def names_of(federation: Federation) -> tuple[str, ...]:
+    """The id of every training row of the data set: from its column, or the row's number."""
+    ids = federation.dataset.record_of
+    return numbered(len(federation.dataset.labels)) if ids is None else tuple(map(str, ids.tolist()))
+
+
 def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...], FloatArray]:
     """A name and a budget for every training row of the data set."""
     rows = len(federation.dataset.labels)
-    names = numbered(rows)
+    names = names_of(federation)
     if config.given("data.budget"):
         column = federation.dataset.budget_of
         if (
@@ -166,6 +183,13 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
         return names, column
     if config.given("privacy.budgets"):
         found = read_record_budgets(config.get("privacy.budgets"))
+        if federation.dataset.record_of is not None:
+            return names, budgets_by_id(config, found, names, np.concatenate(federation.shards))
+        if is_real(config) and not federation.dataset.public:
+            raise InvalidInput(
+                f"{config.where('privacy.budgets')}: budgets would go to your own records by position, which is for simulations; "
+                "name the column of the data that holds each record's id with data.record"
+            )
         if len(found.records) != rows:
             raise InvalidInput(
                 f"{config.get('privacy.budgets')} has {len(found.records)} budgets, but there are {rows} training records; every "
@@ -182,14 +206,35 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
     )
 
 
+def budgets_by_id(config: Config, found: RecordBudgets, names: Sequence[str], used: IntArray) -> FloatArray:
+    """The budget of every row, found by its id. Rows of clients that take no part need none; nor do budgets need rows."""
+    place = config.get("privacy.budgets")
+    if not found.named:
+        raise InvalidInput(f"{place} has no column 'record', and data.record joins records by id; add one")
+    budget_of = dict(zip(found.records, found.budget.tolist(), strict=True))
+    missing = next((names[row] for row in used if names[row] not in budget_of), None)
+    if missing is not None:
+        raise InvalidInput(
+            f"record {missing!r} has no budget in {place}{hint_alike(missing, budget_of)}; give it one, or remove it from the data"
+        )
+    return np.array([budget_of.get(name, np.nan) for name in names])
+
+
 def check_lasting_numbers(config: Config, federation: Federation) -> None:
     """Refuse accounts that outlive a run where the same number may be another person in the next one. Benchmarks protect nobody."""
+    if federation.dataset.public or federation.dataset.record_of is not None:
+        return
     for name, usual in (("data.validation", 0.0), ("data.share", 1.0)):
-        if config.get(name) != usual and not federation.dataset.public:
+        if config.get(name) != usual:
             raise InvalidInput(
                 f"{name} = {config.get(name)!r} draws some of the rows, so a record would not keep its number from run to run; "
-                "a ledger of records needs all rows: drop it, or do without --ledger"
+                "name a column with each record's id (data.record), or do without --ledger"
             )
+    if is_real(config):
+        raise InvalidInput(
+            "a ledger that outlives the run would know records by the number of their row, which is another person's once a row is "
+            "added or removed; name a column with each record's id (data.record), or do without --ledger"
+        )
 
 
 def wanted_of(config: Config) -> Wanted:

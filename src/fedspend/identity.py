@@ -1,0 +1,218 @@
+"""Ids of clients and records: how they are written down, and which of them look alike.
+
+Guarantee: an id that entered through here is text in Unicode's composed form (NFC), without space at either end, printable and not
+empty. Two ids of one list never differ only by case, by the form in which an accent is written, by space or by characters that
+nobody sees: a budget must not go to the rows of a lookalike. Checks run where names enter (budgets, data, registration, new plans);
+files of older versions open with the names that they have. A million plain ids take a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedspend.errors import InvalidInput
+
+Where = Callable[[int], str]  # the place of the n-th id, as a prefix of a complaint: "clients.csv:3: "
+
+# Characters that show nothing and are not of category Cf: fillers, joiners, variation selectors, the empty Braille cell.
+_UNSEEN = frozenset(
+    chr(code)
+    for first, last in (
+        (0x034F, 0x034F),
+        (0x115F, 0x1160),
+        (0x17B4, 0x17B5),
+        (0x180B, 0x180F),
+        (0x2800, 0x2800),
+        (0x3164, 0x3164),
+        (0xFE00, 0xFE0F),
+        (0xFFA0, 0xFFA0),
+        (0xFFF0, 0xFFF8),
+        (0xE0000, 0xE0FFF),
+    )
+    for code in range(first, last + 1)
+)
+
+
+def normal(raw: str) -> str:
+    """The one way to write an id: composed, and without space of any kind at the ends.
+
+    >>> normal(" caf\\u0065\\u0301\\u00a0") == "caf\\u00e9"
+    True
+    """
+    return raw.strip() if raw.isascii() else unicodedata.normalize("NFC", raw).strip()
+
+
+def look(id: str) -> str:
+    """What is left of an id for a reader who does not see case, space or invisible characters: lookalikes have the same.
+
+    >>> look("North\\u200b  Clinic") == look("north clinic")
+    True
+    """
+    if id.isascii():
+        return " ".join(id.lower().split())
+    seen = "".join(c for c in unicodedata.normalize("NFC", id) if unicodedata.category(c) != "Cf" and c not in _UNSEEN)
+    return " ".join(unicodedata.normalize("NFC", seen.casefold()).split())
+
+
+def read_ids(
+    raw: Iterable[Any], *, what: str = "client", at: Where = lambda _: "", known: Collection[str] = (), where: str = ""
+) -> tuple[str, ...]:
+    """A list of ids, each of which may be there once: normalised, or a refusal that names the first one that cannot be.
+
+    None of them may look like one of the `known` ids, which are in `where`; to be one of them is for others to judge.
+    """
+    given = list(raw)
+    if plain(given):
+        refuse_lookalikes_of(given, known, what, where)
+        return tuple(given)
+    check_text(given, what, at)
+    ids = list(map(normal, given))
+    check_each(given, ids, what, at)
+    refuse_lookalikes(given, ids, what, at)
+    refuse_lookalikes_of(ids, known, what, where)
+    check_printable(given, ids, what, at)
+    return tuple(ids)
+
+
+def plain(given: Sequence[Any]) -> bool:
+    """Whether these ids need no second look: printable ASCII, no space at either end, no two alike. Quick, by large steps."""
+    try:
+        text = "\n".join(given)
+    except TypeError:
+        return False
+    if not (text.isascii() and text.count("\n") == len(given) - 1 and text.replace("\n", "").isprintable()):
+        return False
+    padded = f"\n{text}\n"
+    if any(pair in padded for pair in ("\n\n", "\n ", " \n", "  ")):
+        return False
+    return len(set(text.lower().split("\n"))) == len(given)
+
+
+def read_column(raw: Sequence[str], *, what: str = "client", at: Where = lambda _: "") -> list[str]:
+    """A column of ids, each of which may be there many times, always written in the same way."""
+    first: dict[str, int] = {}
+    for row, cell in enumerate(raw):
+        first.setdefault(cell, row)
+    rows = list(first.values())
+    ids = read_ids(first, what=what, at=lambda n: at(rows[n]))
+    written = dict(zip(first, ids, strict=True))
+    return [written[cell] for cell in raw]
+
+
+def read_array(values: npt.ArrayLike, *, what: str = "client") -> npt.NDArray[Any]:
+    """The ids in an array: text, normalised, or whole numbers, as they are."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iu":
+        return array
+    if array.dtype.kind == "S":
+        try:
+            array = np.char.decode(array, "utf-8")
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{what} ids hold bytes that are no text; save them as text or as whole numbers") from None
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
+        array = array.astype(str)
+    if array.dtype.kind != "U":
+        raise InvalidInput(f"{what} ids must be text or whole numbers, got {array.dtype}; {what}s are joined by id")
+    if array.ndim != 1:
+        return array  # its shape is refused where the rows are known
+    return np.array(read_column(array.tolist(), what=what), dtype=np.str_)
+
+
+def read_mapping(values: Mapping[Any, Any], *, what: str = "client") -> dict[str, Any]:
+    """A mapping by id, with normalised ids; whole numbers count as their digits."""
+    keys = [str(key) if is_whole(key) else key for key in values]
+    return dict(zip(read_ids(keys, what=what), values.values(), strict=True))
+
+
+def as_mapping(values: Any, *, what: str = "client") -> dict[str, Any] | None:
+    """Values by id, if they come with ids: a dict, or whatever has an index and can become an array, such as a pandas Series."""
+    if isinstance(values, Mapping):
+        return read_mapping(values, what=what)
+    index, to_numpy = getattr(values, "index", None), getattr(values, "to_numpy", None)
+    if index is None or callable(index) or to_numpy is None:
+        return None
+    column = np.asarray(to_numpy())
+    if column.ndim != 1:
+        raise InvalidInput(f"values by {what} must be one column, got shape {column.shape}; take one column of the table")
+    keys = [str(key) if is_whole(key) else key for key in index]
+    return dict(zip(read_ids(keys, what=what), column.tolist(), strict=True))
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------------------
+
+
+def check_text(given: Sequence[Any], what: str, at: Where) -> None:
+    if not all(isinstance(value, str) for value in given):
+        row = next(n for n, value in enumerate(given) if not isinstance(value, str))
+        raise InvalidInput(f"{at(row)}{what} ids must be non-empty strings, got {given[row]!r}")
+
+
+def check_each(given: Sequence[str], ids: Sequence[str], what: str, at: Where) -> None:
+    if not all(ids):
+        row = next(n for n, name in enumerate(ids) if not name)
+        raise InvalidInput(f"{at(row)}{what} ids must be non-empty strings, got {given[row]!r}")
+
+
+def check_printable(given: Sequence[str], ids: Sequence[str], what: str, at: Where) -> None:
+    if not all(map(str.isprintable, ids)):
+        row = next(n for n, name in enumerate(ids) if not name.isprintable())
+        raise InvalidInput(
+            f"{at(row)}{what} {given[row]!a} has a line break, a control character or one that nobody sees; use printable text"
+        )
+
+
+def refuse_lookalikes(given: Sequence[str], ids: Sequence[str], what: str, at: Where) -> None:
+    """Refuse two ids of one list that are one id, or that a reader would take for one."""
+    if len(set(map(look, ids))) < len(ids):
+        first: dict[str, int] = {}
+        for row, name in enumerate(ids):
+            before = first.setdefault(look(name), row)
+            if before != row:
+                _refuse_pair(given[before], given[row], what, at(row))
+
+
+def refuse_lookalikes_of(ids: Sequence[str], known: Collection[str], what: str, where: str) -> None:
+    """Refuse an id that looks like another one that is there already; the very same one is for others to judge."""
+    if not known:
+        return
+    looks = set(map(look, ids))
+    there = {look(name): name for name in known if look(name) in looks}
+    for name in ids if there else ():
+        other = there.get(look(name))
+        if other is not None and other != name and name not in known:
+            _refuse_pair(other, name, what, "", f" of {where}")
+
+
+def alike(id: str, known: Iterable[str]) -> str | None:
+    """One of the known ids that looks like this one: a hint for a complaint."""
+    mine = look(normal(id))
+    return next((name for name in known if name != id and look(name) == mine), None)
+
+
+def hint_alike(id: str, known: Iterable[str]) -> str:
+    """ ", though ..." if there is a lookalike, or nothing."""
+    other = alike(id, known)
+    return "" if other is None else f", though {other!a} looks like it"
+
+
+def _refuse_pair(one: str, other: str, what: str, place: str, whose: str = "") -> None:
+    if one == other:
+        raise InvalidInput(f"{place}{what} id {one!r} appears twice; every {what} needs its own")
+    if normal(one) == normal(other):
+        raise InvalidInput(
+            f"{place}{what} ids {one!a}{whose} and {other!a} are the same but for space at the ends or the form of an accent; "
+            "write it in one way"
+        )
+    raise InvalidInput(
+        f"{place}{what} ids {one!a}{whose} and {other!a} differ only by case, space or characters that nobody sees; write it in "
+        "one way, or rename one of them"
+    )
