@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import fedspend
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 
 def softmax_gradient(weights: Any, bias: Any, x: Any, y: Any) -> tuple[Any, Any]:

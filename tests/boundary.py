@@ -10,7 +10,7 @@ from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.client.work import Tools, finished
 from fedspend.engines.base import Workload
 from fedspend.engines.reference import ReferenceEngine
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import gather
 from fedspend.server.methods.record_level import RecordLevel
 

@@ -49,7 +49,7 @@ def tiny():
 @pytest.fixture
 def quick_verify(monkeypatch):
     """Verification is tested elsewhere and takes seconds: here it passes at once."""
-    import fedspend.training
+    import fedspend.runs.training
 
     class Verdict:
         ok = True
@@ -61,7 +61,7 @@ def quick_verify(monkeypatch):
         def to_dict(self):
             return {"ok": True, "plan_hash": self.plan.hash}
 
-    monkeypatch.setattr(fedspend.training, "verify", Verdict)
+    monkeypatch.setattr(fedspend.runs.training, "verify", Verdict)
 
 
 @pytest.fixture(scope="session")

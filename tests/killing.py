@@ -1,8 +1,9 @@
 """Runs that die at any durable write, of the server or of a client."""
 
-from fedspend import files, runs
+from fedspend.basics import files
 from fedspend.client import state
 from fedspend.ledger import Ledger, chain
+from fedspend.runs import directory as runs
 
 
 class Killed(BaseException):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspend.budgets import Group, apportion, by_epsilon, from_groups, parse_by_epsilon, parse_groups
-from fedspend.budgets_csv import read_budgets_csv
+from fedspend.budgets.csv_file import read_budgets_csv
+from fedspend.budgets.population import Group, apportion, by_epsilon, from_groups, parse_by_epsilon, parse_groups
 from fedspend.errors import InvalidInput
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspend.config import config_of, load_config
-from fedspend.config_keys import SECTIONS
+from fedspend.configuration.config import config_of, load_config
+from fedspend.configuration.keys import SECTIONS
+from fedspend.configuration.toml_lines import value_lines
 from fedspend.errors import InvalidInput
-from fedspend.toml_lines import value_lines
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.toml"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedspend.config import load_config
-from fedspend.setup import METHODS
+from fedspend.configuration.config import load_config
+from fedspend.runs.setup import METHODS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CONFIGS = sorted(EXAMPLES.rglob("*.toml"))

@@ -11,7 +11,7 @@ import pytest
 
 import fedspend
 from fedspend.errors import FedspendWarning, InvalidInput
-from fedspend.planning import Plan
+from fedspend.planning.plan import Plan
 
 TERMS = {"delta": 1e-5, "rounds": 12, "rate": 0.8}
 
@@ -109,7 +109,7 @@ def test_an_altered_file_is_refused(plan, tmp_path, change):
 
 
 def rehash(content):
-    from fedspend.plan_json import canonical, hash_of
+    from fedspend.planning.plan_json import canonical, hash_of
 
     content.pop("hash")
     content["hash"] = hash_of(canonical(content))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import fedspend
 from fedspend.accounting import epsilon, rdp
 from fedspend.errors import FedspendWarning, InvalidInput
-from fedspend.policies import POLICIES, assign_saving_rates, policy_for
-from fedspend.theory import lemma_1
+from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for
+from fedspend.planning.theory import lemma_1
 
 PAPER = {"delta": 1e-5, "rounds": 25, "rate": 0.9, "transition": 13, "saving_rate": [0.5, 0.6, 0.7]}
 

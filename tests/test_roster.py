@@ -8,12 +8,12 @@ import torch
 
 import fedspend
 from fedspend.cli.main import main
-from fedspend.config import config_of
-from fedspend.data_inputs import Source
+from fedspend.configuration.config import config_of
+from fedspend.configuration.data_inputs import Source
+from fedspend.configuration.plan_inputs import resolve
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.plan_inputs import resolve
-from fedspend.setup import from_config
+from fedspend.runs.setup import from_config
 
 MARK = {"north": 0.1, "south": 0.2, "east": 0.3, "west": 0.4, "isle": 0.5}  # what every row of a client holds as x
 
@@ -577,7 +577,7 @@ def options():
 
 
 def test_arrays_by_id_meet_the_plan_by_id(options):
-    from fedspend.training import from_arrays
+    from fedspend.runs.training import from_arrays
 
     plan = fedspend.plan({"north": 2.0, "south": 8.0, "isle": 3.0}, delta=1e-2, rounds=1, rate=1.0)
     clients = {"south": arrays(MARK["south"]), " north": arrays(MARK["north"])}

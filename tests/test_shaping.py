@@ -16,14 +16,14 @@ from torch import nn
 from fedspend.client.bounding import bounded
 from fedspend.client.shaping import Shape, kept, sparsify
 from fedspend.client.task import LocalTraining
-from fedspend.config import config_of, load_config
+from fedspend.configuration.config import config_of, load_config
 from fedspend.engines.base import Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import FedspendWarning, InvalidInput
-from fedspend.randomness import Randomness
-from fedspend.setup import from_config
-from fedspend.training import run, train
+from fedspend.noise.randomness import Randomness
+from fedspend.runs.setup import from_config
+from fedspend.runs.training import run, train
 
 
 class Quadratic(nn.Module):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from safetensors.numpy import save
 
+from fedspend.basics.tensors import pack, unpack
 from fedspend.errors import InvalidInput
-from fedspend.tensors import pack, unpack
 
 names = st.text(min_size=1, max_size=8).filter(lambda name: name != "__metadata__" and name.isprintable())
 dtypes = st.sampled_from([np.float32, np.float64, np.int32, np.int64, np.uint8])

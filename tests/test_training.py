@@ -19,15 +19,15 @@ from killing import Killed, Passed, crash_at
 from scipy import stats
 
 import fedspend
-from fedspend import runs
 from fedspend.client.task import LocalTraining
-from fedspend.config import config_of
+from fedspend.configuration.config import config_of
 from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput, Refused
+from fedspend.runs import directory as runs
+from fedspend.runs.setup import CLIENT_METHODS, flat_parameters, from_config
+from fedspend.runs.training import run, train
 from fedspend.server.mechanism import Gaussian
 from fedspend.server.rounds import begin, play
-from fedspend.setup import CLIENT_METHODS, flat_parameters, from_config
-from fedspend.training import run, train
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.usefixtures("quick_verify")
@@ -151,7 +151,7 @@ def test_arrays_module_and_plan_in_five_lines():
 
 
 def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch):
-    import fedspend.training
+    import fedspend.runs.training
 
     class Bad:
         ok = False
@@ -160,7 +160,7 @@ def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch)
         def __init__(self, _plan):
             pass
 
-    monkeypatch.setattr(fedspend.training, "verify", Bad)
+    monkeypatch.setattr(fedspend.runs.training, "verify", Bad)
     with pytest.raises(Refused, match="client '0' is over"):
         run(from_config(config_of(tiny)), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -192,7 +192,7 @@ def test_a_seeded_run_killed_at_every_write_ends_the_same(tiny, tmp_path, monkey
             break  # fewer writes than `instant`: it ran through
         except Killed:
             monkeypatch.undo()
-            monkeypatch.setattr(fedspend.training, "verify", Passed)
+            monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
             run(from_config(config_of(tiny)), folder, resume=True)
         assert outcome(folder) == expected, f"killed at write {instant}"
     assert instant > 30, "every write of the run was a place to die"
@@ -214,7 +214,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
     with pytest.raises(Killed):
         run(from_config(config_of(tiny)), folder)
     monkeypatch.undo()
-    monkeypatch.setattr(fedspend.training, "verify", Passed)
+    monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
     stored = runs.RunDirectory(folder).kept(2).release
     played = []
     real = fedspend.server.rounds.play
@@ -242,7 +242,7 @@ def test_a_real_round_without_a_release_is_skipped_and_stays_charged(tiny, tmp_p
     with pytest.raises(Killed):
         run(from_config(config_of(tiny)), folder)
     monkeypatch.undo()
-    monkeypatch.setattr(fedspend.training, "verify", Passed)
+    monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
     result = run(from_config(config_of(tiny)), folder, resume=True)
     assert result.metrics[0]["skipped"]
     assert result.metrics[0]["epsilon"]["4"] > 0
@@ -409,7 +409,7 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
 
 @pytest.mark.parametrize("method", CLIENT_METHODS)
 def test_the_quickstart_config_serves_every_method(method):
-    from fedspend.config import load_config
+    from fedspend.configuration.config import load_config
 
     overrides = [f"method.name={method}", "data.public_share=0.1"]
     setup = from_config(load_config(ROOT / "examples" / "quickstart.toml", overrides))

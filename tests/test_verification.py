@@ -15,9 +15,9 @@ from scipy.optimize import brentq
 
 import fedspend
 from fedspend.errors import InvalidInput
-from fedspend.schedules import Schedules
-from fedspend.second_accountant import renyi_divergence
-from fedspend.verification import Verification, lowest_epsilon, no_amplification, participation_revealed, verify
+from fedspend.planning.schedules import Schedules
+from fedspend.verification.second_accountant import renyi_divergence
+from fedspend.verification.verify import Verification, lowest_epsilon, no_amplification, participation_revealed, verify
 
 BUDGETS = [10.0] * 34 + [20.0] * 43 + [30.0] * 23
 
@@ -256,8 +256,8 @@ def test_many_schedules_are_sampled_and_the_sample_is_stated():
 @pytest.mark.parametrize(("rounds_read", "schedules_read"), [(2000, 28), (78, 26), (9, 24)])
 def test_longer_schedules_are_sampled_more_thinly(monkeypatch, rounds_read, schedules_read):
     """Schedules of three distinct rounds: as many as `max_pld` says and the rounds allow, but at least 24, the extremes first."""
-    monkeypatch.setattr("fedspend.verification.SAMPLED_ROUNDS", rounds_read)
-    monkeypatch.setattr("fedspend.verification.pld_epsilons", lambda schedules, *_: [0.5] * len(schedules))
+    monkeypatch.setattr("fedspend.verification.verify.SAMPLED_ROUNDS", rounds_read)
+    monkeypatch.setattr("fedspend.verification.verify.pld_epsilons", lambda schedules, *_: [0.5] * len(schedules))
     plan = fedspend.plan(np.linspace(2, 8, 30), delta=1e-3, rounds=4, rate=0.5, saving_rate=0.25)
     assert {len(np.unique(noise)) for noise in plan.noise_multiplier.T} == {3}
     result = verify(plan, max_pld=28)

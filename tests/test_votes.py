@@ -15,24 +15,25 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-import fedspend.setup
-import fedspend.training
-from fedspend import data, runs
+import fedspend.runs.setup
+import fedspend.runs.training
+from fedspend import data
 from fedspend.client import work
 from fedspend.client.batches import step_batches
 from fedspend.client.bounding import bounded
 from fedspend.client.task import LocalTraining
 from fedspend.client.voting import votes as votes_of
-from fedspend.config import config_of
+from fedspend.configuration.config import config_of
 from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
+from fedspend.runs import directory as runs
+from fedspend.runs.setup import flat_parameters, from_config
+from fedspend.runs.training import run, train
 from fedspend.server.answers import gather
 from fedspend.server.mechanism import Gaussian
 from fedspend.server.rounds import Progress, begin, play, round_task, step, tasks_of
 from fedspend.server.student import Ballot, Student
-from fedspend.setup import flat_parameters, from_config
-from fedspend.training import run, train
 
 pytestmark = [pytest.mark.usefixtures("quick_verify"), pytest.mark.filterwarnings("ignore:noise on a class")]
 ROWS = torch.from_numpy(np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32))
@@ -315,9 +316,9 @@ def test_labels_of_public_rows_are_never_read(voting, monkeypatch):
 
         return other
 
-    monkeypatch.setattr(fedspend.data_inputs.data, "load", scrambled("public"))
+    monkeypatch.setattr(fedspend.configuration.data_inputs.data, "load", scrambled("public"))
     assert train(voting).metrics == plain
-    monkeypatch.setattr(fedspend.data_inputs.data, "load", scrambled("private"))
+    monkeypatch.setattr(fedspend.configuration.data_inputs.data, "load", scrambled("private"))
     assert train(voting).metrics != plain
 
 
@@ -337,7 +338,7 @@ def test_a_lost_round_leaves_its_rows_without_votes(voting, tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         train(voting, output=tmp_path / "run")
     monkeypatch.undo()
-    monkeypatch.setattr(fedspend.training, "verify", Passed)
+    monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
     result = train(voting, output=tmp_path / "run", resume=True)
     assert result.metrics[0]["skipped"]
     votes = runs.RunDirectory(tmp_path / "run").progress().votes
@@ -528,7 +529,7 @@ def test_the_report_speaks_of_votes(voting, tmp_path):
 
 
 def test_compare_takes_votes_beside_updates(voting, tmp_path):
-    from fedspend.comparison import _accuracies
+    from fedspend.runs.comparison import _accuracies
 
     voting["train"]["rounds"] = 2
     document = "\n".join(

@@ -26,7 +26,7 @@ import numpy as np
 
 from fedspend import records
 from fedspend.records.table import ladder
-from fedspend.second_accountant import epsilon_at, renyi_divergence
+from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
 TERMS: dict[str, Any] = {"delta": 1e-3, "rounds": 20, "local_steps": 5, "client_rate": 0.5, "noise_multiplier": 1.0}
 PAPER_RECORDS = 6000

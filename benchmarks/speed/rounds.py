@@ -48,7 +48,7 @@ from fedspend.engines.base import Engine, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.local import make_engine
 from fedspend.models import build
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import Answers, gather
 
 STEPS, LR, CLIP = 10, 0.1, 1.0
@@ -293,7 +293,7 @@ from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.engines.base import Workload
 from fedspend.engines.local import make_engine
 from fedspend.models import build
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import gather
 def peak():  # not ru_maxrss, which starts at the parent's
     return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024

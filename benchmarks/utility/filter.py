@@ -29,8 +29,8 @@ import torch
 
 import fedspend
 from fedspend import data
-from fedspend.comparison import interval
 from fedspend.records import ThreeLevels
+from fedspend.runs.comparison import interval
 
 METHODS: dict[str, dict[str, Any]] = {
     "filter by norm": {"name": "filter", "charge": "norm"},

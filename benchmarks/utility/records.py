@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspend.comparison import interval
-from fedspend.config import load_config
+from fedspend.configuration.config import load_config
 from fedspend.data import Dataset, Federation
 from fedspend.data.heart import CENTRES, TRAINED, read_centre
 from fedspend.data.sources import require
-from fedspend.setup import from_config
-from fedspend.training import run as train
+from fedspend.runs.comparison import interval
+from fedspend.runs.setup import from_config
+from fedspend.runs.training import run as train
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "records"
 DISTRIBUTIONS = ("three-levels", "bounded-pareto", "bounded-mix-gauss")

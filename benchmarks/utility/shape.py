@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.comparison import compare, interval
+from fedspend.runs.comparison import compare, interval
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "shape"
 ARMS = {"plain": ("shape.blur=0", "shape.lus=0"), "blur + lus": ("shape.blur=0.4", "shape.lus=0.7")}

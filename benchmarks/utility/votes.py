@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from shape import Results
 
-from fedspend.comparison import interval
+from fedspend.runs.comparison import interval
 
 CONFIG = "writers-votes.toml"
 METHODS = ("dp-fedavg", "ae-dpfl")

@@ -15,17 +15,23 @@ if TYPE_CHECKING:
     from fedspend import accounting as accounting
     from fedspend import design as design
     from fedspend import records as records
-    from fedspend.planning import Plan as Plan
-    from fedspend.planning import plan as plan
-    from fedspend.training import train as train
-    from fedspend.verification import Verification as Verification
-    from fedspend.verification import verify as verify
+    from fedspend.planning.plan import Plan as Plan
+    from fedspend.planning.plan import plan as plan
+    from fedspend.runs.training import train as train
+    from fedspend.verification.verify import Verification as Verification
+    from fedspend.verification.verify import verify as verify
 
 __version__ = "0.1.0"
 __all__ = ["Plan", "Verification", "__version__", "accounting", "design", "plan", "records", "train", "verify"]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
-_HOME = {"Plan": "planning", "plan": "planning", "train": "training", "Verification": "verification", "verify": "verification"}
+_HOME = {
+    "Plan": "planning.plan",
+    "plan": "planning.plan",
+    "train": "runs.training",
+    "Verification": "verification.verify",
+    "verify": "verification.verify",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -62,7 +62,7 @@ def test_huge_budget_gets_the_smallest_noise_and_stays_within():
 
 
 def test_pld_needs_less_noise_and_stays_within():
-    from fedspend.second_accountant import pld_epsilon
+    from fedspend.verification.second_accountant import pld_epsilon
 
     by_rdp, by_pld = (noise_multiplier(10.0, 1e-5, 0.9, 25, accountant=name) for name in ("rdp", "pld"))
     assert 0.93 < by_pld / by_rdp < 0.96

@@ -38,7 +38,7 @@ def test_never_below_the_exact_curve_and_close_to_it(columns):
 
 @given(rounds)
 def test_pld_reads_no_higher(column):
-    from fedspend.second_accountant import pld_epsilon
+    from fedspend.verification.second_accountant import pld_epsilon
 
     found, _ = of_rounds([column]).best(np.array([1e-4]))
     by_pld = pld_epsilon([q for q, _ in column], [s for _, s in column], [1] * len(column), 1e-4)

@@ -126,7 +126,7 @@ def cut(name: str, folder: str, **options: str) -> None:
 
 def killed(name: str, folder: str, at: str) -> None:
     """Killed in round 3: at `commit` with the release on disk, at `keep` without it."""
-    from fedspend.runs import RunDirectory
+    from fedspend.runs.directory import RunDirectory
 
     real = getattr(RunDirectory, at)
 

@@ -36,8 +36,8 @@ def write_rows() -> None:
 
 
 def check_no_client_is_empty() -> None:
-    from fedspend.config import config_of
-    from fedspend.data_inputs import federation_of
+    from fedspend.configuration.config import config_of
+    from fedspend.configuration.data_inputs import federation_of
 
     for name, config in (runs.EXACT | runs.DENSE).items():
         sizes = [len(shard) for shard in federation_of(config_of(config)).shards]
@@ -74,8 +74,8 @@ def main() -> None:
 
 
 def start_of(config: runs.Config) -> np.ndarray:
-    from fedspend.config import config_of
-    from fedspend.setup import flat_parameters, from_config
+    from fedspend.configuration.config import config_of
+    from fedspend.runs.setup import flat_parameters, from_config
 
     return flat_parameters(from_config(config_of(config)).module)
 

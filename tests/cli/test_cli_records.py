@@ -242,7 +242,7 @@ def budget_file(folder, count):
 
 def tampered(path, change):
     """A plan file whose content was changed and whose hash was made anew, as a careful forger would."""
-    from fedspend.plan_json import canonical, hash_of
+    from fedspend.planning.plan_json import canonical, hash_of
 
     content = json.loads(path.read_text())
     content.pop("hash")

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from safetensors.numpy import save
 
+from fedspend.basics.tensors import unpack
 from fedspend.client.contribution import Contribution
 from fedspend.client.shaping import Shape
 from fedspend.client.task import ClientTask, LocalTraining, RecordTerms, RoundTask
 from fedspend.errors import InvalidInput
-from fedspend.grid import Grid
+from fedspend.noise.grid import Grid
 from fedspend.records import Terms
 from fedspend.records.planning import plan_records
 from fedspend.records.policies import Wanted
-from fedspend.tensors import unpack
 
 positive = st.floats(1e-300, 1e300)
 counts = st.integers(0, 10**6)

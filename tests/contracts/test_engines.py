@@ -517,7 +517,7 @@ from torch import nn
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.engines.base import Workload
 from fedspend.engines.clientwise import ClientwiseEngine
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 shards = {str(n): np.arange(9) for n in range(4)}
 work = Workload(nn.Linear(4, 2), torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), shards, Randomness(0))
 shared = RoundTask(1, np.zeros(10, dtype=np.float32), LocalTraining(batch_size=4, steps=1), 0.1, 10)
@@ -555,7 +555,7 @@ from torch import nn
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.engines.base import Workload
 from fedspend.engines.local import make_engine
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import gather
 hidden = nn.Linear(784, 2088)
 middle = nn.ReLU() if sys.argv[1] == "relu" else nn.Tanh()

@@ -23,8 +23,8 @@ from fedspend.client.task import ClientTask, LocalTraining
 from fedspend.engines import clientwise, dense
 from fedspend.engines.base import Engine, Workload
 from fedspend.engines.reference import ReferenceEngine
-from fedspend.grid import Grid
 from fedspend.models.flat import layer_sizes, parameter_count
+from fedspend.noise.grid import Grid
 from fedspend.records import Terms
 from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted

@@ -18,7 +18,7 @@ from torch import nn
 
 from fedspend.client.task import LocalTraining
 from fedspend.engines.base import Workload
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 from fedspend.server import rounds
 from fedspend.server.answers import NO_ANSWER, Answers, gather
 from fedspend.server.mechanism import NO_MEMORY, Gaussian

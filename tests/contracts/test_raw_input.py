@@ -17,12 +17,12 @@ import pytest
 from fedspend.client.contribution import Reply
 from fedspend.client.state import MemoryStates
 from fedspend.client.task import ClientTask
-from fedspend.config import any_config
+from fedspend.configuration.config import any_config
 from fedspend.errors import InvalidInput
+from fedspend.runs.setup import flat_parameters, from_config
+from fedspend.runs.training import open_engine
 from fedspend.server.mechanism import NO_MEMORY, Gaussian
 from fedspend.server.rounds import begin, play
-from fedspend.setup import flat_parameters, from_config
-from fedspend.training import open_engine
 
 BUDGETS = {"west": 30, "north": 5, "south": 8, "east": 20}
 SIZES = {"north": 23, "east": 41, "south": 12, "west": 30}
@@ -189,8 +189,7 @@ def test_a_file_with_nan_is_refused_in_one_line_and_nothing_is_released(tmp_path
 
 
 def test_hold_out_over_pooled_rows_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken reader: which rows are held out is drawn over all rows together, as it once was.
-    """
+    """The broken reader: which rows are held out is drawn over all rows together, as it once was."""
     from fedspend.data import dataset
 
     monkeypatch.setattr(dataset, "chosen_rows", lambda clients, *_: np.random.default_rng(0).random(len(clients)) < 0.3)

@@ -17,7 +17,7 @@ from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.dense import DenseEngine
 from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import InvalidInput
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import Answers, gather
 
 # none, one, fewer than a batch, exactly one batch, one more, several batches

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedspend.config import config_of
+from fedspend.configuration.config import config_of
 from fedspend.data import Dataset, Federation, from_arrays, from_clients, load, partition, statistics
 from fedspend.data.partition import KINDS
 from fedspend.errors import InvalidInput
-from fedspend.setup import from_config
+from fedspend.runs.setup import from_config
 
 
 def labelled(labels, **options) -> Dataset:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspend.config import config_of
+from fedspend.configuration.config import config_of
+from fedspend.configuration.data_inputs import Source, federation_of
 from fedspend.data.row_choice import chosen_rows
-from fedspend.data_inputs import Source, federation_of
 from fedspend.errors import InvalidInput
 
 

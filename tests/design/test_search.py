@@ -14,18 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedspend.config import config_of, load_config
+from fedspend.configuration.config import config_of, load_config
+from fedspend.configuration.plan_inputs import resolve
 from fedspend.design.analysis import Findings, analyse
 from fedspend.design.candidates import proxy_by_round, read_search
 from fedspend.design.recommendation import config_of_point, recommend
 from fedspend.design.searching import run_search
 from fedspend.design.trainings import Line
 from fedspend.errors import InvalidInput, Refused
-from fedspend.plan_inputs import resolve
-from fedspend.planning import plan
+from fedspend.planning.plan import plan
+from fedspend.runs.setup import from_config
+from fedspend.runs.training import run
 from fedspend.server.methods.dp_fedsgd import budget_of
-from fedspend.setup import from_config
-from fedspend.training import run
 
 GRID = {
     "data": {"name": "synthetic", "examples": 120, "features": 5, "classes": 2, "clients": 6},

@@ -11,7 +11,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for module in ("fedspend.report.html", "fedspend.training", "psycopg"):
+    for module in ("fedspend.report.html", "fedspend.runs.training", "psycopg"):
         importlib.import_module(module)
     from fedspend.cli.main import main as command
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedspend
-import fedspend.runs
+import fedspend.runs.directory
 import fedspend.server.rounds
 from fedspend import train
 from fedspend.errors import InvalidInput, Refused
@@ -182,8 +182,8 @@ def test_leaving_out_the_strictest_looks_again_at_the_others(tiny, tmp_path):
 
 
 def test_data_stays_with_its_client_when_others_are_left_out(tiny, tmp_path):
-    from fedspend.config import config_of
-    from fedspend.setup import from_config
+    from fedspend.configuration.config import config_of
+    from fedspend.runs.setup import from_config
 
     place = tmp_path / "accounts.db"
     with Ledger.create(place, simulation=True) as ledger:
@@ -269,14 +269,14 @@ def test_recovery_says_what_happened(tiny, tmp_path, monkeypatch):
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
     assert notes == ["1 round is committed; no round was under way"]
-    keep = fedspend.runs.RunDirectory.keep
+    keep = fedspend.runs.directory.RunDirectory.keep
 
     def keep_and_die(self, *release):
         keep(self, *release)
         raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.runs.RunDirectory, "keep", keep_and_die)
+        dying.setattr(fedspend.runs.directory.RunDirectory, "keep", keep_and_die)
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
     assert "round 2 was under way and its release is lost: its budget stays spent and it is skipped" in notes[1]
@@ -287,7 +287,7 @@ def test_recovery_says_what_happened(tiny, tmp_path, monkeypatch):
 def test_killed_between_the_release_and_its_entry(tiny, tmp_path, monkeypatch):
     tiny["privacy"]["randomness"] = "os"
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.runs.RunAccount, "commit", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(fedspend.runs.directory.RunAccount, "commit", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     played = []
@@ -308,18 +308,18 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
     from safetensors.numpy import load_file, save_file
 
     tiny["privacy"]["randomness"] = "os"
-    keep = fedspend.runs.RunDirectory.keep
+    keep = fedspend.runs.directory.RunDirectory.keep
 
     def keep_and_die(self, *release):
         keep(self, *release)
         raise Killed
 
     with pytest.MonkeyPatch.context() as dying:
-        dying.setattr(fedspend.runs.RunDirectory, "keep", keep_and_die)
+        dying.setattr(fedspend.runs.directory.RunDirectory, "keep", keep_and_die)
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run")
     path = tmp_path / "run" / "release.safetensors"
-    arrays, about = fedspend.runs.read_tensors(path)
+    arrays, about = fedspend.runs.directory.read_tensors(path)
     assert load_file(path).keys() == {"update"}
     save_file({"update": arrays["update"] + 1}, path, {"about": json.dumps(about)})
     with pytest.raises(Refused, match="another release"):
@@ -359,7 +359,7 @@ def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, los
     np.testing.assert_allclose(found.spent, old.epsilon, rtol=1e-6)
     assert audit(str(tmp_path / "accounts.db"), runs=[str(tmp_path / "run")]).ok
     if method == "time-adaptive":
-        from fedspend.verification import verify
+        from fedspend.verification.verify import verify
 
         assert verify(result.plan).ok
 
@@ -432,7 +432,7 @@ def test_a_run_is_resumed_under_the_budgets_it_began_with(tiny, tmp_path):
 
 
 def test_two_processes_do_not_train_in_one_directory(tiny, tmp_path):
-    from fedspend.files import one_at_a_time
+    from fedspend.basics.files import one_at_a_time
 
     start_and_stop(tiny, tmp_path / "run", 1)
     with one_at_a_time(tmp_path / "run"), pytest.raises(Refused, match="another process is at work"):
@@ -486,8 +486,8 @@ def test_a_plan_that_spends_the_rest_of_a_ledger_charges_that_ledger(tiny, tmp_p
     start_and_stop(tiny, tmp_path / "one", 2, ledger=place)
     with Ledger.open(place, write=True) as ledger:
         ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
-        from fedspend.config import config_of
-        from fedspend.setup import from_config
+        from fedspend.configuration.config import config_of
+        from fedspend.runs.setup import from_config
 
         plan = from_config(config_of(tiny | {"ledger": {"spend": "remaining"}}), ledger).plan
     with pytest.raises(Refused, match="name that ledger"):

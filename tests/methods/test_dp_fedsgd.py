@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import fedspend
-from fedspend.config import config_of
+from fedspend.configuration.config import config_of
+from fedspend.configuration.plan_inputs import Flags, resolve
 from fedspend.errors import InvalidInput
-from fedspend.plan_inputs import Flags, resolve
-from fedspend.second_accountant import epsilon_at, renyi_divergence
+from fedspend.runs.setup import from_config
 from fedspend.server.methods.base import RoundTerms
 from fedspend.server.methods.dp_fedsgd import budget_of, multiplier_of, noise_level_of
-from fedspend.setup import from_config
+from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
 TERMS = {"rate": 0.5, "clients": 40, "clip": 0.25}
 

@@ -7,11 +7,11 @@ import pytest
 
 import fedspend
 from fedspend.errors import InvalidInput
-from fedspend.second_accountant import epsilon_at, renyi_divergence
 from fedspend.server.methods.adaptive_clip import AdaptiveClip
 from fedspend.server.methods.base import Release
 from fedspend.server.methods.fedavg import FedAvg
 from fedspend.server.methods.planned import Planned
+from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
 NOTHING = np.zeros(3, dtype=np.float32)
 

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fedspend
-from fedspend import discrete_gaussian
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, rdp
-from fedspend.config import config_of
-from fedspend.discrete_gaussian import sample
+from fedspend.configuration.config import config_of
 from fedspend.errors import InvalidInput, Refused
-from fedspend.grid import Grid, check_on_grid, sum_excess
-from fedspend.planning import cumulative_epsilon_rdp
-from fedspend.randomness import Randomness
-from fedspend.second_accountant.lattice import lattice_divergence
+from fedspend.noise import discrete_gaussian
+from fedspend.noise.discrete_gaussian import sample
+from fedspend.noise.grid import Grid, check_on_grid, sum_excess
+from fedspend.noise.randomness import Randomness
+from fedspend.planning.plan import cumulative_epsilon_rdp
+from fedspend.runs.setup import from_config
+from fedspend.runs.training import run, train
 from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, release_bit
-from fedspend.setup import from_config
-from fedspend.training import run, train
+from fedspend.verification.second_accountant.lattice import lattice_divergence
 
 # --- the sampler ----------------------------------------------------------------------------------------------------------------
 

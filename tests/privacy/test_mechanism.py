@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 
 from fedspend.client.work import Tools, finished
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import gather
 from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, release_bit
 from fedspend.server.sampling import draw_cohort

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspend.errors import InvalidInput
-from fedspend.second_accountant import (
+from fedspend.verification.second_accountant import (
     _merged,
     divergence_of_schedule,
     epsilon_at,
@@ -198,7 +198,9 @@ def test_workers_give_the_same_answer(monkeypatch):
     runs = [([0.9], [20.0 + (i % 3)], [3]) for i in range(16)]
     seen = []
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.delattr("fedspend.second_accountant.workers.pld_epsilon")  # so that this process cannot step in for a dead worker
+    monkeypatch.delattr(
+        "fedspend.verification.second_accountant.workers.pld_epsilon"
+    )  # so that this process cannot step in for a dead worker
     found = pld_epsilons(runs, 1e-5, lambda done, total: seen.append((done, total)))
     assert found == [pld_epsilon(*one, 1e-5) for one in runs]
     assert seen[-1] == (16, 16)
@@ -206,6 +208,6 @@ def test_workers_give_the_same_answer(monkeypatch):
 
 def test_shares_nothing_with_the_planner():
     """Importing the second accountant must not pull in the first."""
-    code = "import json, sys, fedspend.second_accountant; print(json.dumps([m for m in sys.modules if m.startswith('fedspend.')]))"
+    code = "import json, sys, fedspend.verification.second_accountant; print(json.dumps([m for m in sys.modules if m.startswith('fedspend.')]))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert not [name for name in loaded if "accounting" in name or "planning" in name]

@@ -8,12 +8,12 @@ import pytest
 from safetensors.numpy import save
 
 import fedspend
-from fedspend import runs
 from fedspend.client.state import FolderStates, folder_beside
-from fedspend.config import config_of
+from fedspend.configuration.config import config_of
 from fedspend.errors import InvalidInput
-from fedspend.norm_states import OLD_FILE, adopt_norms, norm_budgets
-from fedspend.setup import from_config
+from fedspend.runs import directory as runs
+from fedspend.runs.norm_states import OLD_FILE, adopt_norms, norm_budgets
+from fedspend.runs.setup import from_config
 
 CONFIG = {
     "data": {"name": "synthetic", "examples": 60, "features": 5, "classes": 3, "clients": 2, "partition": "iid"},

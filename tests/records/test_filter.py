@@ -17,14 +17,14 @@ from fedspend.client import record_steps
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
-from fedspend.plan_json import built, canonical, hash_of
+from fedspend.planning.plan_json import built, canonical, hash_of
 from fedspend.records import Terms
 from fedspend.records.filtering import cost_of_steps
 from fedspend.records.plan_file import RECORD_PLAN, to_content
 from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.verification import verify_records
-from fedspend.second_accountant import epsilon_at, renyi_divergence
+from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
 ORDERS = np.asarray(fedspend.records.ORDERS)
 TERMS = Terms(delta=1e-3, rounds=6, local_steps=5, client_rate=1.0, noise_multiplier=6.0)

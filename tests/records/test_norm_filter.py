@@ -17,8 +17,7 @@ from killing import Passed, crash_at
 from torch import nn
 
 import fedspend
-import fedspend.training
-from fedspend import runs
+import fedspend.runs.training
 from fedspend.client import norm_budgets as norm_payments
 from fedspend.client import record_steps
 from fedspend.client.norm_budgets import NormBudget, Payments
@@ -31,7 +30,8 @@ from fedspend.records.filtering import norm_budgets
 from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.verification import verify_records
-from fedspend.second_accountant import epsilon_at
+from fedspend.runs import directory as runs
+from fedspend.verification.second_accountant import epsilon_at
 
 ORDERS = np.asarray(fedspend.records.ORDERS)
 TERMS = Terms(delta=1e-3, rounds=6, local_steps=5, client_rate=1.0, noise_multiplier=6.0)
@@ -312,7 +312,7 @@ def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
 def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monkeypatch):
     """Also between one client's state and the next one's, and between the last state and the release."""
     config["train"] |= {"rounds": 2}
-    monkeypatch.setattr(fedspend.training, "verify_records", Passed)
+    monkeypatch.setattr(fedspend.runs.training, "verify_records", Passed)
 
     def outcome(folder):
         names = ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import fedspend
-from fedspend.config import config_of
+from fedspend.configuration.config import config_of
 from fedspend.data.tables import read_csv, read_npz
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.records import plan_of
-from fedspend.setup import from_config
+from fedspend.runs.setup import from_config
 
 
 def people(count=40, start=0):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import fedspend
-from fedspend.config import config_of
-from fedspend.data_inputs import federation_of
+from fedspend.basics.files import one_at_a_time
+from fedspend.configuration.config import config_of
+from fedspend.configuration.data_inputs import federation_of
 from fedspend.errors import InvalidInput, Refused
-from fedspend.files import one_at_a_time
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
 from fedspend.records import RecordPlan, plan_of

@@ -19,11 +19,11 @@ from fedspend.client.gradient_chains import ChainSum
 from fedspend.client.gradients import DenseSum, GeneralSum, clipped_sum
 from fedspend.client.record_steps import draw_records
 from fedspend.client.task import LocalTraining
-from fedspend.config import load_config
+from fedspend.configuration.config import load_config
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.plan_json import built, canonical, hash_of
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
+from fedspend.planning.plan_json import built, canonical, hash_of
 from fedspend.records import Terms
 from fedspend.records.plan_file import RECORD_PLAN, to_content
 from fedspend.records.planning import RecordPlan, plan_records

@@ -17,7 +17,7 @@ from fedspend.records.policies import Wanted
 from fedspend.records.remaining import Past, highest_rates, norms_on_top, steps_on_top
 from fedspend.records.replanning import extended_records
 from fedspend.records.verification import verify_records
-from fedspend.second_accountant import epsilon_at, renyi_divergence
+from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
 TERMS = Terms(delta=1e-5, rounds=4, local_steps=5, client_rate=0.8, noise_multiplier=8.0)
 SAVING = ((0.5, 2), (1.0, 2))

@@ -13,7 +13,7 @@ from scipy.stats import binom, norm
 import fedspend
 from fedspend import records
 from fedspend.errors import InvalidInput
-from fedspend.second_accountant import epsilon_at, renyi_divergence
+from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
 PAPER = {"delta": 1e-3, "rounds": 20, "local_steps": 5, "client_rate": 0.5, "noise_multiplier": 1.0}
 WHOLE = range(2, 65)

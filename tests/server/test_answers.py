@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspend.client.contribution import Remarks, Reply
-from fedspend.grid import Grid
-from fedspend.randomness import Randomness
+from fedspend.noise.grid import Grid
+from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import NO_ANSWER, Tally, gather
 
 SIZE = 4

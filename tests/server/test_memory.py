@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from killing import Killed, Passed, crash_at
 
-import fedspend.training
-from fedspend import runs
-from fedspend.config import config_of
+import fedspend.runs.training
+from fedspend.configuration.config import config_of
 from fedspend.errors import Refused
+from fedspend.runs import directory as runs
+from fedspend.runs.setup import from_config
+from fedspend.runs.training import run
 from fedspend.server.mechanism import Noised
-from fedspend.setup import from_config
-from fedspend.training import run
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
 PARAMETERS = 21
@@ -106,7 +106,7 @@ def test_killed_at_every_write_releases_model_and_memory_are_those_of_an_uninter
             break  # fewer writes than `instant`: it ran through
         except Killed:
             monkeypatch.undo()
-            monkeypatch.setattr(fedspend.training, "verify", Passed)
+            monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
             play(correlated(small), folder, seen, resume=True)
         assert outcome(folder) == expected, f"killed at write {instant}"
         assert seen == releases, f"killed at write {instant}"

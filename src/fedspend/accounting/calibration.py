@@ -17,7 +17,7 @@ from fedspend.accounting.curves import Curve, curve
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, check_orders, exact_rdp_at
 from fedspend.accounting.roots import safe_roots
-from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
 
 _LOW, _HIGH = float(np.log(NOISE_RANGE[0])), float(np.log(NOISE_RANGE[1]))

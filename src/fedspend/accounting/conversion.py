@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.accounting.rdp import check_orders
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput, finite_number
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedspend.accounting.moments import log_moment, log_moment_parts
 from fedspend.accounting.rdp import NOISE_RANGE
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 
 _REACH = 3  # nodes on either side of a point
 _LOW, _HIGH = float(np.log(NOISE_RANGE[0])), float(np.log(NOISE_RANGE[1]))

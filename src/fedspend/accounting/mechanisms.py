@@ -20,7 +20,7 @@ import numpy as np
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.curves import curve
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, exact_rdp_at, rdp
-from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 
 _EXACT_ROUNDS = 64  # distinct rounds (of 4096) up to which the exact kernel steers, whatever their rates
 _MANY_ROWS = 20_000  # beyond which steering looks at every fourth order only

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 
 _CHUNK = 1 << 18  # numbers held at once, small enough to stay in cache
 _SLACK = 10.0  # deviations beyond which the Gaussian is nothing

@@ -15,18 +15,18 @@ import numpy as np
 
 from fedspend.accounting.calibration import uniform
 from fedspend.accounting.rdp import NOISE_RANGE, ORDERS
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput, Refused
 
 if TYPE_CHECKING:
-    from fedspend.policies import Spending, Terms
+    from fedspend.planning.policies import Spending, Terms
 
 MAX_SCHEDULES = 1000
 
 
 def fit(spending: Spending, budget: FloatArray, terms: Terms, progress: Callable[[int, int], None] | None = None) -> Spending:
     """Scale each schedule of a Rényi plan down until its PLD epsilon is the budget."""
-    from fedspend.policies import Spending
+    from fedspend.planning.policies import Spending
 
     n = budget.size
     if n > MAX_SCHEDULES:

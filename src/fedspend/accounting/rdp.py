@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.accounting.moments import log_moment
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
 
 NOISE_RANGE = (0.05, 1e6)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 
 Evaluate = Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray | None]]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.comparison import Comparison
+    from fedspend.runs.comparison import Comparison
 
 HELP = "train several methods or settings side by side and compare their accuracy"
 DESCRIPTION = (
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if number is not None and number < 1:
             raise InvalidInput(f"{flag} must be at least 1, got {number}")
     from fedspend.cli.terminal import progress_bar
-    from fedspend.comparison import compare
+    from fedspend.runs.comparison import compare
 
     methods = [name.strip() for name in args.methods.split(",")]
     with progress_bar("training", args.quiet) as progress:
@@ -98,7 +98,7 @@ def write(result: Comparison, folder: Path) -> None:
     import csv
     import io
 
-    from fedspend.files import write_whole
+    from fedspend.basics.files import write_whole
     from fedspend.report.plots import accuracy_plot
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -152,7 +152,7 @@ def write_front(points: list[dict[str, Any]], folder: Path) -> None:
     import csv
     import io
 
-    from fedspend.files import write_whole
+    from fedspend.basics.files import write_whole
 
     text = io.StringIO()
     table = csv.DictWriter(text, list(dict.fromkeys(name for point in points for name in point)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.arrays import FloatArray
+    from fedspend.basics.arrays import FloatArray
     from fedspend.ledger import Ledger
 
 HELP = "keep the account of who has spent what, over all runs"
@@ -126,8 +126,8 @@ def register(args: argparse.Namespace) -> int:
 
 def lifetime_budgets(path: str, unit: str) -> tuple[tuple[str, ...], FloatArray]:
     """Names and budgets from a file: client,epsilon, or record,epsilon for records."""
-    from fedspend.budgets_csv import read_budgets_csv
-    from fedspend.csv_rows import read_table
+    from fedspend.basics.csv_rows import read_table
+    from fedspend.budgets.csv_file import read_budgets_csv
     from fedspend.records.budget_file import read_record_budgets
 
     if unit == "record" and "record" in read_table(path).header:

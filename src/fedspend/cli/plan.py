@@ -10,9 +10,9 @@ from fedspend.cli.outputs import check_writable, save_plan
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.config import Config
-    from fedspend.plan_inputs import Flags, Inputs
-    from fedspend.planning import Plan
+    from fedspend.configuration.config import Config
+    from fedspend.configuration.plan_inputs import Flags, Inputs
+    from fedspend.planning.plan import Plan
 
 HELP = "make the spending schedule for a set of budgets"
 DESCRIPTION = (
@@ -79,8 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_files(args)
-    from fedspend.config import load_config
-    from fedspend.plan_inputs import Flags, resolve
+    from fedspend.configuration.config import load_config
+    from fedspend.configuration.plan_inputs import Flags, resolve
     from fedspend.records.policies import METHODS as RECORD_METHODS
 
     flags = Flags(**{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__})
@@ -106,8 +106,8 @@ def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
     counted = flags.clients is not None or (flags.epsilon is not None and ":" in flags.epsilon)
     if counted or flags.budgets is not None or config.given("privacy.budgets") or name is None or count is None:
         return flags
+    from fedspend.configuration.data_inputs import Source
     from fedspend.data import SOURCES, find
-    from fedspend.data_inputs import Source
 
     here = name not in SOURCES or all(find(need) is not None for need in (name, *SOURCES[name].needs))
     if here or not Source(config).natural:
@@ -124,9 +124,9 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, locati
     """Plan on top of what was spent, with all that is left."""
     from dataclasses import replace
 
+    from fedspend.configuration.plan_inputs import resolve
     from fedspend.ledger import Ledger
     from fedspend.ledger.participants import plan_within, registered
-    from fedspend.plan_inputs import resolve
 
     if args.compare:
         raise InvalidInput("--compare shows policies for given budgets and cannot go with --ledger; drop one of the two")
@@ -157,7 +157,7 @@ def single(args: argparse.Namespace, inputs: Inputs, plan: Plan) -> int:
 
 
 def compare(args: argparse.Namespace, inputs: Inputs) -> int:
-    from fedspend.plan_inputs import parse_policies
+    from fedspend.configuration.plan_inputs import parse_policies
     from fedspend.report.groups import group_clients
 
     for flag in ("output", "policy", "method"):

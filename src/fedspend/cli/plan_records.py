@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
 from fedspend.cli.outputs import save_plan
 from fedspend.cli.records_views import named
 from fedspend.cli.tables import Column, change, figures, percent, short_hash, show_files, size, spread, table
 from fedspend.cli.terminal import console
-from fedspend.config import Config, load_config
-from fedspend.data_inputs import Source
+from fedspend.configuration.config import Config, load_config
+from fedspend.configuration.data_inputs import Source
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.records.from_config import record_federation, record_plan

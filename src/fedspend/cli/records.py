@@ -150,7 +150,7 @@ def draw(args: argparse.Namespace) -> int:
     import numpy as np
 
     from fedspend import records
-    from fedspend.choices import choose
+    from fedspend.basics.choices import choose
     from fedspend.errors import whole_number
     from fedspend.records.budget_file import write_csv
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.cli.tables import figures, frame
 from fedspend.cli.terminal import console
 from fedspend.errors import Refused

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspend.cli.terminal import console
-from fedspend.planning import Plan
+from fedspend.planning.plan import Plan
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_tracks, landmarks, quarters
 from fedspend.report.numbers import noise_of_average

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedspend.errors import FedspendError, InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.training import OnRound, Result
+    from fedspend.runs.training import OnRound, Result
 
 HELP = "plan, verify, train, and write a run directory with a report"
 DESCRIPTION = (
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from fedspend.records.plan_file import load_any_plan
     from fedspend.report.html import write_report
-    from fedspend.training import train
+    from fedspend.runs.training import train
 
     if args.replan and not args.resume:
         raise InvalidInput("--replan plans the rest of an interrupted run anew, so it needs --resume")

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from fedspend.cli.tables import figures, frame, short_hash, size
 from fedspend.cli.terminal import console
-from fedspend.planning import Plan
+from fedspend.planning.plan import Plan
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.report.groups import counted
-from fedspend.verification import Check, Verification
+from fedspend.verification.verify import Check, Verification
 
 MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for
 MOST_NAMED = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
 from fedspend.client.task import LocalTraining
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.client.task import ClientTask
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 # Clipped norms are scaled to this much below the bound, so that rounding of the scaled vector
 # cannot exceed it.

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.tensors import pack, unpack
 from fedspend.errors import InvalidInput
-from fedspend.tensors import pack, unpack
 
 FORMAT = "fedspend contribution 1"
 

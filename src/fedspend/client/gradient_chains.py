@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.client.bounding import Factors
 from fedspend.models.flat import parameter_count
 

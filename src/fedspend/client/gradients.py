@@ -19,7 +19,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.client.bounding import Factors, clip_factors
 from fedspend.client.gradient_chains import ChainSum, supports
 from fedspend.models.checking import check_module

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
+from fedspend.basics.tensors import pack, unpack
 from fedspend.client.bounding import clip_factors
 from fedspend.client.state import States
 from fedspend.client.task import ClientTask
 from fedspend.errors import InvalidInput, Refused
-from fedspend.tensors import pack, unpack
 
 
 class Payments:

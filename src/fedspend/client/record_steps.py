@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.client.gradients import clipped_sum
 from fedspend.client.norm_budgets import NormBudget, Payments
 from fedspend.client.rows import Rows
 from fedspend.client.state import States
 from fedspend.client.task import ClientTask, RecordTerms
 from fedspend.errors import InvalidInput
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 
 class LocalModel:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
 
 
 @dataclass(frozen=True, eq=False)

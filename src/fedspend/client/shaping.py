@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedspend.arrays import BoolArray, Float32Array
+from fedspend.basics.arrays import BoolArray, Float32Array
 from fedspend.errors import InvalidInput
 
 _CACHED_NUMBERS = 2**17  # of updates that are looked at together

@@ -12,8 +12,8 @@ import string
 from pathlib import Path
 from typing import Protocol
 
+from fedspend.basics.files import write_whole
 from fedspend.errors import InvalidInput
-from fedspend.files import write_whole
 
 FILE = "state.safetensors"
 _LONGEST = 100

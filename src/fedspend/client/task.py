@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import Float32Array, FloatArray, IntArray
+from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
+from fedspend.basics.tensors import pack, unpack
 from fedspend.client.shaping import UNSHAPED, Shape
 from fedspend.errors import InvalidInput
-from fedspend.grid import Grid
-from fedspend.tensors import pack, unpack
+from fedspend.noise.grid import Grid
 
 FORMAT = "fedspend task 1"
 

@@ -16,7 +16,7 @@ from fedspend.client.rows import Rows
 from fedspend.client.shaping import kept
 from fedspend.client.task import ClientTask
 from fedspend.models.flat import layer_sizes
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 
 def trained(task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness) -> torch.Tensor:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
+from fedspend.basics.threads import single_threaded
 from fedspend.client.bounding import bounded, own_noise
 from fedspend.client.contribution import Contribution, Remarks, Reply
 from fedspend.client.record_steps import record_update
@@ -22,8 +23,7 @@ from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import ClientTask
 from fedspend.client.training import trained
 from fedspend.client.voting import votes
-from fedspend.randomness import Randomness
-from fedspend.threads import single_threaded
+from fedspend.noise.randomness import Randomness
 
 NOT_FINITE = "its update was not finite"
 

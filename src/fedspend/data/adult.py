@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
 from fedspend.data.dataset import Features, Rows
 from fedspend.data.files import locate, read_content
 from fedspend.data.sources import require

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import BoolArray, FloatArray, IntArray
-from fedspend.budgets import apportion
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
+from fedspend.budgets.identity import read_array
+from fedspend.budgets.population import apportion
 from fedspend.data.row_choice import chosen_rows
 from fedspend.errors import InvalidInput, finite_number, whole_number
-from fedspend.identity import read_array
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 Features = npt.NDArray[np.float32]
 Bounds = Sequence[float] | Mapping[str, Sequence[float]]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from fedspend.choices import choose
+from fedspend.basics.choices import choose
 from fedspend.data.sources import BUNDLED, SOURCES, Source, SourceFile, cache_folder
 from fedspend.errors import FedspendError, InvalidInput
 

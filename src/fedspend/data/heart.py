@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
 from fedspend.data.dataset import Features, Rows
 from fedspend.data.files import locate, read_content
 from fedspend.data.sources import require
 from fedspend.errors import InvalidInput
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")
 CELLS, USED = 14, 10  # slope, ca and thal (10 to 12) are dropped; 13 is the diagnosis

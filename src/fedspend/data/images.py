@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
 from fedspend.data.dataset import Features, Rows, stratified
 from fedspend.data.files import locate, read_content, read_idx
 from fedspend.data.sources import CIFAR_ARCHIVE, CIFAR_BATCHES, CIFAR_BINARY, require
 from fedspend.errors import InvalidInput
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 _CIFAR_ROW = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedspend.choices import choose, only
+from fedspend.basics.choices import choose, only
 from fedspend.data.adult import load_adult
 from fedspend.data.dataset import Dataset, Rows, finished
 from fedspend.data.heart import load_heart

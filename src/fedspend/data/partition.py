@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import BoolArray, IntArray
-from fedspend.budgets import numbered
-from fedspend.choices import choose
+from fedspend.basics.arrays import BoolArray, IntArray
+from fedspend.basics.choices import choose
+from fedspend.budgets.identity import read_mapping
+from fedspend.budgets.population import numbered
 from fedspend.data.dataset import Bounds, Dataset, from_arrays, natural_ids
 from fedspend.errors import InvalidInput, finite_number, whole_number
-from fedspend.identity import read_mapping
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 KINDS = ("iid", "dirichlet", "shards", "classes", "natural")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedspend.data.dataset import Dataset
 from fedspend.errors import InvalidInput, finite_number
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 _STREAM = 4  # of role "data": independent of partition, hold-out and samples
 

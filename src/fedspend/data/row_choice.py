@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import BoolArray, IntArray
+from fedspend.basics.arrays import BoolArray, IntArray
 from fedspend.errors import InvalidInput
 
 _ROWS_AT_A_TIME = 4096

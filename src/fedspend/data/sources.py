@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from fedspend.choices import choose
+from fedspend.basics.choices import choose
 from fedspend.data.files import locate
 from fedspend.errors import InvalidInput
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
 from fedspend.data.dataset import Features, Rows
 from fedspend.errors import finite_number, whole_number
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 _BOUND = 4.0  # deviations of the noise; one coordinate in 16,000 is cut off
 _STREAM = 3

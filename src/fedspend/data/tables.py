@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import BoolArray, IntArray
-from fedspend.budgets_csv import Lines, read_ids, read_numbers, refuse_empty
-from fedspend.choices import choose
-from fedspend.csv_rows import Table, read_table
+from fedspend.basics.arrays import BoolArray, IntArray
+from fedspend.basics.choices import choose
+from fedspend.basics.csv_rows import Table, read_table
+from fedspend.budgets.csv_file import Lines, read_ids, read_numbers, refuse_empty
+from fedspend.budgets.identity import read_array, read_column
+from fedspend.budgets.identity import read_ids as read_any_ids
 from fedspend.data.dataset import Bounds, Features, Rows, as_features, as_labels, read_bounds, scaled
 from fedspend.errors import InvalidInput, whole_number
-from fedspend.identity import read_array, read_column
-from fedspend.identity import read_ids as read_any_ids
 
 Classes = int | Sequence[str]
 

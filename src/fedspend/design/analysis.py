@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.design.candidates import TUNING, Candidate, Search, proxy_by_round
 from fedspend.design.estimation import KEstimate, estimate_k
 from fedspend.design.sorting import non_dominated
@@ -174,7 +174,7 @@ class Findings:
         """Each policy against the first one of the same rate and budget: mean difference, paired by seed, with its 95% interval."""
         if not self.search.over_policies:
             return None
-        from fedspend.comparison import interval
+        from fedspend.runs.comparison import interval
 
         out = []
         for n, one in enumerate(self.search.candidates):

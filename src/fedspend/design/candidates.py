@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import FloatArray
-from fedspend.config import BUDGET_SOURCES, Config
-from fedspend.config_keys import SECTIONS
+from fedspend.basics.arrays import FloatArray
+from fedspend.configuration.config import BUDGET_SOURCES, Config
+from fedspend.configuration.data_inputs import Source
+from fedspend.configuration.keys import SECTIONS
+from fedspend.configuration.plan_inputs import Flags, needed, resolve
 from fedspend.data.loading import OWN
-from fedspend.data_inputs import Source
 from fedspend.errors import InvalidInput, Refused
-from fedspend.plan_inputs import Flags, needed, resolve
-from fedspend.planning import Plan, plan
+from fedspend.planning.plan import Plan, plan
 from fedspend.server.methods import dp_fedsgd
 
 TUNING = (

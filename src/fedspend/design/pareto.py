@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.accounting.calibration import check_rate
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput, finite_number, whole_number
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import BoolArray
+from fedspend.basics.arrays import BoolArray
 from fedspend.design.analysis import Findings
 from fedspend.design.pareto import positive_number
 from fedspend.errors import Refused

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedspend.config import Config, any_config
+from fedspend.basics.files import write_whole
+from fedspend.configuration.config import Config, any_config
 from fedspend.design.analysis import Findings, analyse
 from fedspend.design.candidates import Candidate, Search, read_search
 from fedspend.design.trainings import Line, Trainings, train_one
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.files import write_whole
 
 Progress = Callable[[int, int], None]
 

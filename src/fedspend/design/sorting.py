@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import BoolArray, FloatArray
+from fedspend.basics.arrays import BoolArray, FloatArray
 from fedspend.errors import InvalidInput
 
 

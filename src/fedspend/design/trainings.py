@@ -14,10 +14,10 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from fedspend.config import Config
+from fedspend.basics.files import append_line, read_lines, write_whole
+from fedspend.configuration.config import Config
 from fedspend.design.candidates import Search
 from fedspend.errors import FedspendWarning, InvalidInput
-from fedspend.files import append_line, read_lines, write_whole
 
 
 class Line(TypedDict):
@@ -34,12 +34,12 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     """Loss and accuracy after every round, and seconds a round. Nothing is stored, no plan is certified: this protects nobody."""
     import torch
 
+    from fedspend.basics.threads import single_threaded
     from fedspend.engines.local import make_engine
     from fedspend.models.evaluation import evaluate
+    from fedspend.runs.setup import flat_parameters, from_config
+    from fedspend.runs.training import Memory
     from fedspend.server.rounds import Progress, Record, begin, run_rounds
-    from fedspend.setup import flat_parameters, from_config
-    from fedspend.threads import single_threaded
-    from fedspend.training import Memory
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedspendWarning)  # about the plan, which the search has made and warned of already

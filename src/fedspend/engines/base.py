@@ -14,13 +14,13 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
 from fedspend.client.contribution import Lost, Reply
 from fedspend.client.rows import Rows
 from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import ClientTask
 from fedspend.client.work import Tools
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from fedspend.basics.threads import single_threaded
 from fedspend.client.batches import step_batches
 from fedspend.client.contribution import Reply
 from fedspend.client.rows import Rows
@@ -22,7 +23,6 @@ from fedspend.engines.workers import Workers
 from fedspend.models.checking import check_module
 from fedspend.models.flat import FlatModule, as_batch, layer_sizes, parameter_count
 from fedspend.models.fresh import remembers_nothing
-from fedspend.threads import single_threaded
 
 # Clients that a worker trains before it reports: so many at most, and so many numbers of
 # contributions.

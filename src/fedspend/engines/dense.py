@@ -20,7 +20,8 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
+from fedspend.basics.threads import one_thread
 from fedspend.client.batches import padded_batches, step_count
 from fedspend.client.contribution import Reply
 from fedspend.client.shaping import sparsify
@@ -31,7 +32,6 @@ from fedspend.errors import InvalidInput
 from fedspend.models.checking import check_module
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.models.linear import Layer, linear_layers
-from fedspend.threads import one_thread
 
 # Weights and activations of the clients that are trained together: enough to hide the cost of a
 # call, few enough for the cache.

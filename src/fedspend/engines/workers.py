@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import multiprocessing
 
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.client.contribution import Reply
 from fedspend.client.task import ClientTask
 from fedspend.errors import FedspendError

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.account import HEAD
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.state import UNITS, Run, State
-from fedspend.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
+from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
 TOLERANCE = 1e-6
 PLD_TOLERANCE = 1e-3

@@ -18,7 +18,7 @@ import numpy as np
 from fedspend.accounting.calibration import check_epsilons
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import rules
 from fedspend.ledger.chain import START, Body, Damaged, Head, Row, follow, link, pack, parse, to_text

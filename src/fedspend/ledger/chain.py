@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedspend.basics.files import write_whole
 from fedspend.errors import InvalidInput, Refused
-from fedspend.files import write_whole
 
 Body = dict[str, Any]
 Row = tuple[int, bytes, bytes]  # number, text as stored, hash

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedspend.files import write_whole
+from fedspend.basics.files import write_whole
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.state import UNITS
 

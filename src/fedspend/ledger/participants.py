@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedspend.arrays import BoolArray
-from fedspend.budgets import Population, Registered
+from fedspend.basics.arrays import BoolArray
+from fedspend.budgets.population import Population, Registered
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import Proposal, account_numbers, members, names_today, refuse_overdrawn
-from fedspend.planning import Plan, plan_for
+from fedspend.planning.plan import Plan, plan_for
 
 if TYPE_CHECKING:
     from fedspend.records.planning import AnyPlan

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
+from fedspend.budgets.identity import hint_alike, normal, plain, read_ids, refuse_lookalikes
 from fedspend.errors import InvalidInput, Refused
-from fedspend.identity import hint_alike, normal, plain, read_ids, refuse_lookalikes
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
 from fedspend.ledger.state import UNITS, Accounts, Run, State, steps_table, to_ranges, to_table
 from fedspend.ledger.storage import holds_ledger
 
 if TYPE_CHECKING:
-    from fedspend.planning import Plan
+    from fedspend.planning.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +252,7 @@ def refuse_alike(names: Sequence[str], unit: str) -> None:
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    from fedspend.planning import check_client_ids
+    from fedspend.planning.plan import check_client_ids
 
     if not names:
         raise InvalidInput("there is nobody to enter: give at least one name")

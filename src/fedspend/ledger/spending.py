@@ -17,7 +17,7 @@ from fedspend.accounting.calibration import first_guess, solve
 from fedspend.accounting.curves import Curve, curve
 from fedspend.accounting.mechanisms import Mechanisms, conversion_cost_at, conversion_costs
 from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, WHOLE_ORDERS
-from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput
 from fedspend.ledger.state import Run, State
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from fedspend.basics.files import sync_folder
 from fedspend.errors import InvalidInput
-from fedspend.files import sync_folder
 from fedspend.ledger.chain import Damaged, Row
 from fedspend.ledger.storage import BUSY_SECONDS, Unavailable, stated_version
 

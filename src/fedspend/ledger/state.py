@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.ledger.chain import START, Body, Damaged, Head
 
 FORMAT = 1

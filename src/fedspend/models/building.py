@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedspend.choices import choose, only
+from fedspend.basics.choices import choose, only
 from fedspend.errors import InvalidInput, whole_number
 from fedspend.models.resnet import resnet18
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 
 Shape = tuple[int, ...]
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import IntArray
+from fedspend.basics.arrays import IntArray
+from fedspend.basics.files import write_whole
 from fedspend.data.dataset import Dataset, Features
 from fedspend.data.sources import cache_folder
-from fedspend.files import write_whole
 from fedspend.models import features as maps
 
 MOST_BYTES = 2 << 30

@@ -11,7 +11,7 @@ import math
 import torch
 from torch.nn import functional
 
-from fedspend.choices import choose
+from fedspend.basics.choices import choose
 from fedspend.data.dataset import Features
 from fedspend.errors import InvalidInput
 

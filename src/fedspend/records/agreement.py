@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.records.policies import Wanted

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import FloatArray
-from fedspend.choices import choose
+from fedspend.basics.arrays import FloatArray
+from fedspend.basics.choices import choose
 from fedspend.records.curve_fit import fit_curve
 from fedspend.records.spending import Stretches, epsilon
 from fedspend.records.table import LEAST_RATE, ladder

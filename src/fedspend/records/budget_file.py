@@ -11,13 +11,13 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedspend.arrays import FloatArray
-from fedspend.budgets import numbered
-from fedspend.budgets_csv import Lines, read_ids, read_labels, read_numbers
-from fedspend.choices import choose
-from fedspend.csv_rows import read_table
+from fedspend.basics.arrays import FloatArray
+from fedspend.basics.choices import choose
+from fedspend.basics.csv_rows import read_table
+from fedspend.basics.files import write_whole
+from fedspend.budgets.csv_file import Lines, read_ids, read_labels, read_numbers
+from fedspend.budgets.population import numbered
 from fedspend.errors import InvalidInput
-from fedspend.files import write_whole
 
 COLUMNS = ("record", "client", "epsilon")
 

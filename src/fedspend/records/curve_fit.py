@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import Refused
 from fedspend.records.spending import conversion_costs, divergence
 from fedspend.records.terms import Terms

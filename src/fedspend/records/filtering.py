@@ -17,7 +17,7 @@ import numpy as np
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.mechanisms import two_stage
 from fedspend.accounting.rdp import ORDERS, rdp
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput
 from fedspend.records.assignment import assign
 from fedspend.records.table import STEP

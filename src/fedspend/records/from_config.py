@@ -16,18 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import BoolArray, FloatArray, IntArray
-from fedspend.budgets import numbered
-from fedspend.config import BUDGET_SOURCES, Config, any_config
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
+from fedspend.budgets.identity import hint_alike
+from fedspend.budgets.population import numbered
+from fedspend.configuration.config import BUDGET_SOURCES, Config, any_config
+from fedspend.configuration.data_inputs import Source, federation_of, is_real, needed
 from fedspend.data import Federation
-from fedspend.data_inputs import Source, federation_of, is_real, needed
 from fedspend.errors import InvalidInput, Refused
-from fedspend.identity import hint_alike
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import plan_fits
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import histories
-from fedspend.randomness import Randomness
+from fedspend.noise.randomness import Randomness
 from fedspend.records.agreement import check_agrees
 from fedspend.records.budget_file import RecordBudgets, read_record_budgets
 from fedspend.records.noise_choice import suggest_noise

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused
 from fedspend.records.table import ladder
 from fedspend.records.terms import Terms, check_budgets

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from fedspend.errors import InvalidInput
-from fedspend.plan_file import CLIENT_PLAN
-from fedspend.plan_json import Content, Kind, floats, from_runs, integers, load, to_runs
+from fedspend.planning.plan_file import CLIENT_PLAN
+from fedspend.planning.plan_json import Content, Kind, floats, from_runs, integers, load, to_runs
+from fedspend.planning.schedules import Schedules
 from fedspend.records.planning import ADJACENCY, OBSERVER, AnyPlan, RecordPlan
 from fedspend.records.terms import Terms
-from fedspend.schedules import Schedules
 
 FORMAT, VERSION = "fedspend-record-plan", 1
 

@@ -20,16 +20,16 @@ import numpy as np
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.mechanisms import two_stage
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
-from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput, finite_number
 from fedspend.ledger.rules import Proposal, busy
-from fedspend.plan_json import Content, Saved, load
-from fedspend.planning import Plan, check_client_ids
+from fedspend.planning.plan import Plan, check_client_ids
+from fedspend.planning.plan_json import Content, Saved, load
+from fedspend.planning.schedules import Schedules
 from fedspend.records.filtering import active_by_step, check_steps
 from fedspend.records.policies import Wanted, rate_table
 from fedspend.records.remaining import Past, table_on_top
 from fedspend.records.terms import Terms, check_budgets
-from fedspend.schedules import Schedules
 
 ADJACENCY = "zero-out: one record's gradients become zero; roster, budgets, rates and expected batches stay fixed"
 OBSERVER = "other clients, the public, and a server that sees every client's update and who takes part but does not choose"

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
-from fedspend.choices import choose
+from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.choices import choose
 from fedspend.errors import InvalidInput, Refused, finite_number
 from fedspend.records.assignment import SAFE_METHODS, assign
 from fedspend.records.filtering import filter_table, norm_table

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fedspend.arrays import FloatArray
-from fedspend.budgets import apportion
+from fedspend.basics.arrays import FloatArray
+from fedspend.budgets.population import apportion
 from fedspend.errors import InvalidInput, whole_number
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS
-from fedspend.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import Refused
 from fedspend.records.assignment import assign
 from fedspend.records.curve_fit import fit_curve

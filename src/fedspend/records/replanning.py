@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.arrays import FloatArray, IntArray, distinct_rows
+from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
 from fedspend.errors import InvalidInput
 from fedspend.ledger.rules import busy
+from fedspend.planning.schedules import Schedules
 from fedspend.records.filtering import stopping
 from fedspend.records.planning import RecordPlan, claims
 from fedspend.records.policies import stretches_of
 from fedspend.records.remaining import Past, highest_rates, steps_on_top
-from fedspend.schedules import Schedules
 
 
 def extended_records(plan: RecordPlan, begun: int, more: int, spent: Mechanisms, others: Past, lifetime: FloatArray) -> RecordPlan:

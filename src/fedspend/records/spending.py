@@ -23,8 +23,8 @@ import numpy as np
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.mechanisms import two_stage
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
-from fedspend.arrays import FloatArray
-from fedspend.choices import choose
+from fedspend.basics.arrays import FloatArray
+from fedspend.basics.choices import choose
 from fedspend.records.terms import Terms, check_rates
 
 OBSERVERS = ("public", "sees-participation", "picks-participants")

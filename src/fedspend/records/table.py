@@ -14,7 +14,7 @@ import numpy as np
 
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.rdp import ORDERS
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import Refused
 from fedspend.records.spending import Stretches, divergence
 from fedspend.records.terms import Terms

@@ -10,7 +10,7 @@ import numpy as np
 from fedspend.accounting.calibration import check_rate
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.rdp import NOISE_RANGE
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput, finite_number, whole_number
 
 

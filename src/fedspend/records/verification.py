@@ -12,11 +12,11 @@ from collections import Counter
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
-from fedspend.findings import Findings, Verification
-from fedspend.observers import Observer, spread
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.records.planning import RecordPlan
-from fedspend.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
+from fedspend.verification.findings import Findings, Verification
+from fedspend.verification.observers import Observer, spread
+from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
 TOLERANCE = 1e-6
 SHOWN, BY_PLD = 20, 4  # classes that observers are read for, and that PLD looks at

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from fedspend.files import write_whole
+from fedspend.basics.files import write_whole
 from fedspend.ledger.spending import Balances
 from fedspend.report.groups import counted
 from fedspend.report.plots import LOOK

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from fedspend.arrays import BoolArray, FloatArray
+from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.basics.files import write_whole
 from fedspend.design.analysis import Findings
 from fedspend.design.candidates import Candidate
-from fedspend.files import write_whole
 from fedspend.report.groups import counted
 from fedspend.report.plots import COLOURS, GREY, LOOK
 

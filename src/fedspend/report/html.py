@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedspend.files import write_whole
+from fedspend.basics.files import write_whole
 from fedspend.report import certificate, panels, sections
 from fedspend.report.charts import COLOURS, LONGEST_LABEL, Chart, Reference, Series, draw
 from fedspend.report.markup import Markup, element, join, raw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedspend.planning import ADJACENCY, OBSERVER, Plan
+from fedspend.planning.plan import ADJACENCY, OBSERVER, Plan
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_tracks, landmarks, quarters
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
-from fedspend.planning import Plan
+from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.planning.plan import Plan
 from fedspend.records.planning import RecordPlan
 from fedspend.report.charts import COLOURS, Chart, Dot, Reference, Series
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks

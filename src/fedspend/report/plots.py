@@ -21,9 +21,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from fedspend.arrays import FloatArray
-from fedspend.files import write_whole
-from fedspend.planning import Plan
+from fedspend.basics.arrays import FloatArray
+from fedspend.basics.files import write_whole
+from fedspend.planning.plan import Plan
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
 

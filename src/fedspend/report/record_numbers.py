@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.arrays import FloatArray
+from fedspend.basics.arrays import FloatArray
 from fedspend.records.planning import ADJACENCY, OBSERVER, RecordPlan
 from fedspend.records.spending import OBSERVERS
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_tracks, track

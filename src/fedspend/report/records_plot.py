@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from fedspend.arrays import FloatArray
-from fedspend.files import write_whole
+from fedspend.basics.arrays import FloatArray
+from fedspend.basics.files import write_whole
 from fedspend.records import Fit, RecordPlan, Suggestion, Terms
 from fedspend.records.table import ladder
 from fedspend.report.groups import GroupTracks, counted, group_tracks

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.basics.files import read_lines
 from fedspend.errors import InvalidInput
-from fedspend.files import read_lines
 from fedspend.ledger.account import HEAD
 from fedspend.ledger.chain import Head
 from fedspend.records.plan_file import load_any_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedspend.config_keys import SECTIONS
+from fedspend.configuration.keys import SECTIONS
 from fedspend.records.planning import RecordPlan
 from fedspend.report.certificate import judge, margin
 from fedspend.report.groups import budget_label, counted

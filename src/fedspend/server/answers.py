@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspend.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.client.bounding import ROUNDING
 from fedspend.client.contribution import Contribution, Lost, Remarks, Reply
 from fedspend.client.task import ClientTask

@@ -21,10 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.arrays import FloatArray
-from fedspend.discrete_gaussian import sample
-from fedspend.grid import Grid
-from fedspend.randomness import Randomness
+from fedspend.basics.arrays import FloatArray
+from fedspend.noise.discrete_gaussian import sample
+from fedspend.noise.grid import Grid
+from fedspend.noise.randomness import Randomness
 
 Memory = Mapping[str, npt.NDArray[Any]]
 NO_MEMORY: Memory = {}

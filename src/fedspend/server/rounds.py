@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedspend.arrays import Float32Array, FloatArray, IntArray
+from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.engines.base import Engine
 from fedspend.errors import Refused
-from fedspend.grid import Grid
-from fedspend.randomness import Randomness
+from fedspend.noise.grid import Grid
+from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import Answers, gather
 from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_bit
 from fedspend.server.methods.base import Method, Release, RoundTerms, State

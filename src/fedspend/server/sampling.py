@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
-from fedspend.randomness import Randomness
+from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.noise.randomness import Randomness
 
 
 def draw_cohort(sampling_rate: FloatArray, randomness: Randomness, round: int) -> IntArray:

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedspend.arrays import Float32Array, FloatArray, IntArray
+from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
+from fedspend.basics.threads import single_threaded
 from fedspend.client.batches import step_batches
 from fedspend.client.task import LocalTraining
 from fedspend.errors import InvalidInput
 from fedspend.models.flat import FlatModule, as_batch
 from fedspend.models.fresh import fresh
-from fedspend.randomness import Randomness
-from fedspend.threads import single_threaded
+from fedspend.noise.randomness import Randomness
 
 NAME = "ae-dpfl"
 

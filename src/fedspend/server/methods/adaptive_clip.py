@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedspend.errors import InvalidInput
-from fedspend.planning import Plan, harmonic_mean
+from fedspend.planning.plan import Plan, harmonic_mean
 from fedspend.server.methods.base import Release, RoundTerms, State
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from fedspend.arrays import Float32Array, FloatArray
+from fedspend.basics.arrays import Float32Array, FloatArray
 
 if TYPE_CHECKING:
     from fedspend.client.task import RecordTerms

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedspend.planning import Plan
+from fedspend.planning.plan import Plan
 from fedspend.server.methods.base import Release, RoundTerms, State
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedspend.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.client.task import RecordTerms
 from fedspend.records.planning import RecordPlan
 from fedspend.server.methods.base import Release, RoundTerms, State

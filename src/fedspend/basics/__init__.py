@@ -1,0 +1,1 @@
+"""What everything else stands on: names for arrays, whole files, choices, threads."""

@@ -1,0 +1,1 @@
+"""Who takes part, under which id, and what each allows."""

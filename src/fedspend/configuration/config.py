@@ -1,0 +1,208 @@
+"""Strict reading of a TOML config file, with `section.key=value` overrides from the command line.
+
+Guarantee: every value in a `Config` has been checked against `config_keys`; an unknown section or key, a wrong type, NaN or a
+value out of range is refused with one line that begins with FILE:LINE (or with the override) and, for a misspelt name, gives the
+nearest one. Files that a config file names are found from its folder, all others from the working directory; a `Config` has
+them as absolute paths, so that what it says does not depend on where one stands.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedspend.configuration.keys import SECTIONS, Key
+from fedspend.configuration.toml_lines import value_lines
+from fedspend.errors import InvalidInput
+
+BUDGET_SOURCES = ("epsilon", "groups", "budgets", "preferences")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Checked values by section and key, and where each was given."""
+
+    path: Path | None
+    values: Mapping[str, Mapping[str, Any]]
+    origins: Mapping[str, str]
+
+    def get(self, name: str) -> Any:
+        """The value of `"section.key"`: as given, or its default, or None."""
+        section, key = name.split(".")
+        return self.values.get(section, {}).get(key, SECTIONS[section][key].default)
+
+    def given(self, name: str) -> bool:
+        section, key = name.split(".")
+        return key in self.values.get(section, {})
+
+    def without(self, name: str) -> Config:
+        """The same config without one of its values."""
+        section, key = name.split(".")
+        left = {k: v for k, v in self.values.get(section, {}).items() if k != key}
+        return Config(self.path, {**self.values, section: left}, self.origins)
+
+    def where(self, name: str) -> str:
+        """FILE:LINE of a value, or the override that set it."""
+        return self.origins[name]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Says where the value at a path was written; falls back to the nearest enclosing path."""
+
+    file: str
+    lines: Mapping[tuple[str | int, ...], int]
+
+    def __call__(self, *path: str | int) -> str:
+        while path and path not in self.lines:
+            path = path[:-1]
+        return f"{self.file}:{self.lines.get(path, 1)}" if self.lines else self.file
+
+
+def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read and check a config file (None: an empty one), then apply `section.key=value` overrides; the last one wins."""
+    file = None if path is None else Path(path)
+    document, place = ({}, Place("", {})) if file is None else read_toml(file)
+    return checked(document, place, file, overrides)
+
+
+def checked(document: Mapping[str, Any], place: Place, file: Path | None, overrides: Sequence[str]) -> Config:
+    values: dict[str, dict[str, Any]] = {}
+    origins: dict[str, str] = {}
+    for section, table in document.items():
+        keys = lookup(SECTIONS, section, "section", "", place(section))
+        if not isinstance(table, dict):
+            raise InvalidInput(f"{place(section)}: {section!r} must be a section, written [{section}], got {shown(table)}")
+        read = read_table(table, keys, f"[{section}]", place, (section,))
+        values[section] = with_places(read, keys, Path() if file is None else file.parent)
+        origins.update({f"{section}.{key}": place(section, key) for key in table})
+    overridden = [apply_override(text, values, origins) for text in overrides]
+    one_source_of_budgets(values.get("privacy", {}), origins, overridden)
+    return Config(file, values, origins)
+
+
+def config_of(document: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """The same from a dict of sections, for callers in Python."""
+    return checked(dict(document), Place("config", {}), None, overrides)
+
+
+def any_config(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """From a file or from a dict of sections."""
+    return config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig").replace("\r\n", "\n")
+        document = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f"{path}:{line}: not UTF-8 text; save the file in UTF-8") from None
+    except RecursionError:
+        raise InvalidInput(f"{path}: lists or tables are nested too deeply; a config needs two levels") from None
+    except ValueError as error:
+        # tomllib says "... (at line 3, column 7)" or "... (at end of document)", and nothing for an integer of 5,000 digits.
+        message = str(error)
+        position = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
+        line = int(position[1]) if position and position[1] else text.count("\n") + 1 if position else 1
+        cause = message[: position.start()] if position else message
+        raise InvalidInput(f"{path}:{line}: not valid TOML: {cause}; fix this line") from None
+    return document, Place(str(path), lines_or_none(text))
+
+
+def lines_or_none(text: str) -> dict[tuple[str | int, ...], int]:
+    """Where values stand is a courtesy: if it cannot be told, messages name the file alone."""
+    try:
+        return value_lines(text)
+    except (ValueError, IndexError, StopIteration, RecursionError):
+        return {}
+
+
+def read_table(
+    table: Mapping[str, Any], keys: Mapping[str, Key], title: str, place: Place, path: tuple[str | int, ...]
+) -> dict[str, Any]:
+    """Check every key of one table; lists of tables are checked inside as well."""
+    result: dict[str, Any] = {}
+    for name, value in table.items():
+        here = (*path, name)
+        key = lookup(keys, name, "key", f" in {title}", place(*here))
+        try:
+            result[name] = key.read(value)
+        except ValueError:
+            raise InvalidInput(f"{place(*here)}: {name} in {title} must be {key.wanted}, got {shown(value)}") from None
+        if key.table is not None:
+            inner, singular = key.table, name.removesuffix("s")
+            result[name] = [
+                read_table(item, inner, f"{singular} {n + 1} of {title}", place, (*here, n)) for n, item in enumerate(result[name])
+            ]
+            for n, item in enumerate(result[name]):
+                if "epsilon" in inner and "epsilon" not in item:
+                    raise InvalidInput(f"{place(*here, n)}: {singular} {n + 1} of {title} has no epsilon; every group needs one")
+    return result
+
+
+def with_places(values: dict[str, Any], keys: Mapping[str, Key], folder: Path) -> dict[str, Any]:
+    """The values of a section, with every file name as it reads from everywhere."""
+    return {name: value if (placed := keys[name].placed) is None else placed(value, folder) for name, value in values.items()}
+
+
+def apply_override(text: str, values: dict[str, dict[str, Any]], origins: dict[str, str]) -> str:
+    """Put one `section.key=value` in place; returns its name."""
+    where = f"--set {text}"
+    name, equals, value_text = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot):
+        raise InvalidInput(f"{where}: an override is written section.key=value, for example privacy.rate=0.5")
+    keys = lookup(SECTIONS, section, "section", "", where)
+    checked = read_table({key: override_value(value_text.strip(), where)}, keys, f"[{section}]", Place(where, {}), (section,))
+    values.setdefault(section, {}).update(with_places(checked, keys, Path()))
+    origins[f"{section}.{key}"] = where
+    return f"{section}.{key}"
+
+
+def override_value(text: str, where: str) -> Any:
+    """A TOML value; a bare word is a string, so that `--set privacy.policy=uniform` needs no quotes."""
+    if not text:
+        raise InvalidInput(f"{where}: there is no value after the equals sign")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    if set(parsed) == {"value"}:
+        return parsed["value"]
+    if text[0] in "[{\"'" or "\n" in text:
+        raise InvalidInput(f"{where}: {shown(text)} is not a valid TOML value; check brackets and quotes")
+    return text
+
+
+def one_source_of_budgets(privacy: dict[str, Any], origins: Mapping[str, str], overridden: Iterable[str]) -> None:
+    """Budgets come from one place. An override takes the place of what the file says."""
+    given = [key for key in BUDGET_SOURCES if key in privacy]
+    chosen = [key for key in given if f"privacy.{key}" in set(overridden)]
+    if len(chosen) == 1:
+        for key in given:
+            if key not in chosen:
+                del privacy[key]
+    elif len(given) > 1:
+        first, second = given[:2]
+        raise InvalidInput(f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one of them")
+
+
+def lookup(known: Mapping[str, Any], name: str, kind: str, inside: str, where: str) -> Any:
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    raise InvalidInput(f"{where}: unknown {kind} {shown(name)}{inside}; {hint}")
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: one short line."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**60 else "a number of more than 60 digits"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,211 @@
+"""The data that a config names, and which client holds which of its rows. Works without torch, so that a plan needs none.
+
+Guarantee: `natural` is the partition wherever the data names clients, unless the config says otherwise; then rows go to clients by
+id, and hold-out and samples are decided row by row. Your own rows are dealt to made-up clients in simulations only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedspend import data
+from fedspend.budgets.identity import hint_alike, read_ids
+from fedspend.budgets.population import numbered
+from fedspend.configuration.config import Config
+from fedspend.data import Dataset, Federation
+from fedspend.data.dataset import Rows, without_tests_of
+from fedspend.data.loading import NATURAL, OWN, read
+from fedspend.errors import InvalidInput
+
+_OPTIONS = {
+    "synthetic": ("examples", "features", "classes"),
+    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget", "record", "public_path"),
+    "npz": ("path", "label", "client", "bounds", "classes", "record", "public_path"),
+}
+
+
+def is_real(config: Config) -> bool:
+    """Whether a run protects someone: randomness from the operating system, the default for your own data."""
+    return (config.get("privacy.randomness") or ("os" if config.get("data.name") in OWN else "seeded")) == "os"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The data of a config: read once, and only when it is asked for."""
+
+    config: Config
+
+    @property
+    def name(self) -> str:
+        return str(needed(self.config, "data.name"))
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("train.seed"))
+
+    @cached_property
+    def rows(self) -> Rows:
+        options = {key: self.config.get(f"data.{key}") for key in _OPTIONS.get(self.name, ())}
+        for key in ("public_path", "record"):
+            if self.config.given(f"data.{key}") and key not in _OPTIONS.get(self.name, ()):
+                instead = "; drop it, and set part of the data set aside with public_share" if key == "public_path" else "; drop it"
+                raise InvalidInput(f"{key} is for your own data (csv, npz), and the data set is {self.name!r}{instead}")
+        return read(self.name, seed=self.seed, **{key: value for key, value in options.items() if value is not None})
+
+    @cached_property
+    def partition(self) -> str:
+        """As the config says; else natural, if the data names clients, or iid. The rows are read only if nothing else tells."""
+        config = self.config
+        if config.given("data.partition"):
+            return str(config.get("data.partition"))
+        own = self.name in OWN
+        named = self.name in NATURAL or (own and (config.given("data.client") or self.rows.client_of is not None))
+        return "natural" if named else "iid"
+
+    @property
+    def natural(self) -> bool:
+        return self.partition == "natural"
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        config = self.config
+        # One silo of your own is no dealing: its records are real, and none of them may move another.
+        by_row = self.natural or (self.name in OWN and is_real(config))
+        held = {"validation": config.get("data.validation"), "seed": self.seed, "by_row": by_row}
+        made = data.load(self.name, rows=self.rows, **held)
+        made = data.sample(made, share=config.get("data.share"), test_share=config.get("data.test_share"), by_row=by_row)
+        if config.given("data.public_share"):
+            made = data.set_aside(made, share=config.get("data.public_share"), seed=self.seed)
+        return made
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Ids whose rows are not used."""
+        if not self.config.given("data.leave_out"):
+            return ()
+        if not self.natural:
+            raise InvalidInput(
+                f"{self.config.where('data.leave_out')}: leave_out names clients, and partition {self.partition!r} deals rows to "
+                "made-up ones; drop one of the two"
+            )
+        return read_ids(self.config.get("data.leave_out"), what="data.leave_out: client")
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The clients that the data names, without those that are left out."""
+        named = self.rows.clients
+        if named is None:
+            raise InvalidInput(
+                f"data set {self.name!r} names no clients, so partition 'natural' cannot be used; choose iid or dirichlet"
+            )
+        out = set(self.left_out)
+        return tuple(client for client in named if client not in out)
+
+
+# --- who the clients are, where nothing but the data tells ------------------------------------------------------------------------
+
+
+def clients_of(source: Source) -> tuple[str, ...]:
+    """Ids of the clients where no file of budgets and no ledger lists them: those of the data, or numbers of made-up ones."""
+    config = source.config
+    if not source.natural:
+        count = int(needed(config, "data.clients"))
+        refuse_dealing(source, count)
+        return numbered(count)
+    wanted = config.get("data.clients")
+    if wanted is None or wanted == len(source.ids):
+        return checked_left_out(source, source.ids)
+    if is_real(config):
+        raise InvalidInput(
+            f"{config.where('data.clients')}: clients = {wanted}, but the data names {len(source.ids)}, and choosing among them at "
+            "random is for simulations; drop clients, and leave clients out by id with data.leave_out"
+        )
+    return data.choose_among(checked_left_out(source, source.ids), wanted, source.seed, source.name)
+
+
+def checked_left_out(source: Source, listed: Sequence[str]) -> tuple[str, ...]:
+    """`listed` itself; refuses a name under leave_out that neither the data nor the list of clients has."""
+    tested = source.rows.test_client_of
+    known = {*listed, *(source.rows.clients or ()), *(() if tested is None else map(str, set(tested.tolist())))}
+    for client in source.left_out:
+        if client not in known:
+            raise InvalidInput(
+                f"{source.config.where('data.leave_out')}: client {client!r} under leave_out is neither in the data nor among the "
+                f"clients{hint_alike(client, known)}; correct it or drop it"
+            )
+    return tuple(listed)
+
+
+def refuse_dealing(source: Source, clients: int) -> None:
+    """Rows of your own that are dealt to made-up clients protect nobody: no client is behind such an account."""
+    if source.name in OWN and clients > 1 and is_real(source.config):
+        raise InvalidInput(
+            f"partition {source.partition!r} deals your own rows to {clients} made-up clients, which is a simulation; name the "
+            'clients with data.client, a column of the data, or set privacy.randomness = "seeded" to simulate'
+        )
+
+
+def refuse_nameless(config: Config, partition: str) -> None:
+    """An account that outlives a run belongs to somebody with a name: a number could be anyone in the next run."""
+    named = partition == "natural" or config.given("privacy.budgets") or config.get("ledger.spend") == "remaining"
+    if not named and is_real(config) and config.get("data.name") in OWN:
+        raise InvalidInput(
+            "a ledger that outlives the run takes named clients, and nothing names them here; name a client column (data.client) "
+            "or a file of budgets (privacy.budgets), or do without --ledger"
+        )
+
+
+# --- federations ----------------------------------------------------------------------------------------------------------------
+
+
+def federation_of(config: Config | Source, clients: int | None = None) -> Federation:
+    """Which client holds which rows, for all clients that the data has; `clients` says how many are made up."""
+    source = config if isinstance(config, Source) else Source(config)
+    if source.natural:
+        ids = clients_of(source)
+        return data.by_id(without_tests_of(source.dataset, source.left_out), ids)
+    return dealt(source, int(needed(source.config, "data.clients")) if clients is None else clients)
+
+
+def joined(source: Source, clients: Sequence[str], roster: Collection[str], listed_in: str | None) -> Federation:
+    """The rows of these natural clients, by id. A client without rows has none; an id in the data that nobody listed is refused.
+
+    Who is on the roster and takes no part is not tested on either. Without `listed_in`, the roster came from the data itself.
+    """
+    known = {*checked_left_out(source, tuple(roster)), *source.left_out}
+    stranger = next((client for client in source.ids if client not in known), None)
+    if stranger is not None and listed_in is not None:
+        advice = "register it (fedspend ledger register)" if listed_in.startswith("the ledger ") else "give it a budget there"
+        raise InvalidInput(
+            f"client {stranger!r} has rows in the data and is not in {listed_in}{hint_alike(stranger, known)}; {advice}, or list "
+            "it under data.leave_out"
+        )
+    return data.by_id(without_tests_of(source.dataset, known - set(clients)), clients)
+
+
+def dealt(source: Source, clients: int) -> Federation:
+    """All rows, dealt to so many made-up clients."""
+    assert source.left_out == ()
+    refuse_dealing(source, clients)
+    config = source.config
+    return data.partition(
+        source.dataset,
+        clients=clients,
+        kind=source.partition,
+        alpha=config.get("data.alpha"),
+        shards=config.get("data.shards"),
+        classes_per_client=config.get("data.classes_per_client"),
+        seed=source.seed,
+    )
+
+
+def needed(config: Config, name: str) -> Any:
+    """A value that the config must have."""
+    value = config.get(name)
+    if value is None:
+        section, key = name.split(".")
+        raise InvalidInput(f"{key} is missing: set {key} under [{section}] in the config, or give --set {name}=VALUE")
+    return value

@@ -1,0 +1,379 @@
+"""From flags and config to the arguments of `fedspend.plan`. Flags win over the config; what neither gives is asked for by name.
+
+Guarantee: the roster, the list of clients, is found in one way by `fedspend plan` and by training: the ids in the file of budgets;
+or the ledger's accounts, if what they have left is spent; or, where neither lists anyone, the ids that the data names, and made-up
+numbers only where rows are dealt to made-up clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedspend.basics.arrays import FloatArray
+from fedspend.budgets.csv_file import read_budgets_csv
+from fedspend.budgets.identity import hint_alike
+from fedspend.budgets.population import (
+    Group,
+    Population,
+    Registered,
+    by_epsilon,
+    from_groups,
+    number,
+    parse_by_epsilon,
+    parse_groups,
+    positive,
+)
+from fedspend.configuration.config import BUDGET_SOURCES, Config
+from fedspend.errors import InvalidInput, Refused
+from fedspend.planning.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
+from fedspend.server.methods import dp_fedsgd
+
+if TYPE_CHECKING:
+    from fedspend.configuration.data_inputs import Source
+
+MOST_ROUNDS = 1_000_000  # a slip of the finger should not fill the memory
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the command line of `fedspend plan` can say in place of the config."""
+
+    epsilon: str | None = None
+    budgets: str | None = None
+    clients: int | None = None
+    rounds: int | None = None
+    rate: float | None = None
+    delta: float | None = None
+    policy: str | None = None
+    method: str | None = None
+    saving_rate: str | None = None
+    transition: str | None = None
+    permute_rates: bool = False
+    weights: str | None = None
+    clip: float | None = None
+    accountant: str | None = None
+    compare: str | None = None
+
+
+NO_FLAGS = Flags()
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Who takes part and what was asked. `common` goes to every plan; the rest depends on the policy.
+
+    `roster` is everyone who is listed, also who has withdrawn; `listed_in` says where, if that is not the data itself.
+    """
+
+    population: Population
+    roster: tuple[str, ...]
+    listed_in: str | None
+    common: dict[str, Any]
+    policy: str | None
+    method: str | None
+    saving_rate: float | FloatArray | None
+    transition: float | FloatArray | None
+    weights: float | list[float] | None
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `fedspend.plan` for what was asked."""
+        return self.common | {
+            "policy": self.policy,
+            "method": self.method,
+            "saving_rate": self.saving_rate,
+            "transition": self.transition,
+            "weights": self.weights,
+        }
+
+    def arguments_for(self, policy: str) -> dict[str, Any]:
+        """The arguments for another policy, of which it gets only what it uses."""
+        if policy in SAVING and self.saving_rate is None:
+            raise InvalidInput(
+                f"policy {policy!r} needs a saving rate: give --saving-rate or saving_rate under [privacy] in the config"
+            )
+        if policy == "weights" and not isinstance(self.weights, list):
+            raise InvalidInput(
+                "policy 'weights' needs one number per round: give --weights or weights under [privacy] in the config"
+            )
+        saving = {"saving_rate": self.saving_rate, "transition": self.transition} if policy in SAVING else {}
+        fits = policy == "weights" or (policy == "geometric" and not isinstance(self.weights, list))
+        return self.common | {"policy": policy} | saving | ({"weights": self.weights} if fits else {})
+
+
+def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | None = None, source: Source | None = None) -> Inputs:
+    """What `config` and `flags` ask for. With `registered`, the accounts of a ledger, budgets come from there.
+
+    `source` is the data that the config names, for those who have it open already.
+    """
+    who = Clients(config, flags, source)
+    if registered is not None:
+        population, roster, listed_in = from_accounts(who, registered)
+    else:
+        population = population_of_noise(who) or find_population(who)
+        roster, listed_in = population.clients, who.budgets_file
+    if who.source is not None and config.given("data.partition") and not who.natural:
+        from fedspend.configuration.data_inputs import refuse_dealing
+
+        refuse_dealing(who.source, len(roster))
+    if who.left_out:
+        if who.source is not None and not set(who.left_out) <= set(roster):  # then they must be in the data
+            from fedspend.configuration.data_inputs import checked_left_out
+
+            checked_left_out(who.source, roster)
+        population = population.without(who.left_out)
+        if not population.clients:
+            raise InvalidInput(f"{config.where('data.leave_out')}: leave_out leaves nobody; drop a name")
+    common = {
+        "epsilons": population.epsilons,
+        "clients": population.clients,
+        "delta": needed(flags.delta, config, "privacy.delta", "--delta"),
+        "rounds": needed(flags.rounds, config, "train.rounds", "--rounds"),
+        "rate": needed(flags.rate, config, "privacy.rate", "--rate"),
+        "clip": config.get("privacy.clip") if flags.clip is None else flags.clip,
+        "accountant": config.get("privacy.accountant") if flags.accountant is None else flags.accountant,
+        "noise": "discrete" if config.get("privacy.noise").startswith("discrete") else "continuous",
+    }
+    if common["rounds"] > MOST_ROUNDS:
+        raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {common['rounds']:,}")
+    policy, method, weights = choose_policy(config, flags)
+    saving = per_client("saving rate", flags.saving_rate, population.saving_rates, config.get("privacy.saving_rate"), population)
+    transition = per_client("transition", flags.transition, population.transitions, config.get("privacy.transition"), population)
+    chosen = policy_for(method, policy, saves=saving is not None, weighted=weights is not None)
+    if (flags.permute_rates or config.get("privacy.permute_rates")) and not flags.compare and chosen not in SAVING:
+        raise InvalidInput(f"--permute-rates needs a policy that saves ({' or '.join(SAVING)}), not {chosen!r}")
+    if flags.permute_rates or config.get("privacy.permute_rates"):
+        if not isinstance(saving, np.ndarray):
+            raise InvalidInput(
+                "--permute-rates needs several saving rates to hand out: give --saving-rate 10:0.5,20:0.6 or a column of them"
+            )
+        saving = assign_saving_rates(saving, population.epsilons)
+    # A method, or a policy from a flag, takes what it uses from the config and leaves the rest, so that one config serves several
+    # methods; flags that do not fit are said to.
+    if flags.policy is not None or method is not None or flags.weights is not None:
+        if chosen not in SAVING and flags.saving_rate is None:
+            saving = None
+        if chosen not in SAVING and flags.transition is None:
+            transition = None
+        if chosen not in WEIGHTED and flags.weights is None:
+            weights = None
+    return Inputs(population, roster, listed_in, common, policy, method, saving, transition, weights)
+
+
+def needed(flag_value: Any, config: Config, name: str, flag: str) -> Any:
+    value = config.get(name) if flag_value is None else flag_value
+    if value is None:
+        section, key = name.split(".")
+        raise InvalidInput(f"{key} is missing: give {flag}, or {key} under [{section}] in the config, or --set {name}=VALUE")
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """What says who the clients are: flags, config, and the data, which is opened only if nothing else tells."""
+
+    config: Config
+    flags: Flags
+    opened: Source | None = None
+
+    @cached_property
+    def source(self) -> Source | None:
+        """The data, unless there is none, or flags say how many clients to look at."""
+        if self.config.get("data.name") is None or self.flags.clients is not None:
+            return None
+        from fedspend.configuration.data_inputs import Source
+
+        return self.opened or Source(self.config)
+
+    @property
+    def natural(self) -> bool:
+        return self.source is not None and self.source.natural
+
+    @property
+    def own(self) -> bool:
+        from fedspend.data.loading import OWN
+
+        return self.config.get("data.name") in OWN
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        return self.source.left_out if self.source is not None and self.config.given("data.leave_out") else ()
+
+    @property
+    def budgets_file(self) -> str | None:
+        """Where the clients are listed, if in a file."""
+        if self.flags.epsilon is not None:
+            return None
+        return self.flags.budgets if self.flags.budgets is not None else self.config.get("privacy.budgets")
+
+    def ids(self) -> tuple[str, ...] | None:
+        """The ids of the data's own clients, or of those it is dealt to; None where only a number of clients is given."""
+        if self.source is None:
+            return None
+        if not self.source.natural:
+            needed(None, self.config, "data.clients", "--clients")
+        from fedspend.configuration.data_inputs import clients_of
+
+        return clients_of(self.source)
+
+    def groups(self, groups: Sequence[Group]) -> Population:
+        """Clients in groups: natural ones in the order of their ids, which is for simulations."""
+        ids = self.ids()
+        if ids is None:
+            return from_groups(groups, needed(self.flags.clients, self.config, "data.clients", "--clients"))
+        return from_groups(groups, len(ids), ids)
+
+
+def population_of_noise(who: Clients) -> Population | None:
+    """The budgets that a noise level of dp-fedsgd amounts to, or None where budgets are given."""
+    config, flags = who.config, who.flags
+    name = "method.noise_level"
+    method = flags.method or config.get("method.name")
+    if not config.given(name) or method != dp_fedsgd.NAME or flags.epsilon is not None or flags.budgets is not None:
+        return None
+    given = [key for key in BUDGET_SOURCES if config.given(f"privacy.{key}")]
+    if given:
+        raise InvalidInput(
+            f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; drop one of the two"
+        )
+    if (flags.accountant or config.get("privacy.accountant")) != "rdp":
+        raise InvalidInput(
+            f"{config.where(name)}: noise_level is accounted by 'rdp'; with 'pld' give a budget, which then needs less noise"
+        )
+    ids = who.ids()
+    budget = dp_fedsgd.budget_of(
+        config.get(name),
+        rate=needed(flags.rate, config, "privacy.rate", "--rate"),
+        clients=needed(flags.clients, config, "data.clients", "--clients") if ids is None else len(ids),
+        clip=config.get("privacy.clip") if flags.clip is None else flags.clip,
+        rounds=needed(flags.rounds, config, "train.rounds", "--rounds"),
+        delta=needed(flags.delta, config, "privacy.delta", "--delta"),
+    )
+    return who.groups([Group(budget)])
+
+
+def find_population(who: Clients) -> Population:
+    config, flags = who.config, who.flags
+    if flags.epsilon is not None:
+        counted = ":" in flags.epsilon or "," in flags.epsilon
+        if not counted and who.natural:
+            return who.groups([Group(positive(f"epsilon in {flags.epsilon!r}", flags.epsilon))])
+        clients = flags.clients if flags.clients is not None or counted else config.get("data.clients")
+        return parse_groups(flags.epsilon, clients)
+    if flags.budgets is not None:
+        return same_count(read_budgets_csv(flags.budgets), flags.clients, "--clients")
+    if config.given("privacy.budgets"):
+        population = read_budgets_csv(config.get("privacy.budgets"))
+        where = "--clients" if flags.clients is not None else f"clients under [data] ({config.origins.get('data.clients')})"
+        return same_count(population, config.get("data.clients") if flags.clients is None else flags.clients, where)
+    if config.given("privacy.groups") or config.given("privacy.epsilon"):
+        given = config.get("privacy.groups") or [{"epsilon": config.get("privacy.epsilon")}]
+        defaults = {name: config.get(f"privacy.{name}") for name in ("saving_rate", "transition")}
+        name = "privacy.groups" if config.given("privacy.groups") else "privacy.epsilon"
+        if config.given("privacy.groups"):
+            refuse_groups(who)
+        who.ids()  # a complaint about the data names its own place
+        try:
+            return who.groups([Group(**(defaults | group)) for group in given])
+        except InvalidInput as error:
+            raise InvalidInput(f"{config.where(name)}: {error}") from None
+    raise InvalidInput(
+        "no budgets: give --epsilon 10:34,20:43 or --budgets clients.csv, or epsilon, groups or budgets under [privacy] in a config"
+    )
+
+
+def refuse_groups(who: Clients) -> None:
+    """Shares say how many clients have which budget, not who: real clients' budgets go by id."""
+    from fedspend.configuration.data_inputs import is_real
+
+    if who.natural and is_real(who.config):
+        raise InvalidInput(
+            f"{who.config.where('privacy.groups')}: groups give budgets to clients by position, which is for simulations; write a "
+            "file of budgets (client,epsilon) and name it with privacy.budgets"
+        )
+
+
+def from_accounts(who: Clients, registered: Registered) -> tuple[Population, tuple[str, ...], str | None]:
+    """Who takes part, with lifetime budgets: those whom the config names, or everyone who is registered; never who has withdrawn.
+
+    Also the roster, and where it is listed.
+    """
+    config, flags = who.config, who.flags
+    for flag, value in (("--epsilon", flags.epsilon), ("--budgets", flags.budgets)):
+        if value is not None:
+            raise InvalidInput(f"{flag} sets budgets, and the ledger has them already; drop one of the two")
+    if config.given("method.noise_level"):
+        raise InvalidInput(f"{config.where('method.noise_level')}: noise_level fixes the noise, and the ledger does too; drop one")
+    given = [name for name in BUDGET_SOURCES if config.given(f"privacy.{name}")]
+    one_for_all = given == ["epsilon"] and flags.clients is None and (who.own or who.natural)  # it lists nobody
+    if not given or one_for_all:
+        return same_count(registered.population, flags.clients, "--clients"), registered.names, f"the ledger {registered.ledger}"
+    asked = find_population(who)
+    budget_of = dict(zip(registered.population.clients, registered.population.epsilons.tolist(), strict=True))
+    accounts = set(registered.names)
+    missing = next((client for client in asked.clients if client not in accounts), None)
+    if missing is not None:
+        raise InvalidInput(
+            f"client {missing!r} is not registered in the ledger{hint_alike(missing, accounts)}; leave it out or register it"
+        )
+    here = asked.take(np.array([client in budget_of for client in asked.clients]))
+    if not here.clients:
+        raise Refused(f"nobody can take part: all {len(asked.clients)} clients have withdrawn")
+    left = replace(here, epsilons=np.array([budget_of[client] for client in here.clients]))
+    return left, asked.clients, who.budgets_file
+
+
+def same_count(population: Population, clients: int | None, where: str) -> Population:
+    if clients is not None and clients != len(population.clients):
+        raise InvalidInput(
+            f"{where} says {clients} clients, but the budgets are for {len(population.clients)}; drop it or make them agree"
+        )
+    return population
+
+
+def choose_policy(config: Config, flags: Flags) -> tuple[str | None, str | None, float | list[float] | None]:
+    """Policy, method and weights. A flag for one of them puts the config's policy and method aside: they would contradict it."""
+    policy, method = flags.policy, flags.method
+    if policy is None and method is None and flags.weights is None:
+        policy, method = config.get("privacy.policy"), config.get("method.name")
+    if flags.weights is None:
+        weights = config.get("privacy.weights")
+        return ("geometric" if policy is None and isinstance(weights, float) else policy), method, weights
+    implied, weights = parse_weights(flags.weights)
+    if policy is not None and policy != implied:
+        raise InvalidInput(f"--weights {flags.weights} means policy {implied!r}, but --policy says {policy!r}; drop one of the two")
+    return implied, method, weights
+
+
+def parse_weights(text: str) -> tuple[str, float | list[float]]:
+    """`"1,1,2"` for policy weights, `"geometric:1.05"` for policy geometric."""
+    name, colon, ratio = text.partition(":")
+    if colon:
+        if name.strip() != "geometric":
+            raise InvalidInput(f"--weights {text!r} is neither a list such as 1,1,2 nor geometric:RATIO")
+        return "geometric", number("the ratio in --weights", ratio)
+    return "weights", [number("a weight in --weights", part) for part in text.split(",")]
+
+
+def per_client(
+    name: str, flag: str | None, column: FloatArray | None, scalar: float | None, population: Population
+) -> float | FloatArray | None:
+    """From the flag (one, or by epsilon), else from the clients' own column, else one for all."""
+    if flag is not None:
+        value = parse_by_epsilon(name, flag)
+        return by_epsilon(name, value, population.epsilons) if isinstance(value, dict) else value
+    return column if column is not None else scalar
+
+
+def parse_policies(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for n, name in enumerate(names):
+        if name not in POLICIES:
+            raise InvalidInput(f"--compare: unknown policy {name!r}; the policies are {', '.join(POLICIES)}")
+        if name in names[:n]:
+            raise InvalidInput(f"--compare: policy {name!r} stands there twice; keep one")
+    return names

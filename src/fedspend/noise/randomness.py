@@ -1,0 +1,100 @@
+"""Where random numbers come from: a seed for simulations, the operating system for runs that protect someone.
+
+Guarantee: with source `os`, noise and cohorts are drawn from the operating system's cryptographic generator; nothing can
+be replayed, and no key is ever stored or logged. With source `seeded`, every draw is a pure function of (seed, role,
+round, client), so every engine sees the same numbers in any order; such a run protects nobody and is stamped a simulation.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import ndtri
+
+from fedspend.basics.arrays import FloatArray
+from fedspend.errors import InvalidInput
+from fedspend.noise.discrete_gaussian import Words
+
+Source = Literal["seeded", "os"]
+Role = Literal[
+    "data",
+    "model",
+    "cohort",
+    "batches",
+    "noise",
+    "client-noise",
+    "bit-noise",
+    "groups",
+    "rounding",
+    "budgets",
+    "record-sample",
+    "record-noise",
+    "student",
+]
+
+# Part of every key, so that no two uses ever share a stream. Never renumber.
+_ROLES: dict[Role, int] = {
+    "data": 0,
+    "model": 1,
+    "cohort": 2,
+    "batches": 3,
+    "noise": 4,
+    "client-noise": 5,
+    "bit-noise": 6,
+    "groups": 7,
+    "rounding": 8,
+    "budgets": 9,
+    "record-sample": 10,
+    "record-noise": 11,
+    "student": 12,
+}
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """`seed` covers what protects nobody (data split, model start, batch order); `source` decides about the rest."""
+
+    seed: int
+    source: Source = "seeded"
+
+    def __post_init__(self) -> None:
+        if self.source not in ("seeded", "os"):
+            raise InvalidInput(f"randomness must be 'seeded' or 'os', got {self.source!r}")
+
+    @property
+    def simulation(self) -> bool:
+        return self.source == "seeded"
+
+    def generator(self, role: Role, round: int = 0, client: int = 0) -> np.random.Generator:
+        """A reproducible generator, for what protects nobody, and for everything in a simulation."""
+        key = np.random.SeedSequence([self.seed, _ROLES[role], round, client])
+        return np.random.Generator(np.random.Philox(key))
+
+    def uniform(self, size: int, role: Role, round: int, client: int = 0) -> FloatArray:
+        """Numbers in (0, 1) that protect someone."""
+        if self.simulation:
+            return self.generator(role, round, client).random(size)
+        return _system_uniform(size)
+
+    def words(self, role: Role, round: int, client: int = 0) -> Words:
+        """A source of uniform 64-bit words that protect someone."""
+        if self.simulation:
+            generator = self.generator(role, round, client)
+            return lambda size: generator.integers(0, 2**64, size, dtype=np.uint64)
+        return lambda size: np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
+
+    def normal(self, size: int, role: Role, round: int, client: int = 0) -> FloatArray:
+        """Standard normal numbers that protect someone."""
+        if self.simulation:
+            return self.generator(role, round, client).standard_normal(size)
+        values: FloatArray = ndtri(_system_uniform(size))
+        return values
+
+
+def _system_uniform(size: int) -> FloatArray:
+    """Uniform in the open interval (0, 1), 53 bits each, from the operating system."""
+    words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -1,0 +1,180 @@
+"""Several methods, or several values of a setting, on the same data, partitions and seeds, with honest statistics.
+
+Only seeded simulations are compared: every run on private data spends its budget, and choosing the best of several is one
+more use of the data. The interval is Student's t over seeds; the difference to the first one is paired by seed, so what
+a seed does to both cancels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspend.basics.arrays import FloatArray
+from fedspend.configuration.config import Config, load_config
+from fedspend.configuration.data_inputs import is_real
+from fedspend.errors import InvalidInput
+from fedspend.runs.setup import METHODS
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Accuracy after every round, (methods, seeds, rounds). `methods` are names of what is compared: methods, settings or both.
+
+    Where one has fewer rounds than another, its last ones are NaN.
+    """
+
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    accuracy: FloatArray
+
+    @property
+    def final(self) -> FloatArray:
+        """Accuracy of the final models, (methods, seeds)."""
+        last = np.isfinite(self.accuracy).sum(axis=2, keepdims=True) - 1
+        return np.take_along_axis(self.accuracy, last, axis=2)[:, :, 0]
+
+    def curves(self) -> list[list[list[float]]]:
+        """By method and seed, without the rounds that one does not have."""
+        return [[seed[np.isfinite(seed)].tolist() for seed in method] for method in self.accuracy]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Per method: mean and interval of the final accuracy, and the paired difference to the first method."""
+        final = self.final
+        out = []
+        for n, name in enumerate(self.methods):
+            mean, half = interval(final[n])
+            difference, difference_half = interval(final[n] - final[0]) if n else (0.0, 0.0)
+            out.append(
+                {
+                    "method": name,
+                    "mean": mean,
+                    "interval": half,
+                    "difference": difference,
+                    "difference_interval": difference_half,
+                    "accuracy_by_seed": final[n].tolist(),
+                }
+            )
+        return out
+
+
+def interval(values: FloatArray, level: float = 0.95) -> tuple[float, float | None]:
+    """Mean, and half the width of its confidence interval; None with a single value.
+
+    >>> interval(np.array([1.0, 2.0, 3.0]))
+    (2.0, 2.484...)
+    """
+    from scipy.stats import t
+
+    if values.size < 2:
+        return float(values.mean()), None
+    return float(values.mean()), float(t.ppf((1 + level) / 2, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of those that are compared."""
+
+    name: str
+    overrides: tuple[str, ...]
+
+
+def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
+    """Every method with every combination of the values in `vary`, each of the form `section.key=value,value,...`.
+
+    >>> [arm.name for arm in arms_of(["dp-fedavg"], ["shape.lus=0,0.7"])]
+    ['shape.lus=0', 'shape.lus=0.7']
+    >>> [arm.name for arm in arms_of(["fedavg", "dp-fedavg"], ["train.lr=0.1"])]
+    ['fedavg, train.lr=0.1', 'dp-fedavg, train.lr=0.1']
+    """
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown or len(set(methods)) != len(methods) or not methods:
+        raise InvalidInput(f"methods must be different ones of {', '.join(METHODS)}; got {', '.join(methods) or 'none'}")
+    choices: list[list[str]] = []
+    for text in vary:
+        key, _, values = text.partition("=")
+        listed = [value.strip() for value in values.split(",")]
+        if not all(listed) or len(set(listed)) != len(listed):
+            raise InvalidInput(f"--vary takes section.key=value,value,... with different values, got {text!r}")
+        if key.strip() in ("method.name", "train.seed"):
+            raise InvalidInput(f"--vary cannot change {key.strip()}: --methods and --seeds do")
+        if any(one[0].startswith(f"{key.strip()}=") for one in choices):
+            raise InvalidInput(f"--vary {key.strip()} is given twice; give all its values at once, separated by commas")
+        choices.append([f"{key.strip()}={value}" for value in listed])
+    named = len(methods) > 1 or not choices
+    return [
+        Arm(", ".join([method, *settings] if named else settings), (f"method.name={method}", *settings))
+        for method, *settings in itertools.product(methods, *choices)
+    ]
+
+
+def compare(
+    config: str | Path,
+    methods: Sequence[str],
+    seeds: int,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    vary: Sequence[str] = (),
+) -> Comparison:
+    """Train every arm with every seed, in parallel over cores."""
+    arms = arms_of(methods, vary)
+    for settings in [_settings(config, overrides, arm) for arm in arms]:
+        if settings.get("privacy.randomness") == "os":
+            raise InvalidInput(
+                "compare runs seeded simulations only: every run on private data spends budget; drop randomness = 'os'"
+            )
+    first = int(load_config(config, overrides).get("train.seed"))
+    jobs = [(arm, first + k) for arm in arms for k in range(seeds)]
+    curves: dict[tuple[Arm, int], list[float]] = {}
+    # One thread per run and one run per core: runs do not share anything.
+    with ProcessPoolExecutor(workers or os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        waiting = {pool.submit(_accuracies, str(config), [*overrides, *arm.overrides], seed): (arm, seed) for arm, seed in jobs}
+        for future in as_completed(waiting):
+            curves[waiting[future]] = future.result()
+            if progress is not None:
+                progress(len(curves), len(jobs))
+    accuracy = np.full((len(arms), seeds, max(map(len, curves.values()))), np.nan)
+    for (arm, seed), curve in curves.items():
+        accuracy[arms.index(arm), seed - first, : len(curve)] = curve
+    return Comparison(tuple(arm.name for arm in arms), tuple(first + k for k in range(seeds)), accuracy)
+
+
+def _settings(config: str | Path, overrides: Sequence[str], arm: Arm) -> Config:
+    """The config of an arm. A complaint about one of its values names `--vary`, where it was given."""
+    try:
+        return load_config(config, [*overrides, *arm.overrides])
+    except InvalidInput as error:
+        for text in arm.overrides:
+            if str(error).startswith(f"--set {text}:") and text not in overrides:
+                raise InvalidInput(str(error).replace("--set", "--vary", 1)) from None
+        raise
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
+    from fedspend.runs.setup import from_config
+    from fedspend.runs.training import run
+
+    settings = load_config(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
+    if is_real(settings):  # the default for your own data
+        raise InvalidInput(
+            "compare runs seeded simulations only, and runs on your own data are real by default: each would be a release that no "
+            "account covers; compare on public data, or set privacy.randomness=seeded, which protects nobody"
+        )
+    # The config may name the policy of its own method; another method brings its own.
+    setup = from_config(settings.without("privacy.policy"))
+    return [line["accuracy"] for line in run(setup, None).metrics]

@@ -1,0 +1,60 @@
+"""The private states of a run whose records pay for their own norms, where all clients are on one
+machine.
+
+A run directory written by version 0.1.0 holds all clients' norms in one file of the server's;
+`adopt_norms` hands them to the clients.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedspend.client.norm_budgets import NormBudget
+from fedspend.client.state import States
+from fedspend.errors import InvalidInput
+from fedspend.records.planning import RecordPlan
+from fedspend.runs.directory import read_tensors
+from fedspend.runs.setup import Setup, flat_parameters
+from fedspend.server.rounds import begin, round_task, tasks_of
+
+OLD_FILE = "norms.safetensors"
+
+
+def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
+    """One for each client, in the order of the plan; none unless records pay for their own norms."""
+    if not (isinstance(setup.plan, RecordPlan) and setup.plan.by_norm):
+        return []
+    terms = setup.method.terms(0, setup.method.start())
+    shared = round_task(begin(flat_parameters(setup.module), setup.method), terms, setup.training)
+    everybody = tasks_of(np.arange(len(setup.plan.clients)), terms, setup.training.clients, shared)
+    return [NormBudget(task, states, setup.randomness.simulation) for task in everybody]
+
+
+def refuse_leftovers(setup: Setup, states: States) -> None:
+    """A new run begins with full budgets: states that are there already are another run's, and are not overwritten."""
+    if not (isinstance(setup.plan, RecordPlan) and setup.plan.by_norm):
+        return
+    for client in setup.plan.clients:
+        if states.read(client) is not None:
+            raise InvalidInput(
+                f"{states.place(client)} belongs to another run; choose another folder, or remove it if that run is not to go on"
+            )
+
+
+def adopt_norms(folder: Path, budgets: list[NormBudget], setup: Setup) -> None:
+    """Hand what version 0.1.0 kept in the run directory to the clients, and remove it there."""
+    path = folder / OLD_FILE
+    if not budgets or not path.exists():
+        return
+    assert isinstance(setup.plan, RecordPlan)
+    arrays, about = read_tensors(path)
+    records = len(setup.plan.records)
+    fits = set(arrays) == {"before", "after"} and all(one.shape == (records,) for one in arrays.values())
+    if not (fits and about.get("plan") == setup.plan.hash and type(about.get("round")) is int and about["round"] >= 0):
+        raise InvalidInput(f"{path} belongs to another run; restore the run's own file, or start a new run")
+    for number, budget in enumerate(budgets):
+        mine = setup.plan.owner == number
+        budget.adopt(about["round"], arrays["before"][mine], arrays["after"][mine])
+    path.unlink()

@@ -1,0 +1,312 @@
+"""From a config to the parts of a run: data, model, plan, method, engine terms.
+
+Everything that decides privacy comes from the plan. Which randomness is used is decided here: `seeded`, a simulation that
+protects nobody, by default for public data; `os` by default for your own.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedspend import models
+from fedspend.basics.choices import choose
+from fedspend.budgets.identity import hint_alike
+from fedspend.budgets.population import Population
+from fedspend.client.shaping import Shape
+from fedspend.client.state import MemoryStates, States
+from fedspend.client.task import LocalTraining
+from fedspend.configuration.config import Config
+from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined, needed
+from fedspend.configuration.keys import SECTIONS
+from fedspend.configuration.plan_inputs import Inputs, resolve
+from fedspend.configuration.votes import student_of
+from fedspend.data import Federation
+from fedspend.engines.base import Workload
+from fedspend.errors import FedspendWarning, InvalidInput, whole_number
+from fedspend.ledger import Ledger
+from fedspend.ledger.participants import has_left, plan_within, registered
+from fedspend.ledger.rules import names_today
+from fedspend.models.feature_cache import cached_features
+from fedspend.models.flat import layer_sizes, parameter_count
+from fedspend.noise.grid import FEWEST_BITS, check_on_grid
+from fedspend.noise.randomness import Randomness
+from fedspend.planning.plan import Plan, plan_for
+from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.records.policies import METHODS as RECORD_METHODS
+from fedspend.server.methods.adaptive_clip import AdaptiveClip
+from fedspend.server.methods.base import Method
+from fedspend.server.methods.fedavg import FedAvg
+from fedspend.server.methods.planned import Planned
+from fedspend.server.methods.record_level import RecordLevel
+from fedspend.server.rounds import Server, Training
+from fedspend.server.student import NAME as VOTES
+from fedspend.server.student import Ballot
+
+CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", VOTES)
+METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """The parts of a run. `settings` is what must be the same for a run to be resumed."""
+
+    federation: Federation
+    module: torch.nn.Module
+    plan: AnyPlan | None  # None for fedavg, which has no privacy to plan
+    labels: tuple[str, ...] | None  # group of each client, where the budgets name one
+    method: Method
+    training: Training
+    randomness: Randomness
+    engine: str
+    workers: int | None
+    settings: dict[str, Any]
+    tensorboard: bool = False
+
+    def workload(self, states: States | None = None) -> Workload:
+        """What the engine works on: rows by id, and a module of its own, which nothing else runs."""
+        dataset, student = self.federation.dataset, self.training.server.student
+        return Workload(
+            module=copy.deepcopy(self.module),
+            features=torch.from_numpy(dataset.features),
+            labels=torch.from_numpy(dataset.labels),
+            shards=dict(zip(self.federation.clients, self.federation.shards, strict=True)),
+            randomness=self.randomness,
+            public_rows=None if student is None else student.ballot.rows,
+            states=states or MemoryStates(),
+        )
+
+
+def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | None = None, *, begun: bool = True) -> Setup:
+    """Load, deal, build and plan what `config` describes, within what `ledger` allows.
+
+    A `stored` plan is taken as it is: that of a run that has `begun`, or one that was made for a new run.
+    """
+    seed = int(config.get("train.seed"))
+    name = config.get("method.name") or "dp-fedavg"
+    if name not in METHODS:
+        raise InvalidInput(f"method must be one of {', '.join(METHODS)}; got {name!r}")
+    local = LocalTraining(
+        batch_size=1 if name in RECORD_METHODS else needed(config, "train.batch_size"),  # records: the sum of their rates
+        steps=config.get("train.local_steps"),
+        epochs=config.get("train.local_epochs"),
+        momentum=config.get("train.momentum"),
+        shape=_shape(config, name),
+    )
+    made: AnyPlan | None = None
+    planned: Plan | None = None
+    inputs: Inputs | None = None
+    source = Source(config)
+    if name in RECORD_METHODS:
+        from fedspend.records.from_config import record_federation, record_plan
+
+        federation = _with_features(config, record_federation(source), source)
+        made = record_plan(config, federation, ledger, stored)
+    else:
+        if isinstance(stored, RecordPlan):
+            raise InvalidInput(f"the run was begun with a record-level method, and the config says {name!r}; choose another folder")
+        if name not in ("fedavg", "privacy-free"):  # which have no privacy to plan
+            planned, inputs = _plan(source, name, ledger, stored, begun)
+        federation, made = _with_features(config, _federation(source, planned, inputs), source), planned
+    module = models.build(
+        needed(config, "model.name"),
+        input_shape=federation.dataset.features.shape[1:],
+        classes=federation.dataset.classes,
+        seed=seed,
+        **({"hidden": config.get("model.hidden")} if config.given("model.hidden") else {}),
+    )
+    randomness = Randomness(seed, "os" if is_real(config) else "seeded")
+    rounds = int(needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
+    method = make_method(name, made, config, len(federation.clients))
+    student = None
+    if name == VOTES and planned is not None:
+        student = student_of(config, planned, federation.dataset, module, randomness)
+    size = parameter_count(module) if student is None else student.ballot.size
+    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, size)
+    return Setup(
+        federation=federation,
+        module=module,
+        plan=made,
+        labels=None if made is None or inputs is None else _groups_of(inputs.population, made.clients),
+        method=method,
+        training=Training(
+            server=Server(
+                rounds,
+                config.get("train.server_lr"),
+                config.get("train.server_momentum"),
+                min(rounds, config.get("train.tail_average")),
+                student,
+            ),
+            clients=federation.clients,
+            local=local,
+            client_lr=lr_schedule(needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
+            noise=place,
+            layers=layer_sizes(module) if config.get("privacy.clipping") == "per-layer" else None,
+            bits=bits,
+            plan="" if made is None else made.hash,
+        ),
+        randomness=randomness,
+        engine=config.get("engine.name"),
+        workers=config.get("engine.workers"),
+        settings=_settings(source, made, randomness, None if student is None else student.ballot),
+        tensorboard=bool(config.get("train.tensorboard")),
+    )
+
+
+def _shape(config: Config, method: str) -> Shape:
+    shape = Shape(config.get("shape.blur"), config.get("shape.lus"))
+    shape.check_lr(needed(config, "train.lr"))
+    if shape.blur > 0 and method == "fedavg":
+        # a warning and no refusal, so that one config serves a comparison of several methods
+        message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
+        warnings.warn(message, FedspendWarning, stacklevel=2)
+    return shape
+
+
+def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
+    """Who adds noise, and the bits of discrete noise; without a plan there is none to make discrete."""
+    choose("noise", noise, ("central", "distributed", "discrete", "discrete-distributed"))
+    place = "distributed" if noise.endswith("distributed") else "central"
+    if made is None or not noise.startswith("discrete"):
+        return place, None
+    check_on_grid(made, dimension, whole_number("bits", bits, FEWEST_BITS), place == "distributed")
+    return place, bits
+
+
+def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | None, begun: bool) -> tuple[Plan, Inputs]:
+    config = source.config
+    remaining, accounts = config.get("ledger.spend") == "remaining", ledger is not None and len(ledger.accounts()) > 0
+    if remaining and not accounts:
+        raise InvalidInput(
+            "spending what remains needs a ledger with client accounts: give one that exists and has some with --ledger"
+        )
+    lifetime = remaining or (stored is not None and "ledger" in stored.parameters)  # then budgets are what the ledger has
+    inputs = resolve(config, registered=registered(ledger) if ledger is not None and accounts and lifetime else None, source=source)
+    arguments = inputs.arguments() | {"method": method}
+    if stored is not None:
+        listed = set(inputs.roster).difference(source.left_out)
+        if begun and inputs.listed_in is None and source.natural:
+            # The data's ids became the roster when the plan was made: who has no rows any more is on it all the same.
+            listed.update(client for client in stored.clients if client not in source.left_out)
+        check_roster(stored, inputs.population, listed, ledger, begun=begun)
+        if "ledger" not in stored.parameters:
+            check_budgets(stored, inputs.population)
+        return stored, inputs
+    if ledger is None:
+        return plan_for(**arguments), inputs
+    made = plan_within(ledger, arguments, spend=config.get("ledger.spend"), exhausted=config.get("ledger.exhausted"))
+    return made, inputs
+
+
+def check_roster(stored: Plan, population: Population, listed: set[str], ledger: Ledger | None, *, begun: bool) -> None:
+    """A plan is for the clients that are listed now: all of them, but for those who have nothing left in a ledger."""
+    planned = set(stored.clients)
+    stranger = next((client for client in stored.clients if client not in listed), None)
+    if stranger is not None:
+        raise InvalidInput(
+            f"the plan has client {stranger!r}, who is not among the clients here{hint_alike(stranger, listed)}; make another plan"
+        )
+    absent = [client for client in population.clients if client not in planned]
+    if ledger is not None and len(ledger.accounts()) and (begun or "ledger" in stored.parameters):
+        accounts = {*ledger.accounts().number, *names_today(ledger.accounts())}
+        known = [client for client in absent if client in accounts]
+        # A run that has begun has spent some of what its members had; who was left out then has an account all the same.
+        out = set(known) if begun else {client for client, left in zip(known, has_left(ledger, known), strict=True) if not left}
+        absent = [client for client in absent if client not in out]
+    if absent:
+        raise InvalidInput(
+            f"client {absent[0]!r} is not in the plan{hint_alike(absent[0], planned)}; make another plan, or list it under "
+            "data.leave_out"
+        )
+
+
+def check_budgets(stored: Plan, population: Population) -> None:
+    """A run goes on under the budgets that it began with; that its clients are listed is checked before."""
+    now = dict(zip(population.clients, population.epsilons.tolist(), strict=True))
+    for client, then in zip(stored.clients, stored.budget.tolist(), strict=True):
+        if now.get(client, then) != then:
+            raise InvalidInput(
+                f"the plan has a budget of {then:g} for client {client!r}, and the config has {now[client]:g}; make them agree, or "
+                "start another run"
+            )
+
+
+def _federation(source: Source, made: Plan | None, inputs: Inputs | None) -> Federation:
+    """Which rows each client of the plan holds: by id where clients are natural, else as they were dealt to the whole roster."""
+    if made is None or inputs is None:
+        return federation_of(source)
+    if source.natural:
+        return joined(source, made.clients, inputs.roster, inputs.listed_in)
+    federation = dealt(source, len(inputs.roster))
+    shard_of = dict(zip(inputs.roster, federation.shards, strict=True))
+    return replace(federation, clients=made.clients, shards=tuple(shard_of[client] for client in made.clients))
+
+
+def _with_features(config: Config, federation: Federation, source: Source) -> Federation:
+    if config.get("model.features") == "none":
+        return federation
+    shards = federation.shards if source.natural else None
+    return replace(federation, dataset=cached_features(config.get("model.features"), federation.dataset, shards))
+
+
+def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The group of each client of the plan; who withdrew since has none."""
+    if population.groups is None:
+        return None
+    group_of = dict(zip(population.clients, population.groups, strict=True))
+    return tuple(group_of.get(client, "withdrawn") for client in clients)
+
+
+def make_method(name: str, made: AnyPlan | None, config: Config, clients: int) -> Method:
+    if made is None:
+        return FedAvg(clients, float(config.get("privacy.rate") or 1.0), name)
+    if isinstance(made, RecordPlan):
+        return RecordLevel(made, name)
+    if name == "adaptive-clip":
+        expected = float(made.round_rate.min()) * clients
+        usual = max(0.05 * expected, 1.01 * float(made.schedules.noise_multiplier.max()) / 2)
+        return AdaptiveClip(
+            made, config.get("method.bit_noise") or usual, config.get("method.target_quantile"), config.get("method.clip_lr")
+        )
+    return Planned(made, name)
+
+
+def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int], float]:
+    """Learning rate of rounds 0..rounds-1, from `lr` to `end * lr`."""
+
+    def at(round: int) -> float:
+        share = round / max(1, rounds - 1)
+        if kind == "linear":
+            return lr * (1 - (1 - end) * share)
+        if kind == "cosine":
+            return lr * (end + (1 - end) * (1 + math.cos(math.pi * share)) / 2)
+        return lr
+
+    return at
+
+
+def _settings(source: Source, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None) -> dict[str, Any]:
+    """Every setting that has an effect on the result, given or default; workers have none, and votes only where clients vote."""
+    config = source.config
+    values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
+    values["data.partition"] = source.partition
+    if ballot is not None:
+        values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
+    sections = ("design", "votes") if ballot is None else ("design",)
+    without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
+    for unimportant in ("engine.workers", "train.tensorboard", "ledger.location", *without_effect):
+        values.pop(unimportant, None)
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
+    return values | {"plan": None if made is None else made.hash, "privacy.randomness": randomness.source}
+
+
+def flat_parameters(module: torch.nn.Module) -> np.ndarray[Any, np.dtype[np.float32]]:
+    flat: np.ndarray[Any, np.dtype[np.float32]] = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
+    return flat.astype(np.float32)

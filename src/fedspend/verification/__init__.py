@@ -1,0 +1,1 @@
+"""The independent check of a plan. Shares no code with the planner."""

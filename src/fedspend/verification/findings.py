@@ -1,0 +1,98 @@
+"""What a verification has looked at and what it found wrong: while under way (`Findings`) and as its result (`Verification`).
+
+Guarantee: every condition that does not hold is counted and fails its check; the first `LISTED` are also written out. A
+condition that is neither true nor false (NaN) must reach `record` as false: compare so that NaN fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.verification.observers import Observer
+
+LISTED = 20  # failures written out; the rest are counted
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition: whether it holds, for how many schedules it was looked at, by what, and the number nearest to failing."""
+
+    name: str
+    passed: bool
+    schedules: int
+    accountant: str
+    worst: float
+    meaning: str
+
+
+@dataclass
+class Findings:
+    """The checks made so far and the failures found."""
+
+    schedules: int
+    checks: list[Check] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    failure_count: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return all(check.passed for check in self.checks) and self.failure_count == 0
+
+    def record(self, name: str, good: BoolArray, accountant: str, worst: float, meaning: str, sentence: Callable[..., str]) -> None:
+        """Note a check over an array of conditions, with a sentence for each of the first that fail."""
+        bad = np.argwhere(~good)
+        looked_at = min(int(good.shape[-1]), self.schedules)  # conditions are per schedule or per client
+        self.checks.append(Check(name, len(bad) == 0, looked_at, accountant, worst, meaning))
+        self.fail(len(bad), (sentence(*map(int, place)) for place in bad))
+
+    def fail(self, count: int, sentences: Iterable[str]) -> None:
+        """Count failures, and write out as many as there is room for."""
+        self.failures += islice(sentences, max(0, LISTED - len(self.failures)))
+        self.failure_count += count
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """What was checked, by which accountant, and what failed."""
+
+    ok: bool
+    plan_hash: str
+    epsilon: FloatArray = field(repr=False)  # (clients,) by PLD where `by_pld`, else the reproduced Rényi bound
+    by_pld: BoolArray = field(repr=False)
+    worst_margin: float  # smallest 1 - PLD epsilon / budget; NaN if no PLD was computed
+    schedules: int
+    pld_schedules: int
+    failures: tuple[str, ...]
+    failure_count: int
+    checks: tuple[Check, ...]
+    observers: tuple[Observer, ...]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether PLD looked at some schedules only."""
+        return self.pld_schedules < self.schedules
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values; what is not finite becomes None."""
+        whole = {name: getattr(self, name) for name in self.__dataclass_fields__} | {"sampled": self.sampled}
+        whole["checks"] = [asdict(one) for one in self.checks]
+        whole["observers"] = [asdict(one) for one in self.observers]
+        plain: dict[str, Any] = _jsonable(whole)
+        return plain
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _jsonable(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return _jsonable(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_jsonable(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
