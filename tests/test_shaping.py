@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from boundary import client_task
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -98,6 +98,7 @@ def test_lus_keeps_the_most_important_and_of_equals_the_first(size, lus, update,
 
 
 @given(st.integers(1, 10_000), st.integers(0, 999))
+@example(10, 700)  # (1 - 0.7) * 10 is a little above 3 in doubles
 def test_how_many_values_lus_keeps(size, thousandths):
     """`ceil((1 - c) d)` in whole numbers, which no rounding of the product can spoil."""
     assert kept(size, thousandths / 1000) == -(-(1000 - thousandths) * size // 1000)
