@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 OUT ?= runs/quickstart
 
-.PHONY: quickstart test check bench clean
+.PHONY: quickstart test lint check bench clean
 
 quickstart: $(VENV)/.train
 	@rm -rf $(OUT)
@@ -16,6 +16,11 @@ quickstart: $(VENV)/.train
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses auto
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format .

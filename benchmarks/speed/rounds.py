@@ -6,14 +6,13 @@
 
 Every client takes 10 steps of `--batch` examples, one pass over its data. The default of 16 favours the dense engine, which saves
 cost per step: with `--batch 64` matrix products take over and the lead shrinks. Quote both. In the uneven cases the same number of
-rows is divided by Dirichlet(0.5) proportions and every client takes one pass over its own: there padding costs, and the bound is that
-of the rows that are there. Peers take clients of equal size only.
-90 clients take part in a round of the dense models, 8 in a round of the CNN, whose cost is linear in clients. Updates are clipped
-to norm 1, except by fedjax, which has no clipping. Everything is pinned to one core; all contestants run one round each in
-turn; medians of their CPU seconds are compared. Equal work: the same number of steps and examples, the same mean update up to
-rounding (of a smooth twin in the case of the CNN). What BLUR and LUS cost is measured with rounds without and with them in turn,
-BLUR acting in every step but the first.
-Then: the CNN with 2 workers against 1 (wall time, all cores), and the memory of 10,000 clients.
+rows is divided by Dirichlet(0.5) proportions and every client takes one pass over its own: there padding costs, and the bound is
+that of the rows that are there. Peers take clients of equal size only. 90 clients take part in a round of the dense models, 8 in a
+round of the CNN, whose cost is linear in clients. Updates are clipped to norm 1, except by fedjax, which has no clipping.
+Everything is pinned to one core; all contestants run one round each in turn; medians of their CPU seconds are compared. Equal work:
+the same number of steps and examples, the same mean update up to rounding (of a smooth twin in the case of the CNN). What BLUR and
+LUS cost is measured with rounds without and with them in turn, BLUR acting in every step but the first. Then: the CNN with 2
+workers against 1 (wall time, all cores), and the memory of 10,000 clients.
 """
 
 from __future__ import annotations

@@ -208,6 +208,9 @@ def test_workers_give_the_same_answer(monkeypatch):
 
 def test_shares_nothing_with_the_planner():
     """Importing the second accountant must not pull in the first."""
-    code = "import json, sys, fedspend.verification.second_accountant; print(json.dumps([m for m in sys.modules if m.startswith('fedspend.')]))"
+    code = (
+        "import json, sys, fedspend.verification.second_accountant; "
+        "print(json.dumps([m for m in sys.modules if m.startswith('fedspend.')]))"
+    )
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert not [name for name in loaded if "accounting" in name or "planning" in name]

@@ -10,11 +10,11 @@ import fedspend
 from fedspend.basics.files import one_at_a_time
 from fedspend.configuration.config import config_of
 from fedspend.configuration.data_inputs import federation_of
+from fedspend.configuration.record_plans import record_plan
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
 from fedspend.records import RecordPlan, plan_of
-from fedspend.records.from_config import record_plan
 from fedspend.records.planning import plan_records
 
 CONFIG = {

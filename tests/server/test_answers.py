@@ -43,7 +43,8 @@ def test_everyone_asked_is_in_exactly_one_of_answered_and_discarded(data):
     some = st.lists(st.tuples(st.integers(0, 8), st.sampled_from([*kinds, "discard"])), max_size=20)
     tally, first = Tally(asked(clients), SIZE, outside=True), {}
     for who, kind in data.draw(some):
-        first.setdefault(who, kind)
+        if kind != "late":  # which is ignored
+            first.setdefault(who, kind)
         tally.discard(str(who), "it is too slow") if kind == "discard" else tally.add(kinds[kind](who))
     answers = tally.answers()
     everybody = [str(n) for n in range(clients)]
@@ -53,6 +54,16 @@ def test_everyone_asked_is_in_exactly_one_of_answered_and_discarded(data):
     wanted = sum((HALF * (2 * (1 - 1e-6) if first[n] == "long" else 1) for n in counted), np.zeros(SIZE))
     np.testing.assert_allclose(answers.total, wanted, rtol=1e-12)
     assert all(answers.discarded[who] == NO_ANSWER for who in everybody if int(who) not in first)
+
+
+def test_a_late_answer_of_another_round_neither_counts_nor_stands_in_the_way():
+    late, good = answer(0, HALF * 2, round=3), answer(0, HALF)
+    for order in ([late, good], [good, late]):
+        answers = gather(asked(1), order, SIZE, outside=True)
+        np.testing.assert_array_equal(answers.total, HALF)
+        assert "round 4" in answers.reports["0"]
+        assert answers.received_variance == 0
+    assert gather(asked(1), [late], SIZE, outside=True).discarded == {"0": NO_ANSWER}
 
 
 @given(st.permutations(range(5)), st.integers(0, 5))
@@ -90,7 +101,6 @@ def test_a_stranger_is_reported_and_not_added():
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        (answer(0, HALF, round=3), "round 4"),
         (answer(0, HALF[:3]), r"shape \(3,\)"),
         (answer(0, HALF[None]), "shape"),
         (answer(0, [0.1, math.nan, 0, 0]), "not finite"),

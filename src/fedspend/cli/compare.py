@@ -66,8 +66,8 @@ def show(result: Comparison, only: str | None) -> None:
     """`only` is the one method whose settings are compared; without it, lines are named after their methods."""
     from rich.table import Table
 
+    from fedspend.basics.words import counted
     from fedspend.cli.terminal import console
-    from fedspend.report.groups import counted
 
     table = Table(box=None, pad_edge=False)
     table.add_column("method" if only is None else f"{only} with")

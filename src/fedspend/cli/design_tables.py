@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from fedspend.basics.words import counted
 from fedspend.cli.tables import figures, frame
 from fedspend.cli.terminal import console
 from fedspend.design.analysis import Findings
 from fedspend.design.answers import CASES
 from fedspend.design.candidates import TUNING
-from fedspend.report.groups import counted
 
 MOST_ROWS = 14
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from fedspend.basics.words import counted
 from fedspend.cli.tables import figures, frame
 from fedspend.cli.terminal import console
 from fedspend.ledger import Ledger
@@ -17,7 +18,6 @@ from fedspend.ledger.chain import parse
 from fedspend.ledger.rules import account_numbers, known_names
 from fedspend.ledger.spending import Balances
 from fedspend.ledger.state import UNITS, Run
-from fedspend.report.groups import counted
 
 SHOWN = 40  # accounts in a table; --json and export have all
 LONG = ("names", "budgets", "classes", "rate", "noise", "accounts")  # of an entry: too long for a line

@@ -14,16 +14,17 @@ from rich.console import Console
 from rich.text import Text
 
 from fedspend.basics.arrays import IntArray
+from fedspend.basics.words import counted
 from fedspend.cli.outputs import save_plan
 from fedspend.cli.records_views import named
 from fedspend.cli.tables import Column, change, figures, percent, short_hash, show_files, size, spread, table
 from fedspend.cli.terminal import console
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import Source
+from fedspend.configuration.record_plans import record_federation, record_plan
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
-from fedspend.records.from_config import record_federation, record_plan
-from fedspend.report.groups import Grouping, counted, group_clients
+from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.record_numbers import Silo, levels_of_plan, record_plan_numbers, silos
 
 if TYPE_CHECKING:

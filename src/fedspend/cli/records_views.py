@@ -8,13 +8,13 @@ import numpy as np
 from rich.text import Text
 
 from fedspend.basics.arrays import FloatArray
+from fedspend.basics.words import counted
 from fedspend.cli.tables import figures, frame
 from fedspend.cli.terminal import console
 from fedspend.errors import Refused
 from fedspend.records import OBSERVERS, SAFE_METHODS, Fit, Overspending, Suggestion, Terms, fit_curve
 from fedspend.records.budget_file import RecordBudgets
 from fedspend.records.summary import idle_clients, summarise
-from fedspend.report.groups import counted
 
 NAMED = 5  # records or clients that a sentence names; --json and --output have all
 

@@ -10,11 +10,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fedspend.basics.words import counted
 from fedspend.cli.terminal import console
 from fedspend.planning.plan import Plan
 from fedspend.records.planning import AnyPlan, RecordPlan
-from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_tracks, landmarks, quarters
-from fedspend.report.numbers import noise_of_average
+from fedspend.report.groups import Grouping, GroupTracks, Track, group_tracks, landmarks, quarters
 
 Column = tuple[str, list[str]]
 
@@ -104,7 +104,7 @@ def show_comparison(plans: dict[str, Plan], grouping: Grouping, plot: str | None
                 Text(policy if n == 0 else "", style="bold"), Text(g.label), *noise, show(g.spent, -1), percent(g.unspent)
             )
         result.add_section()
-        deviation = noise_of_average(plan)
+        deviation = plan.noise_of_average
         average.add_row(Text(policy, style="bold"), figures(deviation[0]), figures(deviation[-1]))
     out.print(result, "", average, "", sep="\n")
     out.print(Text("Noise of average: standard deviation of the noise in each coordinate of the averaged update.", style="dim"))

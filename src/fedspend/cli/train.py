@@ -175,7 +175,7 @@ def spent_of(epsilon: dict[str, float]) -> str:
 
 
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
-    from fedspend.report.groups import counted
+    from fedspend.basics.words import counted
 
     last = result.metrics[-1]
     if args.json:

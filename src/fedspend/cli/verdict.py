@@ -7,11 +7,11 @@ import math
 from rich.console import Console
 from rich.text import Text
 
+from fedspend.basics.words import counted
 from fedspend.cli.tables import figures, frame, short_hash, size
 from fedspend.cli.terminal import console
 from fedspend.planning.plan import Plan
 from fedspend.records.planning import AnyPlan, RecordPlan
-from fedspend.report.groups import counted
 from fedspend.verification.verify import Check, Verification
 
 MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for

@@ -98,15 +98,22 @@ class NormBudget:
             self._read(stored)
 
     def _write(self, round: int, before: FloatArray, after: FloatArray) -> None:
-        about: dict[str, Any] = {"round": round, "run": self._task.shared.run, "plan": self._task.shared.plan}
+        shared = self._task.shared
+        about: dict[str, Any] = {"client": self._task.client, "round": round, "run": shared.run, "plan": shared.plan}
         self._states.write(self._task.client, pack({"before": before, "after": after}, about))
 
     def _read(self, stored: bytes) -> tuple[int, FloatArray, FloatArray]:
         place = self._states.place(self._task.client)
         arrays, about = unpack(stored, place, "restore it from a copy or start the run anew")
         fits = set(arrays) == {"before", "after"} and {one.shape for one in arrays.values()} == {self._full.shape}
-        ours = about.get("plan") == self._task.shared.plan and about.get("run") == self._task.shared.run
-        if not (fits and ours and type(about.get("round")) is int and about["round"] >= -1):
+        shared = self._task.shared
+        whose = tuple(about.get(name) for name in ("client", "run", "plan"))
+        if not (
+            fits
+            and whose == (self._task.client, shared.run, shared.plan)
+            and type(about.get("round")) is int
+            and about["round"] >= -1
+        ):
             raise InvalidInput(f"{place} belongs to another run; restore the run's own file, or start a new run")
         if not all(np.all((one >= 0) & (one <= self._full)) for one in arrays.values()):
             raise InvalidInput(f"{place} leaves a record more than its budget, or less than nothing; restore it from a copy")

@@ -11,13 +11,12 @@ import warnings
 import torch
 from torch import nn
 
+from fedspend.basics.words import counted
 from fedspend.configuration.config import Config
 from fedspend.data import Dataset
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
-from fedspend.report.groups import counted
-from fedspend.report.numbers import noise_of_average
 from fedspend.server.student import NAME, Ballot, Student
 
 _MOST_NOISE = 0.5  # of all expected votes: with ten classes, even a unanimous vote is then often outdone by noise
@@ -45,7 +44,7 @@ def student_of(config: Config, plan: Plan, dataset: Dataset, module: nn.Module, 
 
 def warn_of_noise(queries: int, plan: Plan) -> None:
     """Say beforehand if noise will decide the labels; whoever learns it from the result has spent the budget."""
-    share = max(noise_of_average(plan)) * math.sqrt(queries) / plan.clip
+    share = max(plan.noise_of_average) * math.sqrt(queries) / plan.clip
     if share > _MOST_NOISE:
         fewer = int(queries * (_MOST_NOISE / share) ** 2)
         hint = f"ask about at most {fewer} with votes.queries" if fewer else "one is too many: plan fewer rounds or more clients"

@@ -4,9 +4,10 @@ A module can remember what it has seen: in a counter, a cache, an attribute that
 one module served two clients, the second one's update would depend on the first one's rows, and no
 clip bounds that.
 
-Guarantee: `fresh` returns a module in which nothing of an earlier client is left. Modules that
-cannot remember anything, because they are made of torch's own layers (or ours) without buffers and
-hooks, are handed out again as they are; all others are copied.
+Guarantee: `fresh` returns a module in whose parameters, buffers and attributes nothing of an
+earlier client is left. Modules that cannot remember anything, because they are made of torch's own
+layers (or ours) without buffers and hooks, are handed out again as they are; all others are copied.
+What a `forward` keeps outside its module, in a global or on its class, no copy can undo.
 """
 
 from __future__ import annotations

@@ -128,6 +128,12 @@ class Plan(Saved):
         mean: FloatArray = (self.schedules.sampling_rate * weights).sum(axis=1) / weights.sum()
         return mean
 
+    @property
+    def noise_of_average(self) -> list[float]:
+        """Standard deviation, by round, of the noise in each coordinate of the averaged update: clip * s_t / (N * qbar_t)."""
+        deviation: list[float] = (self.clip * self.round_noise / (len(self.clients) * self.round_rate)).tolist()
+        return deviation
+
     def spent(self) -> FloatArray:
         """Cumulative epsilon after each round, (rounds, clients), by the plan's own accountant."""
         return self.spent_by_schedule()[:, self.schedules.of_client]

@@ -7,15 +7,19 @@
 True
 """
 
+from typing import TYPE_CHECKING, Any
+
 from fedspend.accounting.rdp import ORDERS
 from fedspend.records.assignment import METHODS, SAFE_METHODS, Overspending, rates
 from fedspend.records.curve_fit import Fit, fit_curve
-from fedspend.records.from_config import plan_of
 from fedspend.records.noise_choice import Candidate, Suggestion, suggest_noise
 from fedspend.records.planning import RecordPlan
 from fedspend.records.preferences import PREFERENCES, BoundedMixGauss, BoundedPareto, ThreeLevels
 from fedspend.records.spending import CONVERSIONS, OBSERVERS, epsilon
 from fedspend.records.terms import Terms
+
+if TYPE_CHECKING:
+    from fedspend.configuration.record_plans import plan_of
 
 __all__ = [
     "CONVERSIONS",
@@ -39,3 +43,11 @@ __all__ = [
     "rates",
     "suggest_noise",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plan_of":  # reads a config, so it lives where configs are read
+        from fedspend.configuration.record_plans import plan_of
+
+        return plan_of
+    raise AttributeError(f"module 'fedspend.records' has no attribute {name!r}")

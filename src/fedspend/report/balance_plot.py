@@ -10,8 +10,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from fedspend.basics.files import write_whole
+from fedspend.basics.words import counted
 from fedspend.ledger.spending import Balances
-from fedspend.report.groups import counted
 from fedspend.report.plots import LOOK
 
 SPENT, RESERVED, FREE = "#0072B2", "#E69F00", "#dddddd"

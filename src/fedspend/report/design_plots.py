@@ -18,9 +18,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedspend.basics.arrays import BoolArray, FloatArray
 from fedspend.basics.files import write_whole
+from fedspend.basics.words import counted
 from fedspend.design.analysis import Findings
 from fedspend.design.candidates import Candidate
-from fedspend.report.groups import counted
 from fedspend.report.plots import COLOURS, GREY, LOOK
 
 THEORY = COLOURS[1]

@@ -122,11 +122,3 @@ def landmarks(rounds: int) -> list[int]:
     ([1, 13, 25], [1])
     """
     return sorted({1, rounds // 2 + 1, rounds})
-
-
-def counted(number: int, word: str) -> str:
-    """
-    >>> counted(1, "client"), counted(1200, "client")
-    ('1 client', '1,200 clients')
-    """
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

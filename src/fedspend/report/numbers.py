@@ -26,14 +26,8 @@ def plan_numbers(plan: Plan, grouping: Grouping) -> dict[str, Any]:
         "groups": [group_numbers(group, plan.rounds) for group in group_tracks(plan, grouping)],
         "round_noise": plan.round_noise.tolist(),
         "round_rate": plan.round_rate.tolist(),
-        "noise_of_average": noise_of_average(plan),
+        "noise_of_average": plan.noise_of_average,
     }
-
-
-def noise_of_average(plan: Plan) -> list[float]:
-    """Standard deviation, by round, of the noise in each coordinate of the averaged update: clip * s_t / (N * qbar_t)."""
-    deviation: list[float] = (plan.clip * plan.round_noise / (len(plan.clients) * plan.round_rate)).tolist()
-    return deviation
 
 
 def group_numbers(group: GroupTracks, rounds: int) -> dict[str, Any]:

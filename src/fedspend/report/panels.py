@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.words import counted
 from fedspend.planning.plan import Plan
 from fedspend.records.planning import RecordPlan
 from fedspend.report.charts import COLOURS, Chart, Dot, Reference, Series
-from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
-from fedspend.report.numbers import noise_of_average
+from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, group_tracks
 from fedspend.report.pieces import power
 from fedspend.report.run_data import RunData, number
 from fedspend.report.scales import WIDE_RANGE
@@ -284,7 +284,7 @@ def _average(run: RunData, plan: Plan) -> Panel:
         return _vote_noise(run, plan, queries)
     if run.adaptive:
         return Panel(title, "release", _recorded(run, "noise_deviation", title, y_label, zero=True), caption)
-    x, deviation = rounds_shown(run.rounds), noise_of_average(plan)
+    x, deviation = rounds_shown(run.rounds), plan.noise_of_average
     line = Series("noise", tuple(deviation[t - 1] for t in x), done=run.done)
     return Panel(title, "planned", Chart(title, y_label, x, (line,)), caption)
 
@@ -292,7 +292,7 @@ def _average(run: RunData, plan: Plan) -> Panel:
 def _vote_noise(run: RunData, plan: Plan, queries: float) -> Panel:
     """A unanimous expected cohort of average clients gives the mean vote `clip / sqrt(queries)`: noise is shown in such shares."""
     title, x = "Noise of a share of votes", rounds_shown(run.rounds)
-    shares = [deviation * math.sqrt(queries) / plan.clip for deviation in noise_of_average(plan)]
+    shares = [deviation * math.sqrt(queries) / plan.clip for deviation in plan.noise_of_average]
     line = Series("noise", tuple(shares[t - 1] for t in x), done=run.done)
     caption = f"Deviation of the noise on each class's share, with {counted(int(queries), 'row')} asked in a round."
     return Panel(title, "planned", Chart(title, "share of the expected votes", x, (line,), percent=True, zero=True), caption)

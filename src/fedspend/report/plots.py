@@ -23,9 +23,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.basics.files import write_whole
+from fedspend.basics.words import counted
 from fedspend.planning.plan import Plan
 from fedspend.records.planning import AnyPlan, RecordPlan
-from fedspend.report.groups import Grouping, GroupTracks, Track, counted, group_clients, group_tracks
+from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, group_tracks
 
 MOST_LINES = 9
 WIDE_RANGE = 12  # a ratio beyond which small values vanish on a linear scale

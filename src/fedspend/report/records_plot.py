@@ -13,9 +13,10 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.basics.files import write_whole
+from fedspend.basics.words import counted
 from fedspend.records import Fit, RecordPlan, Suggestion, Terms
 from fedspend.records.table import ladder
-from fedspend.report.groups import GroupTracks, counted, group_tracks
+from fedspend.report.groups import GroupTracks, group_tracks
 from fedspend.report.plots import (
     COLOURS,
     GREY,

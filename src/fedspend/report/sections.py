@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedspend.basics.words import counted
 from fedspend.configuration.keys import SECTIONS
 from fedspend.records.planning import RecordPlan
 from fedspend.report.certificate import judge, margin
-from fedspend.report.groups import budget_label, counted
+from fedspend.report.groups import budget_label
 from fedspend.report.markup import Markup, element
 from fedspend.report.panels import few_groups
 from fedspend.report.pieces import figure, mark, percent, plain, power

@@ -105,7 +105,7 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     inputs: Inputs | None = None
     source = Source(config)
     if name in RECORD_METHODS:
-        from fedspend.records.from_config import record_federation, record_plan
+        from fedspend.configuration.record_plans import record_federation, record_plan
 
         federation = _with_features(config, record_federation(source), source)
         made = record_plan(config, federation, ledger, stored)

@@ -27,6 +27,7 @@ from fedspend.client.state import FolderStates, MemoryStates, States, folder_bes
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import Config, any_config
 from fedspend.configuration.data_inputs import needed, refuse_nameless
+from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
@@ -41,7 +42,6 @@ from fedspend.models.evaluation import evaluate
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
-from fedspend.records.from_config import check_lasting_numbers
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.records.verification import verify_records
@@ -58,7 +58,7 @@ from fedspend.verification.verify import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
 OnNote = Callable[[str], None]
-FOR_THE_OPERATOR = ("discarded", "reports")  # statistics of a real run that are shown and not kept
+FOR_THE_OPERATOR = ("discarded", "lost", "reports")  # statistics of a real run that are shown and not kept
 Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]  # (features, labels) by client id; or of "0", "1", ...
 
 
@@ -437,7 +437,7 @@ class Observer:
     def _tell(round: int, statistics: Record) -> None:
         """What the operator of a real run should hear, and the metrics must not keep."""
         reports: dict[str, str] = statistics.get("reports") or {}
-        zeroed = int(statistics.get("discarded", 0)) - len(reports)
+        zeroed = int(statistics.get("discarded", 0)) - int(statistics.get("lost", 0))
         if zeroed > 0:
             message = f"round {round}: {zeroed} updates were not finite and counted as zero"
             warnings.warn(message, FedspendWarning, stacklevel=3)

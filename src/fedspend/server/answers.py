@@ -70,6 +70,9 @@ class Tally:
         if task is None:
             self._reports[contribution.client] = "it answered without having been asked"
             return
+        if contribution.round != task.shared.round:
+            self._reports[contribution.client] = f"an answer of round {contribution.round + 1} came late and was ignored"
+            return
         if self._counted(contribution.client):
             self._reports[contribution.client] = "it answered twice; the first answer counts"
             return
@@ -107,8 +110,6 @@ class Tally:
 
     def _problem(self, contribution: Contribution, task: ClientTask) -> str:
         vector, bit, shared = contribution.vector, contribution.bit, task.shared
-        if contribution.round != shared.round:
-            return f"it answered for round {contribution.round + 1}"
         if vector.shape != self._total.shape or vector.dtype != np.float64:
             return f"its vector is {vector.dtype} of shape {vector.shape}, not float64 of {self._total.shape}"
         if not np.isfinite(vector).all():
@@ -120,7 +121,7 @@ class Tally:
         if (bit is not None) != shared.bit or not (bit is None or bit in (-0.5, 0.0, 0.5)):
             return f"its bit is {bit!r}"
         if shared.grid is not None and shared.noise == 0:
-            norm, bound = float(np.linalg.norm(vector)) * shared.grid.step, task.clip_norm
+            norm, bound = _norm(vector) * shared.grid.step, task.clip_norm
             if not norm <= bound * _SLACK:
                 return f"its norm is {norm:.6g}, and its clip {bound:.6g}"
         return ""
@@ -130,12 +131,18 @@ class Tally:
         vector, shared = contribution.vector, task.shared
         if shared.noise > 0 or shared.grid is not None:
             return vector
-        norm = float(np.linalg.norm(vector))
+        norm = _norm(vector)
         if norm <= task.clip_norm * _SLACK:
             return vector
         self._reports[task.client] = f"its norm was {norm:.6g}, and its clip {task.clip_norm:.6g}; it was clipped again"
         clipped: FloatArray = vector * (task.clip_norm * ROUNDING / norm)
         return clipped
+
+
+def _norm(vector: FloatArray) -> float:
+    """Infinite for what is too long for a number: then it is too long."""
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(vector))
 
 
 def _statistics(remarks: Sequence[Remarks]) -> Statistics:

@@ -246,7 +246,7 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Record:
         "discarded": int(found.zeroed.sum()) + len(answers.discarded),
         "noise_deviation": terms.deviation / terms.denominator,
         "clip": float(clip.mean()) if clip.size else None,
-    } | ({"reports": odd} if odd else {})
+    } | ({"lost": len(answers.discarded), "reports": odd} if odd else {})
     if not simulation:
         return public
     active = {} if found.active is None else {"active": found.active.tolist()}
