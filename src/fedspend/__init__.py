@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedspend import accounting as accounting
     from fedspend import design as design
     from fedspend import records as records
+    from fedspend.configuration.register import register as register
     from fedspend.planning.plan import Plan as Plan
     from fedspend.planning.plan import plan as plan
     from fedspend.runs.training import train as train
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from fedspend.verification.verify import verify as verify
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Verification", "__version__", "accounting", "design", "plan", "records", "train", "verify"]
+__all__ = ["Plan", "Verification", "__version__", "accounting", "design", "plan", "records", "register", "train", "verify"]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
 _HOME = {
     "Plan": "planning.plan",
     "plan": "planning.plan",
+    "register": "configuration.register",
     "train": "runs.training",
     "Verification": "verification.verify",
     "verify": "verification.verify",

@@ -9,7 +9,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from fedspend.data import NAMES, load, options_of
+from fedspend.data import DATA_SETS, load, options_of
 from fedspend.data.adult import CATEGORIES, COLUMNS, NUMBERS
 from fedspend.errors import InvalidInput
 
@@ -21,7 +21,7 @@ def test_data_works_without_torch():
 
 
 def test_every_name_says_which_options_it_takes():
-    assert {name for name in NAMES if options_of(name)} == {"synthetic", "csv", "npz"}
+    assert {name for name in DATA_SETS.names if options_of(name)} == {"synthetic", "csv", "npz"}
     assert "seed" not in options_of("synthetic")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedspend.configuration.config import config_of
 from fedspend.data import Dataset, Federation, from_arrays, from_clients, load, partition, statistics
-from fedspend.data.partition import KINDS
+from fedspend.data.partition import PARTITIONS
 from fedspend.errors import InvalidInput
 from fedspend.runs.setup import from_config
 
@@ -102,7 +102,7 @@ def test_all_classes_or_one():
 
 
 def test_the_config_knows_every_way_to_deal():
-    for kind in KINDS:
+    for kind in PARTITIONS.names:
         assert config_of({"data": {"partition": kind}}).get("data.partition") == kind
     config = {
         "data": {"name": "digits", "clients": 10, "partition": "classes", "classes_per_client": 3},

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="models need the train extra")
 
 from fedspend.errors import InvalidInput  # noqa: E402
-from fedspend.models import NAMES, build, check_module  # noqa: E402
+from fedspend.models import MODELS, build, check_module  # noqa: E402
 
 
 def size(model) -> int:
@@ -33,7 +33,7 @@ def test_parameter_counts(name, shape, classes, options, count):
     assert size(build(name, input_shape=shape, classes=classes, seed=0, **options)) == count
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS.names)
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (1, 13, 17)])
 def test_every_model_reads_every_image_that_it_accepts(name, shape):
     if name == "lenet" and min(shape[1:]) < 12:
@@ -45,7 +45,7 @@ def test_every_model_reads_every_image_that_it_accepts(name, shape):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS.names)
 def test_the_start_depends_on_the_seed_alone(name):
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -69,7 +69,7 @@ def test_dense_models_are_plain_sequences():
     assert kinds == ["Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS.names)
 def test_models_travel_to_worker_processes(name):
     model = build(name, input_shape=(1, 16, 16), classes=3, seed=0)
     assert size(pickle.loads(pickle.dumps(model))) == size(model)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fedspend.data.dataset import Dataset, from_arrays, sample
+from fedspend.data.dataset import Dataset, Rows, from_arrays, rows, sample
 from fedspend.data.download import DownloadFailed, get
-from fedspend.data.loading import NAMES, load, options_of
+from fedspend.data.loading import DATA_SETS, load, options_of
 from fedspend.data.partition import (
-    KINDS,
+    PARTITIONS,
     Federation,
     Statistics,
     by_id,
@@ -20,12 +20,13 @@ from fedspend.data.public_rows import set_aside
 from fedspend.data.sources import SOURCES, Source, SourceFile, Status, find, status
 
 __all__ = [
-    "KINDS",
-    "NAMES",
+    "DATA_SETS",
+    "PARTITIONS",
     "SOURCES",
     "Dataset",
     "DownloadFailed",
     "Federation",
+    "Rows",
     "Source",
     "SourceFile",
     "Statistics",
@@ -40,6 +41,7 @@ __all__ = [
     "of_named",
     "options_of",
     "partition",
+    "rows",
     "sample",
     "set_aside",
     "statistics",

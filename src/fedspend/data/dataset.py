@@ -105,6 +105,27 @@ def natural_ids(client_of: npt.NDArray[Any]) -> tuple[str, ...]:
     return tuple(map(str, np.unique(client_of).tolist()))
 
 
+def rows(
+    features: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    classes: int,
+    test_features: npt.ArrayLike | None = None,
+    test_labels: npt.ArrayLike | None = None,
+    client_of: npt.ArrayLike | None = None,
+    bounds: Bounds | None = None,
+) -> Rows:
+    """What a reader of your own gives back: arrays, converted and scaled by public `bounds`."""
+    return Rows(
+        scaled(as_features("features", features), bounds),
+        as_labels("labels", labels),
+        whole_number("classes", classes, at_least=2),
+        None if test_features is None else scaled(as_features("test_features", test_features), bounds),
+        None if test_labels is None else as_labels("test_labels", test_labels),
+        None if client_of is None else read_array(client_of),
+    )
+
+
 def from_arrays(
     features: npt.ArrayLike,
     labels: npt.ArrayLike,
@@ -125,16 +146,16 @@ def from_arrays(
     >>> data.features.ravel().tolist(), data.test_labels.tolist()
     ([0.5, 1.0], [0, 1])
     """
-    classes = whole_number("classes", classes, at_least=2)
-    rows = Rows(
-        scaled(as_features("features", features), bounds),
-        as_labels("labels", labels),
-        classes,
-        None if test_features is None else scaled(as_features("test_features", test_features), bounds),
-        None if test_labels is None else as_labels("test_labels", test_labels),
-        None if client_of is None else read_array(client_of),
+    found = rows(
+        features,
+        labels,
+        classes=classes,
+        test_features=test_features,
+        test_labels=test_labels,
+        client_of=client_of,
+        bounds=bounds,
     )
-    return finished(name, rows, validation, seed, public)
+    return finished(name, found, validation, seed, public)
 
 
 def finished(name: str, rows: Rows, validation: float, seed: int, public: bool, *, by_row: bool = False) -> Dataset:

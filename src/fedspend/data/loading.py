@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedspend.basics.choices import choose, only
+from fedspend.basics.choices import only
+from fedspend.basics.registry import Entry, Registry
 from fedspend.data.adult import load_adult
 from fedspend.data.dataset import Dataset, Rows, finished
 from fedspend.data.heart import load_heart
@@ -17,11 +19,60 @@ from fedspend.data.synthetic import make_synthetic
 from fedspend.data.tables import read_csv, read_npz
 from fedspend.errors import InvalidInput, whole_number
 
-OWN = ("csv", "npz")
-NATURAL = ("mnist-writers", "heart")  # benchmarks that name their clients
-NAMES = (*BUNDLED, *SOURCES, *OWN)
+_READERS: dict[str, Callable[[Path | None, int], Rows]] = {
+    "mnist": lambda folder, _: load_mnist("mnist", folder),
+    "fashion-mnist": lambda folder, _: load_mnist("fashion-mnist", folder),
+    "mnist-writers": lambda folder, _: load_writers(folder),
+    "adult": lambda folder, _: load_adult(folder),
+    "heart": load_heart,
+    "cifar10": lambda folder, _: load_cifar10(folder),
+}
 
-_WITH_OPTIONS: Mapping[str, Callable[..., Rows]] = {"synthetic": make_synthetic, "csv": read_csv, "npz": read_npz}
+
+@dataclass(frozen=True)
+class DataSet(Entry):
+    """`read(folder, seed, **keys)` gives the rows. Whether it is `public` decides what protects it: what is not is taken for
+    private, as your own files are. `natural`: its rows name their clients (your own files may, by a column).
+    """
+
+    read: Callable[..., Rows] = Rows
+    public: bool = False
+    natural: bool = False
+
+
+def _options(function: Callable[..., Rows]) -> tuple[str, ...]:
+    """What a reader takes besides folder and seed."""
+    return tuple(option for option in inspect.signature(function).parameters if option != "seed")
+
+
+def _bundled_or_found(name: str, read: Callable[..., Rows], keys: tuple[str, ...] = (), natural: bool = False) -> DataSet:
+    about = BUNDLED[name][0] if name in BUNDLED else SOURCES[name].about
+    return DataSet(name, about, keys, read, public=True, natural=natural)
+
+
+DATA_SETS: Registry[DataSet] = Registry(
+    "data set",
+    _bundled_or_found("digits", lambda folder, seed: load_digits()),  # noqa: ARG005 - bundled
+    _bundled_or_found("synthetic", lambda folder, seed, **keys: make_synthetic(seed, **keys), _options(make_synthetic)),  # noqa: ARG005
+    *(_bundled_or_found(name, _READERS[name], natural=name in ("mnist-writers", "heart")) for name in SOURCES),
+    DataSet("csv", "your own CSV file with a label column", _options(read_csv), lambda folder, seed, **keys: read_csv(**keys)),  # noqa: ARG005
+    DataSet("npz", "your own NPZ file of arrays", _options(read_npz), lambda folder, seed, **keys: read_npz(**keys)),  # noqa: ARG005
+)
+FILES = ("csv", "npz")
+
+
+class Those:
+    """The names of data sets of one kind, entries that come later included."""
+
+    def __init__(self, which: Callable[[DataSet], bool]) -> None:
+        self._which = which
+
+    def __contains__(self, name: object) -> bool:
+        return any(entry.name == name and self._which(entry) for entry in DATA_SETS)
+
+
+OWN = Those(lambda entry: not entry.public)  # taken for private
+NATURAL = Those(lambda entry: entry.natural)
 _LEARNED = ("standardise", "standardize", "normalise", "normalize", "scale", "whiten", "pca", "impute", "mean", "std")
 
 
@@ -31,8 +82,7 @@ def options_of(name: str) -> tuple[str, ...]:
     >>> options_of("synthetic")
     ('examples', 'features', 'classes', 'separation')
     """
-    function = _WITH_OPTIONS.get(choose("data set", name, NAMES))
-    return () if function is None else tuple(option for option in inspect.signature(function).parameters if option != "seed")
+    return DATA_SETS[name].keys
 
 
 def load(
@@ -51,7 +101,7 @@ def load(
     without the test set: seeded, in proportion by label, or `by_row`, where every row decides for itself.
     """
     found = read(name, folder=folder, seed=seed, **options) if rows is None else rows
-    return finished(name, found, validation, seed, public=name not in OWN, by_row=by_row)
+    return finished(name, found, validation, seed, public=DATA_SETS[name].public, by_row=by_row)
 
 
 def read(name: str, *, folder: Path | None = None, seed: int = 0, **options: Any) -> Rows:
@@ -65,28 +115,9 @@ def read(name: str, *, folder: Path | None = None, seed: int = 0, **options: Any
                 "for example bounds = [0, 100]"
             )
     only(f"data set {name!r}", options, known)
-    if name in OWN and options.get("path") is None:
+    if name in FILES and options.get("path") is None:
         raise InvalidInput(f"data set {name!r} needs a file; give path = 'FILE.{name}'")
-    return _read(name, folder, seed, options)
-
-
-def _read(name: str, folder: Path | None, seed: int, options: Mapping[str, Any]) -> Rows:
-    match name:
-        case "digits":
-            return load_digits()
-        case "synthetic":
-            return make_synthetic(seed, **options)
-        case "mnist-writers":
-            return load_writers(folder)
-        case "adult":
-            return load_adult(folder)
-        case "heart":
-            return load_heart(folder, seed)
-        case "cifar10":
-            return load_cifar10(folder)
-        case "csv":
-            return read_csv(**options)
-        case "npz":
-            return read_npz(**options)
-        case _:
-            return load_mnist(name, folder)
+    found = DATA_SETS[name].read(folder, seed, **options)
+    if not isinstance(found, Rows):
+        raise InvalidInput(f"the reader of data set {name!r} must return fedspend.data.rows(...), got {type(found).__name__}")
+    return found

@@ -7,21 +7,21 @@ without rows has an empty shard. Dealing pools all rows, so it is for simulation
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedspend.basics.arrays import BoolArray, IntArray
-from fedspend.basics.choices import choose
+from fedspend.basics.choices import only
+from fedspend.basics.registry import Entry, Registry
 from fedspend.budgets.identity import read_mapping
 from fedspend.budgets.population import numbered
 from fedspend.data.dataset import Bounds, Dataset, from_arrays, natural_ids
 from fedspend.errors import InvalidInput, finite_number, whole_number
 from fedspend.noise.randomness import Randomness
-
-KINDS = ("iid", "dirichlet", "shards", "classes", "natural")
 
 _MOST_ALPHA = 1e9  # equal shares to nine digits; beyond it the sampler overflows
 _TRADES = 30  # rounds of trading classes in pairs, many more than it takes to forget who began with what
@@ -53,44 +53,42 @@ class Federation:
             raise InvalidInput(f"row {np.bincount(rows).argmax()} belongs to two clients; give every row to one")
 
 
-def partition(
-    dataset: Dataset,
-    *,
-    clients: int | None,
-    kind: str,
-    seed: int,
-    alpha: float | None = None,
-    shards: int = 2,
-    classes_per_client: int | None = None,
-) -> Federation:
-    """Deal the training rows of `dataset` to clients.
+@dataclass(frozen=True)
+class Partition(Entry):
+    """`deal(labels, clients, generator, **keys)` gives the number of each row's client. Without it, rows have clients already."""
 
-    - `iid`: shuffled, in equal parts.
-    - `dirichlet`: each class is divided by proportions drawn from Dirichlet(alpha, ..., alpha); a client may stay empty.
-    - `shards`: sorted by label and cut into `clients * shards` pieces, of which each client gets `shards` at random.
-    - `classes`: each client gets `classes_per_client` random classes, each class goes to equally many clients (or one more) and is
-      divided equally among them.
-    - `natural`: by the data set's own clients; a smaller number of `clients` is a seeded choice among them.
+    deal: Callable[..., IntArray] | None = None
+
+
+def partition(dataset: Dataset, *, clients: int | None, kind: str, seed: int, **options: Any) -> Federation:
+    """Give the training rows of `dataset` to clients: `PARTITIONS` says in which ways, and which `options` each takes.
+
+    `natural` goes by the data set's own clients; a smaller number of `clients` is a seeded choice among them.
     """
-    choose("partition", kind, KINDS)
+    entry = PARTITIONS[kind]
+    only("a partition", options, {key for known in PARTITIONS for key in known.keys})
     seed = whole_number("seed", seed, at_least=0)
-    if kind == "natural":
+    if entry.deal is None:
         names = clients_of(dataset)
         return by_id(dataset, names if clients is None else choose_among(names, clients, seed, dataset.name))
     generator, rows = Randomness(seed).generator("data"), len(dataset.labels)
     count = whole_number("clients", clients, at_least=1)
     if count > rows:
         raise InvalidInput(f"clients must be at most the number of training rows, {rows:,}, got {count:,}")
-    if kind == "iid":
-        owner = np.empty(rows, dtype=np.int64)
-        owner[generator.permutation(rows)] = _equal_parts(rows, count)
-    elif kind == "dirichlet":
-        owner = _dirichlet(dataset.labels, count, _read_alpha(alpha), generator)
-    elif kind == "classes":
-        owner = _few_classes(dataset.labels, count, classes_per_client, generator)
-    else:
-        owner = _label_shards(dataset.labels, count, whole_number("shards", shards, at_least=1), generator)
+    used = {key: options[key] for key in entry.keys if options.get(key) is not None}
+    owner = check_dealt(kind, entry.deal(dataset.labels, count, generator, **used), rows, count)
     return Federation(dataset, numbered(count), _by_owner(owner, count))
+
+
+def check_dealt(kind: str, owner: Any, rows: int, clients: int) -> IntArray:
+    """Whoever deals, every row goes to one of the clients."""
+    array = np.asarray(owner)
+    if array.shape != (rows,) or array.dtype.kind not in "iu" or not (array.min() >= 0 and array.max() < clients):
+        raise InvalidInput(
+            f"partition {kind!r} must give each of {rows:,} rows the number of one of {clients:,} clients, counted from 0; it gave "
+            f"{array.dtype} of shape {array.shape}"
+        )
+    return array.astype(np.int64)
 
 
 def from_clients(
@@ -184,7 +182,14 @@ def _equal_parts(rows: int, parts: int) -> IntArray:
     return np.arange(rows, dtype=np.int64) * parts // rows
 
 
-def _dirichlet(labels: IntArray, clients: int, alpha: float, generator: np.random.Generator) -> IntArray:
+def _iid(labels: IntArray, clients: int, generator: np.random.Generator) -> IntArray:
+    owner = np.empty(len(labels), dtype=np.int64)
+    owner[generator.permutation(len(labels))] = _equal_parts(len(labels), clients)
+    return owner
+
+
+def _dirichlet(labels: IntArray, clients: int, generator: np.random.Generator, alpha: float | None = None) -> IntArray:
+    alpha = _read_alpha(alpha)
     owner = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
@@ -194,7 +199,8 @@ def _dirichlet(labels: IntArray, clients: int, alpha: float, generator: np.rando
     return owner
 
 
-def _label_shards(labels: IntArray, clients: int, each: int, generator: np.random.Generator) -> IntArray:
+def _label_shards(labels: IntArray, clients: int, generator: np.random.Generator, shards: int = 2) -> IntArray:
+    each = whole_number("shards", shards, at_least=1)
     pieces = clients * each
     if pieces > len(labels):
         raise InvalidInput(f"clients * shards must be at most the number of training rows, {len(labels):,}, got {pieces:,}")
@@ -206,8 +212,8 @@ def _label_shards(labels: IntArray, clients: int, each: int, generator: np.rando
     return owner
 
 
-def _few_classes(labels: IntArray, clients: int, each: int | None, generator: np.random.Generator) -> IntArray:
-    present = np.unique(labels)
+def _few_classes(labels: IntArray, clients: int, generator: np.random.Generator, classes_per_client: int | None = None) -> IntArray:
+    present, each = np.unique(labels), classes_per_client
     if each is None:
         raise InvalidInput("partition 'classes' needs classes_per_client, for example classes_per_client = 5")
     each = whole_number("classes_per_client", each, at_least=1)
@@ -240,6 +246,31 @@ def _who_holds_what(clients: int, each: int, classes: int, generator: np.random.
         gets = tradable & (2 * lots.argsort(axis=1).argsort(axis=1) < tradable.sum(axis=1, keepdims=True))
         held[one], held[other] = np.where(tradable, gets, held[one]), np.where(tradable, ~gets, held[other])
     return held
+
+
+PARTITIONS: Registry[Partition] = Registry(
+    "partition",
+    Partition("iid", "shuffled, in equal parts", deal=_iid),
+    Partition(
+        "dirichlet",
+        "each class is divided by proportions drawn from Dirichlet(alpha, ..., alpha); a client may stay empty",
+        ("alpha",),
+        deal=_dirichlet,
+    ),
+    Partition(
+        "shards",
+        "sorted by label and cut into clients * shards pieces, of which each client gets shards at random",
+        ("shards",),
+        deal=_label_shards,
+    ),
+    Partition(
+        "classes",
+        "each client gets classes_per_client random classes; each class is divided equally among those who hold it",
+        ("classes_per_client",),
+        deal=_few_classes,
+    ),
+    Partition("natural", "by the data set's own clients"),
+)
 
 
 def _by_owner(owner: IntArray, clients: int) -> tuple[IntArray, ...]:

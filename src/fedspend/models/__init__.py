@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedspend.models.building import NAMES, build
+from fedspend.models.building import MODELS, build
 from fedspend.models.checking import check_module
 
-__all__ = ["NAMES", "build", "check_module"]
+__all__ = ["MODELS", "build", "check_module"]

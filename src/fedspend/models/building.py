@@ -7,19 +7,27 @@ that generator untouched. No model has batch statistics: what a client learns le
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedspend.basics.choices import choose, only
+from fedspend.basics.choices import only
+from fedspend.basics.registry import Entry, Registry
 from fedspend.errors import InvalidInput, whole_number
 from fedspend.models.resnet import resnet18
 from fedspend.noise.randomness import Randomness
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Model(Entry):
+    """`make(input_shape, classes, **keys)` gives a module; torch's generator is seeded before it is called."""
+
+    make: Callable[..., nn.Module] = nn.Identity
 
 
 def build(name: str, *, input_shape: Shape, classes: int, seed: int, **options: Any) -> nn.Module:
@@ -29,16 +37,16 @@ def build(name: str, *, input_shape: Shape, classes: int, seed: int, **options: 
     >>> sum(parameter.numel() for parameter in model.parameters())
     8866
     """
-    maker = _MODELS[choose("model", name, _MODELS)]
+    model = MODELS[name]
     classes = whole_number("classes", classes, at_least=2)
-    only(f"model {name!r}", options, ("hidden",) if name == "mlp" else ())
+    only(f"model {name!r}", options, model.keys)
     shape = tuple(input_shape)
     if not (shape and all(isinstance(length, int) and length >= 1 for length in shape)):
         raise InvalidInput(f"input_shape must be positive whole numbers, got {input_shape!r}")
     words = Randomness(whole_number("seed", seed, at_least=0)).generator("model").integers(2**63)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(words))
-        return maker(shape, classes, **options)
+        return model.make(shape, classes, **options)
 
 
 def _logistic(shape: Shape, classes: int) -> nn.Module:
@@ -132,7 +140,12 @@ def _image(name: str, shape: Shape, least: int) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-_MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
-    {"logistic": _logistic, "mlp": _mlp, "cnn": _cnn, "lenet": _lenet, "small-cnn": _small_cnn, "resnet18": _resnet18}
+MODELS: Registry[Model] = Registry(
+    "model",
+    Model("logistic", "logistic regression, starting at zero", make=_logistic),
+    Model("mlp", "fully connected layers with ReLU", ("hidden",), make=_mlp),
+    Model("cnn", "two convolutions and two linear layers (McMahan et al. 2017); 1.7 million parameters", make=_cnn),
+    Model("lenet", "LeNet-5 with ReLU and max pooling", make=_lenet),
+    Model("small-cnn", "two small convolutions; about 20,000 parameters", make=_small_cnn),
+    Model("resnet18", "ResNet-18 with group norm; 11 million parameters", make=_resnet18),
 )
-NAMES = tuple(_MODELS)

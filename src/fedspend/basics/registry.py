@@ -1,0 +1,64 @@
+"""Tables of names: whatever has a name in a config is an entry in one of them.
+
+Guarantee: a name stands for one thing, once; a misspelt one is refused with the nearest offered. A
+user's own entry takes its place beside ours and is found by the same readers, messages and help.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fedspend.basics.choices import choose
+from fedspend.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name, what it is in a sentence, and the keys of the config that it alone uses."""
+
+    name: str
+    help: str
+    keys: tuple[str, ...] = ()
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Registry(Generic[E]):
+    """Entries in the order in which they came."""
+
+    def __init__(self, what: str, *entries: E) -> None:
+        self.what, self._entries = what, {entry.name: entry for entry in entries}
+
+    def add(self, entry: E) -> E:
+        """One more; refuses a name that is taken, or that a config could not write."""
+        if not (isinstance(entry.name, str) and re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", entry.name)):
+            raise InvalidInput(
+                f"the name of a {self.what} is lower-case letters and digits, with dashes between; got {entry.name!r}"
+            )
+        if entry.name in self._entries:
+            raise InvalidInput(f"there is a {self.what} called {entry.name!r} already; choose another name")
+        if not (isinstance(entry.help, str) and entry.help.strip()):
+            raise InvalidInput(f"{self.what} {entry.name!r} needs a sentence that says what it is (help)")
+        self._entries[entry.name] = entry
+        return entry
+
+    def remove(self, name: str) -> None:
+        """Forget an entry: for tests, and for notebooks that define one again."""
+        del self._entries[self[name].name]
+
+    def __getitem__(self, name: str) -> E:
+        return self._entries[choose(self.what, name, self._entries)]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self._entries.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._entries)
