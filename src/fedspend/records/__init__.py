@@ -16,6 +16,7 @@ from fedspend.records.planning import RecordPlan
 from fedspend.records.preferences import PREFERENCES, BoundedMixGauss, BoundedPareto, ThreeLevels
 from fedspend.records.spending import CONVERSIONS, OBSERVERS, epsilon
 from fedspend.records.terms import Terms
+from fedspend.records.verification import verify_records
 
 __all__ = [
     "CONVERSIONS",
@@ -38,4 +39,5 @@ __all__ = [
     "plan_of",
     "rates",
     "suggest_noise",
+    "verify_records",
 ]
