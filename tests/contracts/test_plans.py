@@ -6,6 +6,8 @@ A new kind has a line in `KINDS`, and nothing else here changes. Plans come from
 import ast
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -357,3 +359,16 @@ def test_nobody_asks_for_the_type_of_a_plan():
                 if named & {"Plan", "RecordPlan", "BasePlan"}:
                     found.append(f"{path.relative_to(SOURCES)}:{node.lineno}")
     assert not found
+
+
+def test_a_plan_names_its_verifier_and_lends_it_no_accounting():
+    """The planner's formulas must not reach the check of its claims by way of the plan."""
+    for path in (*(SOURCES / "verification").rglob("*.py"), SOURCES / "records" / "verification.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+        assert not [module for module in modules if module.startswith("fedspend.accounting")], path
+    code = "import sys, fedspend.verification.verify; print(*(name for name in sys.modules if name.startswith('fedspend.')))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "fedspend.verification.verify" in loaded
+    assert not [name for name in loaded if "accounting" in name or "planning" in name or "records" in name]
