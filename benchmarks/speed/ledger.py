@@ -30,7 +30,8 @@ import numpy as np
 
 import fedspend
 from fedspend.ledger import Ledger
-from fedspend.records.planning import AnyPlan, plan_records, proposal_of
+from fedspend.planning.protocol import AnyPlan
+from fedspend.records.planning import plan_records
 from fedspend.records.terms import Terms
 
 
@@ -55,9 +56,9 @@ def charge_round(ledger: Ledger, round: int) -> None:
 
 
 def measure(place: str, plan: AnyPlan, repeats: int, rounds: int) -> dict[str, Any]:
-    before, unit = peak_memory(), proposal_of(plan).unit
+    before, unit = peak_memory(), plan.unit
     with Ledger.create(place, simulation=True) as ledger:
-        admit = seconds(lambda: ledger.admit("run", proposal_of(plan), simulation=True))
+        admit = seconds(lambda: ledger.admit("run", plan.proposal(), simulation=True))
         stored = [len(row[1]) + len(row[2]) + 8 for row in ledger._storage.rows_after(0)]
         charge = median([seconds(lambda t=t: charge_round(ledger, t)) for t in range(rounds)])
         rows = ledger._storage.rows_after(len(stored))

@@ -312,7 +312,7 @@ def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
 def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monkeypatch):
     """Also between one client's state and the next one's, and between the last state and the release."""
     config["train"] |= {"rounds": 2}
-    monkeypatch.setattr(fedspend.runs.training, "verify_records", Passed)
+    monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
 
     def outcome(folder):
         names = ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")

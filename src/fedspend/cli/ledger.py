@@ -211,7 +211,7 @@ def balance(args: argparse.Namespace) -> int:
 
         balance_plot(balances, args.plot, unit=args.unit, simulation=simulation)
     if args.json:
-        views.print_json(list(balances.rows(who)))
+        views.print_json(list(balances.rows(who, args.unit)))
     else:
         views.show_balances(balances, who, args.unit, simulation, args.plot)
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.records.planning import AnyPlan
+    from fedspend.planning.protocol import AnyPlan
 
 
 def check_writable(flag: str, name: str) -> None:
@@ -38,7 +38,7 @@ def save_plan(plan: AnyPlan, output: str | None, force: bool) -> bool:
 
 def stored_hash(path: Path) -> str | None:
     """The hash of the plan in a file, or None if there is no sound plan in it."""
-    from fedspend.records.plan_file import load_any_plan
+    from fedspend.planning.protocol import load_any_plan
 
     try:
         return load_any_plan(path).hash

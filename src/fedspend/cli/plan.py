@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from fedspend.configuration.config import Config
     from fedspend.configuration.plan_inputs import Flags, Inputs
     from fedspend.planning.plan import Plan
+    from fedspend.planning.protocol import AnyPlan
 
 HELP = "make the spending schedule for a set of budgets"
 DESCRIPTION = (
@@ -89,12 +91,15 @@ def run(args: argparse.Namespace) -> int:
     if (flags.method or config.get("method.name")) in RECORD_METHODS:
         from fedspend.cli import plan_records
 
-        return plan_records.run(args, ledger)
+        return single(args, plan_records.make(args, ledger))
     if ledger is not None:
         return within_ledger(args, config, flags, ledger)
     flags = by_number(config, flags, args.quiet)
     inputs = resolve(config, flags)
-    return compare(args, inputs) if args.compare else single(args, inputs, make(inputs.arguments(), args.quiet))
+    if args.compare:
+        return compare(args, inputs)
+    plan = make(inputs.arguments(), args.quiet)
+    return single(args, plan, inputs.population.groups_of(plan.clients))
 
 
 def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
@@ -136,23 +141,29 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, locati
             flags = replace(flags, delta=float(ledger.accounts().delta[0]))
         inputs = resolve(config, flags, who)
         plan = plan_within(ledger, inputs.arguments(), spend="remaining", exhausted=config.get("ledger.exhausted"))
-    return single(args, inputs, plan)
+    return single(args, plan, inputs.population.groups_of(plan.clients))
 
 
-def single(args: argparse.Namespace, inputs: Inputs, plan: Plan) -> int:
+def single(args: argparse.Namespace, plan: AnyPlan, labels: Sequence[str] | None = None) -> int:
+    """Save, draw and show one plan, of clients or of records."""
+    from fedspend.cli.views import show_header, view_of
     from fedspend.report.groups import group_clients
 
+    view = view_of(plan)
     saved = save_plan(plan, args.output, args.force)
-    grouping = group_clients(plan, inputs.population.groups_of(plan.clients))
-    draw({plan.policy: plan}, inputs, args.plot)
+    grouping = group_clients(plan, labels)
+    if args.plot is not None:
+        view.draw(plan, args.plot, labels)
     if args.json:
-        from fedspend.report.numbers import plan_numbers
-
-        print_json(plan_numbers(plan, grouping) | {"saved": args.output, "plot": args.plot})
+        print_json(view.numbers(plan, grouping) | {"saved": args.output, "plot": args.plot})
     elif not args.quiet:
-        from fedspend.cli.tables import show_plan
+        from fedspend.cli.tables import show_files
+        from fedspend.cli.terminal import console
 
-        show_plan(plan, grouping, args.output, saved, args.plot)
+        out = console()
+        show_header(out, plan)
+        view.show(out, plan, grouping)
+        show_files(out, args.output, saved, args.plot)
     return 0
 
 
@@ -166,7 +177,10 @@ def compare(args: argparse.Namespace, inputs: Inputs) -> int:
     asked = [inputs.arguments_for(policy) for policy in parse_policies(args.compare)]
     plans = {arguments["policy"]: make(arguments, args.quiet) for arguments in asked}
     grouping = group_clients(next(iter(plans.values())), inputs.population.groups)
-    draw(plans, inputs, args.plot)
+    if args.plot is not None:
+        from fedspend.report.plots import spending_plot
+
+        spending_plot(plans, args.plot, labels=inputs.population.groups_of(next(iter(plans.values())).clients))
     if args.json:
         from fedspend.report.numbers import plan_numbers
 
@@ -197,13 +211,6 @@ def check_files(args: argparse.Namespace) -> None:
         if not Path(name).name.lower().endswith(endings):
             raise InvalidInput(f"{flag} {name!r} must end in {', '.join(endings)}")
         check_writable(flag, name)
-
-
-def draw(plans: dict[str, Plan], inputs: Inputs, path: str | None) -> None:
-    if path is not None:
-        from fedspend.report.plots import spending_plot
-
-        spending_plot(plans, path, labels=inputs.population.groups_of(next(iter(plans.values())).clients))
 
 
 def print_json(document: dict[str, Any]) -> None:

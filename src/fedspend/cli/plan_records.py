@@ -15,17 +15,15 @@ from rich.text import Text
 
 from fedspend.basics.arrays import IntArray
 from fedspend.basics.words import counted
-from fedspend.cli.outputs import save_plan
 from fedspend.cli.records_views import named
-from fedspend.cli.tables import Column, change, figures, percent, short_hash, show_files, size, spread, table
-from fedspend.cli.terminal import console
+from fedspend.cli.tables import Column, change, figures, percent, spread, table
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import Source
 from fedspend.configuration.record_plans import record_federation, record_plan
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
-from fedspend.report.groups import Grouping, group_clients
-from fedspend.report.record_numbers import Silo, levels_of_plan, record_plan_numbers, silos
+from fedspend.report.groups import Grouping
+from fedspend.report.record_numbers import Silo, levels_of_plan, silos
 
 if TYPE_CHECKING:
     from fedspend.records.planning import RecordPlan
@@ -46,26 +44,13 @@ OTHERS = ("policy", "saving_rate", "permute_rates", "weights", "accountant", "co
 MOST_CLIENTS = 12  # that a table names; --json has all
 
 
-def run(args: argparse.Namespace, ledger: str | None) -> int:
+def make(args: argparse.Namespace, ledger: str | None) -> RecordPlan:
     for flag in OTHERS:
         if getattr(args, flag):
             raise InvalidInput(f"--{flag.replace('_', '-')} is for client-level methods; drop it, or name one with --method")
     config = read_config(args, ledger)
     with Ledger.open(ledger) if ledger is not None else nullcontext() as book:
-        plan = record_plan(config, record_federation(Source(config)), book)
-    grouping = group_clients(plan)
-    saved = save_plan(plan, args.output, args.force)
-    if args.plot is not None:
-        from fedspend.report.records_plot import record_plan_plot
-
-        record_plan_plot(plan, args.plot)
-    if args.json:
-        document = record_plan_numbers(plan, grouping) | {"saved": args.output, "plot": args.plot}
-        print(json.dumps(document, indent=2, allow_nan=False))
-    elif not args.quiet:
-        show(plan, grouping)
-        show_files(console(), args.output, saved, args.plot)
-    return 0
+        return record_plan(config, record_federation(Source(config)), book)
 
 
 def read_config(args: argparse.Namespace, ledger: str | None) -> Config:
@@ -81,9 +66,8 @@ def read_config(args: argparse.Namespace, ledger: str | None) -> Config:
         raise InvalidInput(str(error).replace(f"--set {texts[flag]}", f"--{flag} {given[flag]}", 1)) from None
 
 
-def show(plan: RecordPlan, grouping: Grouping) -> None:
-    out = console()
-    header(out, plan)
+def show(out: Console, plan: RecordPlan, grouping: Grouping) -> None:
+    """A line for every level of budgets, and one for every client."""
     out.print(table(level_columns(plan, grouping)), "", sep="\n")
     clients = silos(plan)
     out.print(table(client_columns(plan, clients[:MOST_CLIENTS])), "", sep="\n")
@@ -114,34 +98,6 @@ def why_idle(plan: RecordPlan) -> str:
     if plan.parameters["method"] == "dropout":
         return "below the mean budget"
     return "with too little left" if "ledger" in plan.parameters else "since no rate can meet their budgets"
-
-
-def header(out: Console, plan: RecordPlan) -> None:
-    terms = plan.terms
-    facts = [
-        ("plan", f"{short_hash(plan)}, {size(plan)}, {counted(plan.schedules.count, 'distinct schedule')}"),
-        ("method", f"{plan.method_words} ({plan.policy}, {how_rates(plan)})"),
-        (
-            "a round",
-            f"{counted(terms.local_steps, 'step')} at noise multiplier {terms.noise_multiplier:g} and clip {plan.clip:g}; "
-            f"a client takes part with probability {terms.client_rate:g}",
-        ),
-        ("accountant", f"{plan.accountant}, delta {plan.delta:g}"),
-        ("protects", "single records: one record's gradients become zero, all else stays (zero-out)"),
-        ("against", "other clients, the public, and a server that sees who takes part but does not choose"),
-    ]
-    if "ledger" in plan.parameters:
-        entry = plan.parameters["ledger"].partition(":")[0]
-        facts.append(
-            ("ledger", f"budgets are for a lifetime: on top of what was spent up to entry {entry}, this plan stays within them")
-        )
-    for name, words in facts:
-        out.print(Text.assemble((f"{name:<12}", "bold"), words))
-    out.print()
-
-
-def how_rates(plan: RecordPlan) -> str:
-    return "one rate for all" if plan.filters else f"rates {plan.parameters['rates']}"
 
 
 def lasting(plan: RecordPlan, members: IntArray) -> str:

@@ -13,15 +13,14 @@ from rich.text import Text
 from fedspend.basics.words import counted
 from fedspend.cli.terminal import console
 from fedspend.planning.plan import Plan
-from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_tracks, landmarks, quarters
 
 Column = tuple[str, list[str]]
 
 
-def show_plan(plan: Plan, grouping: Grouping, output: str | None, saved: bool, plot: str | None) -> None:
-    out = console()
-    show_header(out, plan)
+def show_groups(out: Console, plan: Plan, grouping: Grouping) -> None:
+    """A line for every group of clients."""
     groups = group_tracks(plan, grouping)
     who = group_columns(groups, grouping)
     show = mean if grouping.banded else spread
@@ -46,29 +45,10 @@ def show_plan(plan: Plan, grouping: Grouping, output: str | None, saved: bool, p
                 style="dim",
             )
         )
-    show_files(out, output, saved, plot)
-
-
-def show_header(out: Console, plan: Plan) -> None:
-    method = plan.parameters.get("method")
-    facts = [
-        ("plan", f"{short_hash(plan)}, {size(plan)}, {counted(plan.schedules.count, 'distinct schedule')}"),
-        ("policy", plan.policy + (f" (method {method})" if method else "")),
-        ("accountant", f"{plan.accountant}, delta {plan.delta:g}"),
-        ("protects", "whole clients: one client's contribution in all rounds becomes zero, all else stays (zero-out)"),
-        ("against", "other clients and the public, who see every model but not who took part"),
-    ]
-    if "ledger" in plan.parameters:
-        entry = plan.parameters["ledger"].partition(":")[0]
-        facts.append(("ledger", f"budgets are for a lifetime: with what was spent up to entry {entry}, this plan spends them all"))
-    for name, words in facts:
-        out.print(Text.assemble((f"{name:<12}", "bold"), words))
-    out.print()
 
 
 def size(plan: AnyPlan) -> str:
-    records = f"{counted(len(plan.records), 'record')} of " if isinstance(plan, RecordPlan) else ""
-    return records + f"{counted(len(plan.clients), 'client')}, {counted(plan.rounds, 'round')}"
+    return f"{plan.who}, {counted(plan.rounds, 'round')}"
 
 
 def short_hash(plan: AnyPlan) -> str:

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fedspend.records.plan_file import load_any_plan
+    from fedspend.planning.protocol import load_any_plan
     from fedspend.report.html import write_report
     from fedspend.runs.training import train
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from fedspend.basics.words import counted
 from fedspend.cli.tables import figures, frame, short_hash, size
 from fedspend.cli.terminal import console
-from fedspend.planning.plan import Plan
-from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.planning.protocol import AnyPlan
+from fedspend.report.certificate import PROMISED
 from fedspend.verification.verify import Check, Verification
 
 MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for
@@ -26,7 +26,7 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
         else ("FAIL", "bold red", f"{counted(result.failure_count, 'failure')}; do not train with this plan")
     )
     out.print(Text.assemble((word, style), f"  {sentence}"))
-    out.print(Text(f"plan {short_hash(plan)}, {size(plan)}, {kind(plan)}, delta {plan.delta:g}", style="dim"))
+    out.print(Text(f"plan {short_hash(plan)}, {size(plan)}, {plan.headline}, delta {plan.delta:g}", style="dim"))
     out.print()
     show_checks(out, result)
     show_margin(out, plan, result)
@@ -37,9 +37,11 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
                 "budgets are for a lifetime, claims are what this plan adds; train checks it together with what was spent before",
             )
         )
-    if isinstance(plan, RecordPlan) and plan.left_out.size:
-        some = ", ".join(plan.records[n] for n in plan.left_out[:MOST_NAMED]) + (" ..." if plan.left_out.size > MOST_NAMED else "")
-        out.print(Text.assemble(("left out ", "bold"), f"{counted(plan.left_out.size, 'record')} that can pay for no step: {some}"))
+    if plan.left_out.size:
+        some = ", ".join(plan.names[n] for n in plan.left_out[:MOST_NAMED]) + (" ..." if plan.left_out.size > MOST_NAMED else "")
+        out.print(
+            Text.assemble(("left out ", "bold"), f"{counted(plan.left_out.size, plan.unit)} that can pay for no step: {some}")
+        )
     for failure in result.failures:
         out.print(Text.assemble(("failed: ", "red"), failure))
     if result.failure_count > len(result.failures):
@@ -47,14 +49,6 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
     if result.observers:
         out.print()
         show_observers(out, plan, result)
-
-
-def kind(plan: AnyPlan) -> str:
-    return f"{plan.method_words}, {plan.policy}" if isinstance(plan, RecordPlan) else plan.policy
-
-
-def plural(plan: AnyPlan) -> str:
-    return "records" if isinstance(plan, RecordPlan) else "clients"
 
 
 def show_checks(out: Console, result: Verification) -> None:
@@ -78,14 +72,14 @@ def worst(check: Check) -> str:
 
 def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
     """The slack between the pessimistic PLD epsilon and the budget, where it is smallest."""
-    if isinstance(plan, Plan) and plan.discrete:
+    if plan.discrete:
         out.print(Text("no PLD reading: the plan is for discrete noise, whose Rényi bound at whole orders carries the guarantee"))
         return
     if math.isfinite(result.worst_margin):
         how = (
             f"over {result.pld_schedules:,} of {result.schedules:,} distinct schedules"
             if result.sampled
-            else f"over all {plural(plan)}"
+            else f"over all {plan.unit}s"
         )
         out.print(
             Text.assemble(("worst margin ", "bold"), f"{100 * result.worst_margin:.2f}% (1 - PLD epsilon / budget, smallest {how})")
@@ -111,5 +105,5 @@ def show_observers(out: Console, plan: AnyPlan, result: Verification) -> None:
         table.add_row(Text(observer.name), *map(figures, values), Text(observer.assumption))
     out.print(table)
     out.print()
-    promised = "The first two lines are" if isinstance(plan, RecordPlan) else "Only the first line is"
+    promised = PROMISED[plan.promised_observers]
     out.print(Text(f"{promised} what the plan promises; the rest says what is lost when its assumption fails.", style="dim"))

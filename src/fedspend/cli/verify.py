@@ -30,25 +30,19 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput(f"--colluders must be a whole number of at least 0, got {args.colluders}")
     import fedspend
     from fedspend.cli.terminal import progress_bar
-    from fedspend.records.plan_file import load_any_plan
-    from fedspend.records.planning import RecordPlan
-    from fedspend.records.verification import verify_records
+    from fedspend.cli.views import view_of
+    from fedspend.planning.protocol import load_any_plan
 
     plan = load_any_plan(args.plan)
-    if args.colluders and isinstance(plan, RecordPlan):
-        raise InvalidInput(
-            "--colluders is for plans of clients; noise on records is added at each client, so others know none of it"
-        )
+    view = view_of(plan)
+    if args.colluders and view.no_colluders is not None:
+        raise InvalidInput(f"--colluders {view.no_colluders}")
     with progress_bar("verifying", args.quiet) as progress:
-        if isinstance(plan, RecordPlan):
-            result = verify_records(plan)
-        else:
-            result = fedspend.verify(plan, colluders=args.colluders, progress=progress)
+        result = fedspend.verify(plan, colluders=args.colluders, progress=progress)
     if args.json:
         import json
 
-        by_record = {"left_out": [plan.records[n] for n in plan.left_out]} if isinstance(plan, RecordPlan) else {}
-        print(json.dumps({"plan": args.plan} | result.to_dict() | by_record, indent=2, allow_nan=False))
+        print(json.dumps({"plan": args.plan} | result.to_dict() | view.verdict(plan), indent=2, allow_nan=False))
     elif not args.quiet:
         from fedspend.cli.verdict import show_verdict
 

@@ -28,10 +28,11 @@ from fedspend.ledger.participants import plan_fits
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import histories
 from fedspend.noise.randomness import Randomness
+from fedspend.planning.protocol import AnyPlan
 from fedspend.records.agreement import check_agrees
 from fedspend.records.budget_file import RecordBudgets, read_record_budgets
 from fedspend.records.noise_choice import suggest_noise
-from fedspend.records.planning import AnyPlan, RecordPlan, plan_records
+from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.preferences import PREFERENCES
 from fedspend.records.remaining import Past

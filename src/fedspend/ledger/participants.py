@@ -6,7 +6,7 @@ of whoever is left out are not used, and everyone else's stay where they are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from fedspend.budgets.population import Population, Registered
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
-from fedspend.ledger.rules import Proposal, account_numbers, members, names_today, refuse_overdrawn
+from fedspend.ledger.rules import account_numbers, members, names_today, refuse_overdrawn
 from fedspend.planning.plan import Plan, plan_for
-
-if TYPE_CHECKING:
-    from fedspend.records.planning import AnyPlan
+from fedspend.planning.protocol import AnyPlan
 
 _PER_CLIENT = ("epsilons", "saving_rate", "transition", "clients")
 
@@ -50,7 +48,7 @@ def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhaus
     arguments = _without(arguments["clients"], arguments, here, exhausted, "it has withdrawn")
     while True:
         made = plan_for(**arguments)
-        over = ledger.over(Proposal.of_plan(made))
+        over = ledger.over(made.proposal())
         if not over.size:
             return made
         # Leaving out the strictest can lower the noise of the others (dp-fedavg), so look again.
@@ -61,23 +59,20 @@ def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhaus
 
 def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
     """A plan that spends what a ledger has left is for that ledger only."""
-    from fedspend.records.planning import proposal_of
-
     if "ledger" in made.parameters:
         if ledger is None:
             raise Refused("the plan spends what is left in a ledger, and there is none here; name that ledger with --ledger")
         ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
-        unit = proposal_of(made).unit
-        if not len(ledger.accounts(unit)):  # its budgets would be taken for lifetime budgets that nobody agreed to
-            raise Refused(f"the plan spends what is left in {ledger.location}, which has no accounts of {unit}s; make another plan")
+        if not len(ledger.accounts(made.unit)):  # its budgets would be taken for lifetime budgets that nobody agreed to
+            raise Refused(
+                f"the plan spends what is left in {ledger.location}, which has no accounts of {made.unit}s; make another plan"
+            )
 
 
 def plan_fits(ledger: Ledger, made: AnyPlan) -> None:
     """Refuse a plan that the ledger would not admit, before anything is written."""
-    from fedspend.records.planning import proposal_of
-
     check_planned_on(ledger, made)
-    proposal = proposal_of(made)
+    proposal = made.proposal()
     if len(ledger.accounts(proposal.unit)):
         refuse_overdrawn(ledger.state, proposal.as_run("", members(ledger.state, proposal)), joining=True, hint=proposal.order)
 

@@ -19,7 +19,7 @@ from fedspend.ledger.state import UNITS, Accounts, Run, State, steps_table, to_r
 from fedspend.ledger.storage import holds_ledger
 
 if TYPE_CHECKING:
-    from fedspend.planning.plan import Plan
+    from fedspend.planning.protocol import AnyPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,22 +41,9 @@ class Proposal:
     steps: int | FloatArray = 1  # in a round: the same for all, or (rounds, classes)
     discrete: bool = False
 
-    @classmethod
-    def of_plan(cls, plan: Plan) -> Proposal:
-        table = plan.schedules
-        return cls(
-            names=plan.clients,
-            budgets=plan.budget,
-            delta=plan.delta,
-            of_class=table.of_client,
-            rate=table.sampling_rate,
-            noise=table.noise_multiplier,
-            plan=plan.hash,
-            method=str(plan.parameters.get("method", "")),
-            accountant=plan.accountant,
-            order=table.order,
-            discrete=plan.discrete,
-        )
+    @staticmethod
+    def of_plan(plan: AnyPlan) -> Proposal:
+        return plan.proposal()
 
     def as_run(self, id: str, accounts: IntArray) -> Run:
         return Run(

@@ -106,10 +106,11 @@ class Balances:
     total: FloatArray  # spent, if every open run is finished
     total_order: FloatArray
 
-    def rows(self, who: Iterable[int] | None = None) -> Iterator[dict[str, Any]]:
+    def rows(self, who: Iterable[int] | None = None, unit: str = "client") -> Iterator[dict[str, Any]]:
+        """The accounts asked for, or all, with the name under the word for its unit."""
         for n in range(len(self.names)) if who is None else who:
             yield {
-                "client": self.names[n],
+                unit: self.names[n],
                 "budget": float(self.budget[n]),
                 "delta": float(self.delta[n]),
                 "spent": float(self.spent[n]),

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,12 +21,19 @@ from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import curve
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, check_orders, rdp
-from fedspend.basics.arrays import FloatArray, distinct_rows
+from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
+from fedspend.basics.words import counted
 from fedspend.budgets.identity import as_mapping, hint_alike, read_ids
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
 from fedspend.planning import policies
-from fedspend.planning.plan_json import Content, Saved, load
+from fedspend.planning.base import BasePlan
+from fedspend.planning.plan_json import Content, Kind
 from fedspend.planning.schedules import TABLES, VALUES, Schedules
+
+if TYPE_CHECKING:
+    from fedspend.ledger.rules import Proposal
+    from fedspend.planning.protocol import Progress, Unit
+    from fedspend.verification.findings import Verification
 
 ADJACENCY = "zero-out: one client's whole contribution becomes zero; roster, budgets and plan stay fixed"
 ACCOUNTANTS = ("rdp", "pld")
@@ -39,7 +45,7 @@ OBSERVER = "other clients and the public, who see every released model and do no
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class Plan(Saved):
+class Plan(BasePlan):
     """Schedules for all clients, the claim for each, and what is needed to check it."""
 
     clients: tuple[str, ...]
@@ -50,6 +56,12 @@ class Plan(Saved):
     accountant: str
     orders: tuple[float, ...]
     parameters: dict[str, Any] = field(default_factory=dict)
+    unit: ClassVar[Unit] = "client"
+    promised_observers: ClassVar[int] = 1
+    filters: ClassVar[bool] = False
+    by_norm: ClassVar[bool] = False
+    client_by_client: ClassVar[bool] = False
+    hidden_statistics: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -99,17 +111,25 @@ class Plan(Saved):
         return self.schedules.wide("clip_norm")
 
     @property
-    def epsilon(self) -> FloatArray:
-        """Claimed epsilon of each client at `delta`."""
-        return self.schedules.wide("epsilon")
+    def names(self) -> tuple[str, ...]:
+        return self.clients
 
     @property
-    def rounds(self) -> int:
-        return self.schedules.rounds
+    def owner(self) -> IntArray:
+        return np.arange(len(self.clients))
 
     @property
-    def policy(self) -> str:
-        return str(self.parameters["policy"])
+    def left_out(self) -> IntArray:
+        """None: a client without a budget to spend has no place in a plan of clients."""
+        return np.zeros(0, dtype=np.int64)
+
+    @property
+    def who(self) -> str:
+        return counted(len(self.clients), "client")
+
+    @property
+    def headline(self) -> str:
+        return self.policy
 
     @property
     def discrete(self) -> bool:
@@ -157,11 +177,48 @@ class Plan(Saved):
         return to_content(self)
 
     @classmethod
-    def load(cls, path: str | Path) -> Plan:
-        """Read a plan; refuses a file that is malformed or was altered."""
+    def kind(cls) -> Kind[Plan]:
         from fedspend.planning.plan_file import CLIENT_PLAN
 
-        return load(Path(path), CLIENT_PLAN)
+        return CLIENT_PLAN
+
+    def verify(self, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200) -> Verification:
+        """Checked by accountants that share no code with the planner."""
+        from fedspend.verification.verify import verify_clients
+
+        return verify_clients(self, colluders=colluders, progress=progress, seed=seed, max_pld=max_pld)
+
+    def proposal(self) -> Proposal:
+        """What the ledger is asked for: every client, by schedule."""
+        from fedspend.ledger.rules import Proposal
+
+        return Proposal(
+            names=self.clients,
+            budgets=self.budget,
+            delta=self.delta,
+            of_class=self.schedules.of_client,
+            rate=self.schedules.sampling_rate,
+            noise=self.schedules.noise_multiplier,
+            plan=self.hash,
+            method=str(self.parameters.get("method", "")),
+            accountant=self.accountant,
+            order=self.schedules.order,
+            unit=self.unit,
+            discrete=self.discrete,
+        )
+
+    def planned_facts(self, round: int) -> dict[str, Any]:  # noqa: ARG002
+        """Nothing: the server's own statistics say it all."""
+        return {}
+
+    def extended(
+        self, begun: int, more: int, *, spent: Mechanisms, elsewhere: Mechanisms, of_unit: IntArray, lifetime: FloatArray
+    ) -> Plan:
+        """More noise in the rounds to come."""
+        from fedspend.planning.replanning import extended
+
+        del spent  # it follows from the rounds that were begun, which stay in the plan
+        return extended(self, begun, more, elsewhere.take(of_unit), lifetime)
 
     def replace(self, **changes: Any) -> Plan:
         """A plan with some fields changed; `noise_multiplier`, `sampling_rate`, `clip_norm`, `epsilon` are taken per client."""

@@ -17,6 +17,7 @@ from fedspend.records.planning import RecordPlan
 from fedspend.records.preferences import PREFERENCES, BoundedMixGauss, BoundedPareto, ThreeLevels
 from fedspend.records.spending import CONVERSIONS, OBSERVERS, epsilon
 from fedspend.records.terms import Terms
+from fedspend.records.verification import verify_records
 
 if TYPE_CHECKING:
     from fedspend.configuration.record_plans import plan_of
@@ -42,6 +43,7 @@ __all__ = [
     "plan_of",
     "rates",
     "suggest_noise",
+    "verify_records",
 ]
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput
-from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.planning.protocol import AnyPlan
+from fedspend.records.planning import RecordPlan
 from fedspend.records.policies import Wanted
 
 
@@ -30,14 +31,13 @@ def check_agrees(
     budget: FloatArray | None,
 ) -> RecordPlan:
     """The plan itself, or a refusal that names the first difference. Without `budget`, or a noise multiplier, any will do."""
-    if not isinstance(plan, RecordPlan):
-        raise InvalidInput(f"the plan is for clients, and method {wanted.method!r} for records; make them agree")
-    differences = chain(_settings(plan, clip, wanted, terms), _records(plan, records, owner, clients, budget))
+    made = RecordPlan.expect(plan, f"the plan is for {plan.unit}s, and method {wanted.method!r} for records; make them agree")
+    differences = chain(_settings(made, clip, wanted, terms), _records(made, records, owner, clients, budget))
     first = next(differences, None)
     if first is not None:
         what, planned, asked = first
         raise InvalidInput(f"the plan has {what} {planned}, and the config {asked}; make them agree, or make another plan")
-    return plan
+    return made
 
 
 def _settings(plan: RecordPlan, clip: float, wanted: Wanted, terms: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -4,15 +4,12 @@ with records in place of clients.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from fedspend.errors import InvalidInput
-from fedspend.planning.plan_file import CLIENT_PLAN
-from fedspend.planning.plan_json import Content, Kind, floats, from_runs, integers, load, to_runs
+from fedspend.planning.plan_json import Content, Kind, floats, from_runs, integers, to_runs
 from fedspend.planning.schedules import Schedules
-from fedspend.records.planning import ADJACENCY, OBSERVER, AnyPlan, RecordPlan
+from fedspend.records.planning import ADJACENCY, OBSERVER, RecordPlan
 from fedspend.records.terms import Terms
 
 FORMAT, VERSION = "fedspend-record-plan", 1
@@ -81,9 +78,3 @@ def from_content(content: Content) -> RecordPlan:
 RECORD_PLAN = Kind(
     FORMAT, VERSION, ("guarantee", "parameters", "terms", "clip", "classes", "clients", "records", "orders"), build=from_content
 )
-
-
-def load_any_plan(path: str | Path) -> AnyPlan:
-    """The plan in a file, client-level or record-level, by what the file says it is."""
-    kinds: tuple[Kind[AnyPlan], ...] = (CLIENT_PLAN, RECORD_PLAN)
-    return load(Path(path), *kinds)

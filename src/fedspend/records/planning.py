@@ -12,31 +12,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from fedspend.accounting.conversion import conversion_cost
-from fedspend.accounting.mechanisms import two_stage
+from fedspend.accounting.mechanisms import Mechanisms, two_stage
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from fedspend.basics.words import counted
 from fedspend.errors import InvalidInput, finite_number
 from fedspend.ledger.rules import Proposal, busy
-from fedspend.planning.plan import Plan, check_client_ids
-from fedspend.planning.plan_json import Content, Saved, load
+from fedspend.planning.base import BasePlan
+from fedspend.planning.plan import check_client_ids
+from fedspend.planning.plan_json import Content, Kind
 from fedspend.planning.schedules import Schedules
 from fedspend.records.filtering import active_by_step, check_steps
 from fedspend.records.policies import Wanted, rate_table
 from fedspend.records.remaining import Past, table_on_top
 from fedspend.records.terms import Terms, check_budgets
 
+if TYPE_CHECKING:
+    from fedspend.planning.protocol import Progress, Unit
+    from fedspend.verification.findings import Verification
+
 ADJACENCY = "zero-out: one record's gradients become zero; roster, budgets, rates and expected batches stay fixed"
 OBSERVER = "other clients, the public, and a server that sees every client's update and who takes part but does not choose"
 
 
-@dataclass(frozen=True, eq=False)
-class RecordPlan(Saved):
+@dataclass(frozen=True, eq=False, repr=False)
+class RecordPlan(BasePlan):
     """Rates for all records, the claim for each, and what is needed to check it. `schedules.of_client` is by record here."""
 
     records: tuple[str, ...]
@@ -49,8 +54,12 @@ class RecordPlan(Saved):
     parameters: dict[str, Any]
     orders: tuple[float, ...] = ORDERS
     short: FloatArray | None = None  # (rounds, classes) steps in a round, where a class does not always take all of them
-    unit: ClassVar[str] = "record"
+    unit: ClassVar[Unit] = "record"
     accountant: ClassVar[str] = "rdp"
+    promised_observers: ClassVar[int] = 2  # the public, and a server that sees who takes part
+    discrete: ClassVar[bool] = False
+    client_by_client: ClassVar[bool] = True
+    hidden_statistics: ClassVar[tuple[str, ...]] = ("noise_deviation", "clip", "clipped_share")  # of local steps, not of the sum
 
     def __post_init__(self) -> None:
         check_record_plan(self)
@@ -62,22 +71,21 @@ class RecordPlan(Saved):
         return self.terms.delta
 
     @property
-    def rounds(self) -> int:
-        return self.terms.rounds
+    def names(self) -> tuple[str, ...]:
+        return self.records
 
     @property
-    def policy(self) -> str:
-        return str(self.parameters["policy"])
+    def who(self) -> str:
+        return f"{counted(len(self.records), 'record')} of {counted(len(self.clients), 'client')}"
+
+    @property
+    def headline(self) -> str:
+        return f"{self.method_words}, {self.policy}"
 
     @property
     def rate(self) -> FloatArray:
         """(rounds, records)."""
         return self.schedules.wide("sampling_rate")
-
-    @property
-    def epsilon(self) -> FloatArray:
-        """Claimed epsilon of each record at `delta`."""
-        return self.schedules.wide("epsilon")
 
     @cached_property
     def steps(self) -> FloatArray:
@@ -148,11 +156,17 @@ class RecordPlan(Saved):
         return to_content(self)
 
     @classmethod
-    def load(cls, path: str | Path) -> RecordPlan:
-        """Read a plan; refuses a file that is malformed or was altered."""
+    def kind(cls) -> Kind[RecordPlan]:
         from fedspend.records.plan_file import RECORD_PLAN
 
-        return load(Path(path), RECORD_PLAN)
+        return RECORD_PLAN
+
+    def verify(self, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200) -> Verification:
+        """Checked by accountants that share no code with the planner."""
+        from fedspend.records.verification import verify_records
+
+        del progress, seed, max_pld  # it takes a moment, and is the same every time
+        return verify_records(self, colluders=colluders)
 
     def proposal(self) -> Proposal:
         """What the ledger is asked for: every record, by class."""
@@ -166,18 +180,24 @@ class RecordPlan(Saved):
             plan=self.hash,
             method=str(self.parameters["method"]),
             order=self.schedules.order,
-            unit="record",
+            unit=self.unit,
             client_rate=self.terms.client_rate,
             steps=self.terms.local_steps if self.short is None else self.steps,
         )
 
+    def planned_facts(self, round: int) -> dict[str, Any]:
+        """How many records can be sampled in each local step, where a filter stops them; by norms that is private."""
+        if not self.filters or self.by_norm:
+            return {}
+        return {"active": self.active_by_step.reshape(self.rounds, -1)[round].tolist()}
 
-AnyPlan = Plan | RecordPlan
+    def extended(
+        self, begun: int, more: int, *, spent: Mechanisms, elsewhere: Mechanisms, of_unit: IntArray, lifetime: FloatArray
+    ) -> RecordPlan:
+        """Less sampling in the rounds to come."""
+        from fedspend.records.replanning import extended_records
 
-
-def proposal_of(plan: AnyPlan) -> Proposal:
-    """What a plan of either kind asks of the ledger."""
-    return plan.proposal() if isinstance(plan, RecordPlan) else Proposal.of_plan(plan)
+        return extended_records(self, begun, more, spent, Past(elsewhere, of_unit), lifetime)
 
 
 def plan_records(

@@ -13,17 +13,21 @@ from collections import Counter
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.errors import InvalidInput
 from fedspend.records.planning import RecordPlan
 from fedspend.verification.findings import Findings, Verification
 from fedspend.verification.observers import Observer, spread
 from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
+NO_COLLUDERS = "is for plans of clients; noise on records is added at each client, so others know none of it"
 TOLERANCE = 1e-6
 SHOWN, BY_PLD = 20, 4  # classes that observers are read for, and that PLD looks at
 
 
-def verify_records(plan: RecordPlan) -> Verification:
+def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
     """Check a plan against everything it promises. Never raises for a plan that breaks its promise."""
+    if colluders:
+        raise InvalidInput(f"colluders {NO_COLLUDERS}")
     table = plan.schedules
     used = np.flatnonzero((table.sampling_rate.max(axis=0) > 0) & (table.clients_of > 0))
     strictest = np.full(table.count, np.inf)

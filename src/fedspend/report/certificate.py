@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedspend.records.planning import RecordPlan
 from fedspend.report.markup import Content, Markup, element, join
 from fedspend.report.pieces import MOST_BUDGETS, figure, table
 from fedspend.report.run_data import RunData, number
+
+PROMISED = {1: "Only the first line is", 2: "The first two lines are"}  # by how many observers the promise is against
 
 
 def judge(run: RunData) -> tuple[str, str]:
@@ -74,7 +75,7 @@ def observers(run: RunData) -> Markup:
     by_budget = 0 < len(budgets) <= MOST_BUDGETS
     heads = [f"budget {budget:.4g}" for budget in budgets] if by_budget else ["smallest", "median", "largest"]
     central = run.settings.get("privacy.noise") in ("central", "discrete")
-    promises = 2 if isinstance(run.plan, RecordPlan) else 1
+    promises = run.plan.promised_observers
     rows: list[Sequence[Content]] = []
     for n, one in enumerate(found):
         values = [pair[1] for pair in pairs(one)] if by_budget else [number(one.get(key)) for key in heads]
@@ -84,8 +85,7 @@ def observers(run: RunData) -> Markup:
         note = None if applies else " (not this run: its noise is central)"
         cell = [name, element("span", assumption, note, class_="note")]
         rows.append([cell, *(element("span", figure(value), class_=None if applies else "faint") for value in values)])
-    promised = "The first two lines are" if promises == 2 else "Only the first line is"
-    text = f"{promised} what the plan promises. The others say what is lost when its assumption fails."
+    text = f"{PROMISED[promises]} what the plan promises. The others say what is lost when its assumption fails."
     return join(table(("epsilon against", *heads), rows, class_="observers"), element("p", text, class_="note"))
 
 

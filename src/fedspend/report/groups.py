@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray, IntArray
-from fedspend.records.planning import AnyPlan
+from fedspend.basics.words import counted as counted
+from fedspend.basics.words import span
+from fedspend.planning.protocol import AnyPlan
 
 MOST_GROUPS = 12
 BANDS = 8
@@ -74,12 +76,7 @@ def group_clients(plan: AnyPlan, labels: Sequence[str] | None = None, most: int 
         edges = np.unique(np.quantile(plan.budget, np.linspace(0, 1, bands + 1)[1:-1]))
         _, of_client = np.unique(np.searchsorted(edges, plan.budget, side="left"), return_inverse=True)
     members = tuple(np.flatnonzero(of_client == n) for n in range(int(of_client.max()) + 1))
-    return Grouping(tuple(budget_label(plan.budget[rows]) for rows in members), members, False, banded)
-
-
-def budget_label(budgets: FloatArray) -> str:
-    low, high = f"{budgets.min():.4g}", f"{budgets.max():.4g}"
-    return low if low == high else f"{low} to {high}"
+    return Grouping(tuple(span(plan.budget[rows]) for rows in members), members, False, banded)
 
 
 def group_tracks(plan: AnyPlan, grouping: Grouping) -> list[GroupTracks]:

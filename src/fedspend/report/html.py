@@ -20,6 +20,7 @@ from fedspend.report.markup import Markup, element, join, raw
 from fedspend.report.panels import Panel, rounds_shown
 from fedspend.report.pieces import MARKS, MOST_BUDGETS, figure, mark, percent, power, table
 from fedspend.report.run_data import RunData, load_runs, number
+from fedspend.report.views import schedule
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
@@ -84,7 +85,7 @@ def details_of(run: RunData) -> Markup:
         sections.tiles(run),
         section("Learning", panels.learning(run)),
         section("Privacy", panels.spending(run), beside=verified(run)),
-        section("Schedule", panels.schedule(run)),
+        section("Schedule", schedule(run)),
         section("Inside the votes" if run.voting else "Inside the updates", panels.updates(run)),
         element("section", element("h2", "What each observer could learn"), planned_mark(run), certificate.observers(run)),
         element("section", element("h2", "Settings"), sections.settings(run)),

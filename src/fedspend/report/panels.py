@@ -73,7 +73,7 @@ def spending(run: RunData) -> list[Panel]:
     )
     references = tuple(Reference(budget, f"budget {words[n]}" if alike else "", n + 1) for n, budget in enumerate(budgets))
     chart = Chart("Privacy spent", f"epsilon at delta {power(run.plan.delta)}", x, lines[:1] if alike else lines, references)
-    who = "record" if isinstance(run.plan, RecordPlan) else "client"
+    who = run.plan.unit
     notes = [f"Dashed: the budgets. Every round is charged to every {who}, sampled or not."]
     if run.done < run.rounds:
         notes.append(f"Faint: planned for rounds {run.done + 1} to {run.rounds}.")
@@ -82,12 +82,8 @@ def spending(run: RunData) -> list[Panel]:
     return [Panel("Privacy spent", "planned", chart, " ".join(notes))]
 
 
-def schedule(run: RunData) -> list[Panel]:
+def client_schedule(run: RunData, plan: Plan) -> list[Panel]:
     """Noise, sampling rate, clip, and the noise that ends up in the averaged update."""
-    if run.plan is None:
-        return []
-    if isinstance(run.plan, RecordPlan):
-        return record_schedule(run, run.plan)
     noise_note = (
         "Noise relative to the client's clip, for update and clip bit together." if run.adaptive else "Noise relative to the clip."
     )
@@ -95,7 +91,7 @@ def schedule(run: RunData) -> list[Panel]:
         Panel("Noise multiplier", "planned", _by_group(run, "noise", "Noise multiplier", "sigma"), noise_note),
         Panel("Sampling rate", "planned", _by_group(run, "rate", "Sampling rate", "probability"), "Chance of taking part."),
         _clip(run),
-        _average(run, run.plan),
+        _average(run, plan),
     ]
 
 

@@ -25,7 +25,7 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.basics.files import write_whole
 from fedspend.basics.words import counted
 from fedspend.planning.plan import Plan
-from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, group_tracks
 
 MOST_LINES = 9
@@ -53,7 +53,7 @@ LOOK: dict[Any, Any] = {
 
 def spending_plot(plans: Mapping[str, Plan] | Plan, path: str | Path, labels: Sequence[str] | None = None) -> None:
     """Draw one plan, or several by name, to a .png, .svg or .pdf. `labels` names each client's group."""
-    named = {plans.policy: plans} if isinstance(plans, Plan) else dict(plans)
+    named = dict(plans) if isinstance(plans, Mapping) else {plans.policy: plans}
     with rc_context(LOOK), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box stands in for a letter that the font lacks
         figure = draw(named, labels)
@@ -131,8 +131,7 @@ def finish_spent(axes: Axes, groups: Sequence[GroupTracks], plan: AnyPlan, words
         axes.set_xlim(0, plan.rounds)
         axes.set_ylim(0, high * 1.06)
     plain_ticks(axes)
-    unit = "record" if isinstance(plan, RecordPlan) else "client"
-    labels = [f"{name}\n{counted(group.clients, unit)}" for name, group in zip(words, groups, strict=True)]
+    labels = [f"{name}\n{counted(group.clients, plan.unit)}" for name, group in zip(words, groups, strict=True)]
     end_labels(axes, [float(group.budget.mean[0]) for group in groups], labels, plan.rounds, gap=0.095)
 
 

@@ -19,8 +19,7 @@ from fedspend.basics.files import read_lines
 from fedspend.errors import InvalidInput
 from fedspend.ledger.account import HEAD
 from fedspend.ledger.chain import Head
-from fedspend.records.plan_file import load_any_plan
-from fedspend.records.planning import AnyPlan
+from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.report.groups import group_clients
 
 Record = dict[str, Any]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedspend.basics.words import counted
+from fedspend.basics.words import counted, span
 from fedspend.configuration.keys import SECTIONS
-from fedspend.records.planning import RecordPlan
 from fedspend.report.certificate import judge, margin
-from fedspend.report.groups import budget_label
 from fedspend.report.markup import Markup, element
 from fedspend.report.panels import few_groups
 from fedspend.report.pieces import figure, mark, percent, plain, power
 from fedspend.report.run_data import RunData
+from fedspend.report.views import view_of
 
 MOST_NAMED = 4  # groups that are named one by one where there is little room
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -40,29 +39,16 @@ def protection(run: RunData) -> tuple[str, str, str]:
         return "bare", "Not private", "This run added no noise and clipped nothing. Its models and numbers protect nobody."
     if verdict != "PASS":
         return "bare", "Not verified", f"Rely on nothing that this page says about privacy. {sentence}"
-    if isinstance(run.plan, RecordPlan):
-        text = (
-            "Noise, cohorts and record samples were drawn from the operating system's randomness. Every record's budget holds "
-            "against the public, other clients, and a server that sees who takes part. "
-            "Ask before you publish this page: it shows budgets."
-        )
-        return "real", "Real run", text
-    text = (
-        "Noise and cohorts were drawn from the operating system's randomness. The budgets hold against other clients and "
-        "the public as long as nobody learns who took part. This page shows the clients' budgets: ask before you publish it."
-    )
-    return "real", "Real run", text
+    return "real", "Real run", view_of(run.plan).real_run
 
 
 def facts(run: RunData) -> str:
     """One line: what was trained on what."""
     data, model = run.settings.get("data.name"), run.settings.get("model.name")
-    method = run.plan.method_words if isinstance(run.plan, RecordPlan) else run.method
+    method = run.method if run.plan is None else view_of(run.plan).method(run, run.plan)
     parts = [method + (f" with {model}" if model else "") + (f" on {data}" if data else "")]
     if run.plan is not None:
-        parts += [counted(len(run.plan.clients), "client"), f"policy {run.plan.policy}"]
-        if isinstance(run.plan, RecordPlan):
-            parts.insert(2, counted(len(run.plan.records), "record"))
+        parts += [*view_of(run.plan).sizes(run.plan), f"policy {run.plan.policy}"]
     parts.append(counted(run.rounds, "round"))
     return " · ".join(parts)
 
@@ -104,11 +90,11 @@ def spent(run: RunData) -> tuple[str, str]:
     low, high = f"{used.min():.0f}%", f"{used.max():.0f}%"
     part = low if low == high else f"{low} to {high}"
     if len(grouping.labels) > MOST_NAMED:
-        return part, f"epsilon {budget_label(now)}"
+        return part, f"epsilon {span(now)}"
     words = []
     for label, members in zip(grouping.labels, grouping.members, strict=True):
         name = f"{label}: " if grouping.named else ""
-        words.append(f"{name}{budget_label(now[members])} of {budget_label(run.plan.budget[members])}".replace(" ", NO_BREAK))
+        words.append(f"{name}{span(now[members])} of {span(run.plan.budget[members])}".replace(" ", NO_BREAK))
     return part, ("" if grouping.named else f"ε{NO_BREAK}") + " · ".join(words)
 
 
@@ -126,12 +112,11 @@ def settings(run: RunData) -> Markup:
     sections["account"] = [(key, value) for key, value in run.account.items()]
     sections["environment"] = [(key, plain(value)) for key, value in run.environment.items()]
     if run.plan is not None:
-        by_record = isinstance(run.plan, RecordPlan)
-        observer = "the public, other clients, and a server that does not choose who takes part"
+        view = view_of(run.plan)
         sections["guarantee"] = [
-            ("unit", "one record" if by_record else "one client, with everything it holds"),
+            ("unit", view.protected),
             ("adjacency", "zero-out"),
-            ("observer", observer if by_record else "other clients and the public; participation hidden"),
+            ("observer", view.observer),
             ("delta", power(run.plan.delta)),
             ("accountant", run.plan.accountant),
         ]

@@ -37,8 +37,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import RunAccount, check_same, locate, refuse_gone
 from fedspend.ledger.participants import check_planned_on
-from fedspend.records.plan_file import load_any_plan
-from fedspend.records.planning import AnyPlan, proposal_of
+from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.server.mechanism import NO_MEMORY, Memory
 from fedspend.server.methods.base import Release
 from fedspend.server.rounds import Kept, Progress, Record
@@ -119,7 +118,7 @@ class RunDirectory:
         with one_at_a_time(self.folder), Ledger.open_or_create(location, simulation=simulation) as book:
             account = self.account_in(book)
             check_planned_on(book, plan)
-            account.admit(proposal_of(plan), simulation=simulation)
+            account.admit(plan.proposal(), simulation=simulation)
             self.account = account
             try:
                 yield

@@ -14,7 +14,6 @@ import numpy as np
 from fedspend.client.norm_budgets import NormBudget
 from fedspend.client.state import States
 from fedspend.errors import InvalidInput
-from fedspend.records.planning import RecordPlan
 from fedspend.runs.directory import read_tensors
 from fedspend.runs.setup import Setup, flat_parameters
 from fedspend.server.rounds import begin, round_task, tasks_of
@@ -24,7 +23,7 @@ OLD_FILE = "norms.safetensors"
 
 def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
     """One for each client, in the order of the plan; none unless records pay for their own norms."""
-    if not (isinstance(setup.plan, RecordPlan) and setup.plan.by_norm):
+    if setup.plan is None or not setup.plan.by_norm:
         return []
     terms = setup.method.terms(0, setup.method.start())
     shared = round_task(begin(flat_parameters(setup.module), setup.method), terms, setup.training)
@@ -34,7 +33,7 @@ def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
 
 def refuse_leftovers(setup: Setup, states: States) -> None:
     """A new run begins with full budgets: states that are there already are another run's, and are not overwritten."""
-    if not (isinstance(setup.plan, RecordPlan) and setup.plan.by_norm):
+    if setup.plan is None or not setup.plan.by_norm:
         return
     for client in setup.plan.clients:
         if states.read(client) is not None:
@@ -48,9 +47,9 @@ def adopt_norms(folder: Path, budgets: list[NormBudget], setup: Setup) -> None:
     path = folder / OLD_FILE
     if not budgets or not path.exists():
         return
-    assert isinstance(setup.plan, RecordPlan)
+    assert setup.plan is not None  # there are no budgets of norms without one
     arrays, about = read_tensors(path)
-    records = len(setup.plan.records)
+    records = len(setup.plan.names)
     fits = set(arrays) == {"before", "after"} and all(one.shape == (records,) for one in arrays.values())
     if not (fits and about.get("plan") == setup.plan.hash and type(about.get("round")) is int and about["round"] >= 0):
         raise InvalidInput(f"{path} belongs to another run; restore the run's own file, or start a new run")

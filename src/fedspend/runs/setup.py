@@ -39,7 +39,7 @@ from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.noise.grid import FEWEST_BITS, check_on_grid
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan, plan_for
-from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.planning.protocol import AnyPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.server.methods.adaptive_clip import AdaptiveClip
 from fedspend.server.methods.base import Method
@@ -101,20 +101,22 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         shape=_shape(config, name),
     )
     made: AnyPlan | None = None
-    planned: Plan | None = None
+    planned: Plan | None = None  # the same, where it is a plan of clients
     inputs: Inputs | None = None
     source = Source(config)
     if name in RECORD_METHODS:
         from fedspend.configuration.record_plans import record_federation, record_plan
 
         federation = _with_features(config, record_federation(source), source)
-        made = record_plan(config, federation, ledger, stored)
+        made = of_records = record_plan(config, federation, ledger, stored)
+        method: Method = RecordLevel(of_records, name)
     else:
-        if isinstance(stored, RecordPlan):
-            raise InvalidInput(f"the run was begun with a record-level method, and the config says {name!r}; choose another folder")
+        wrong = f"the run was begun with a record-level method, and the config says {name!r}; choose another folder"
+        begun_with = None if stored is None else Plan.expect(stored, wrong)
         if name not in ("fedavg", "privacy-free"):  # which have no privacy to plan
-            planned, inputs = _plan(source, name, ledger, stored, begun)
+            planned, inputs = _plan(source, name, ledger, begun_with, begun)
         federation, made = _with_features(config, _federation(source, planned, inputs), source), planned
+        method = make_method(name, planned, config, len(federation.clients))
     module = models.build(
         needed(config, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
@@ -124,7 +126,6 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
     )
     randomness = Randomness(seed, "os" if is_real(config) else "seeded")
     rounds = int(needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
-    method = make_method(name, made, config, len(federation.clients))
     student = None
     if name == VOTES and planned is not None:
         student = student_of(config, planned, federation.dataset, module, randomness)
@@ -264,11 +265,9 @@ def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, .
     return tuple(group_of.get(client, "withdrawn") for client in clients)
 
 
-def make_method(name: str, made: AnyPlan | None, config: Config, clients: int) -> Method:
+def make_method(name: str, made: Plan | None, config: Config, clients: int) -> Method:
     if made is None:
         return FedAvg(clients, float(config.get("privacy.rate") or 1.0), name)
-    if isinstance(made, RecordPlan):
-        return RecordLevel(made, name)
     if name == "adaptive-clip":
         expected = float(made.round_rate.min()) * clients
         usual = max(0.05 * expected, 1.01 * float(made.schedules.noise_multiplier.max()) / 2)

@@ -42,9 +42,8 @@ from fedspend.models.evaluation import evaluate
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
-from fedspend.records.planning import AnyPlan, RecordPlan
+from fedspend.planning.protocol import AnyPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
-from fedspend.records.verification import verify_records
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.runs.directory import RunDirectory
@@ -126,13 +125,19 @@ def train(
                 with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
                     stored = plan_anew(folder, book, stored, int(needed(settings, "train.rounds")), on_note)
             setup = from_config(settings, book, stored, begun=begun)
-            if where is not None and isinstance(setup.plan, RecordPlan):
-                check_lasting_numbers(settings, setup.federation)
-            elif where is not None and setup.plan is not None and "ledger" not in setup.plan.parameters:
-                refuse_nameless(settings, setup.settings["data.partition"])
+            if where is not None and setup.plan is not None:
+                check_names_last(setup.plan, setup, settings)
     if folder is None and where is not None:
         raise InvalidInput("a run that charges a ledger needs a run directory to recover from: give output=, or name no ledger")
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
+
+
+def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:
+    """A ledger outlives the run, so whoever has an account there needs a name that does."""
+    if plan.unit == "record":
+        check_lasting_numbers(config, setup.federation)
+    elif "ledger" not in plan.parameters:
+        refuse_nameless(config, setup.settings["data.partition"])
 
 
 def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
@@ -142,9 +147,9 @@ def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
         if stored.hash != plan.hash:
             raise InvalidInput("the run was begun under another plan; drop --plan, or choose another folder")
         return plan
-    if isinstance(plan, RecordPlan) != (method in RECORD_METHODS):
-        unit, other = ("records", "clients") if isinstance(plan, RecordPlan) else ("clients", "records")
-        raise InvalidInput(f"the plan is for {unit}, and the config's method {method!r} for {other}; make them agree")
+    unit = "record" if method in RECORD_METHODS else "client"
+    if plan.unit != unit:
+        raise InvalidInput(f"the plan is for {plan.unit}s, and the config's method {method!r} for {unit}s; make them agree")
     if plan.parameters.get("method", method) != method:
         raise InvalidInput(f"the plan is for method {plan.parameters['method']!r}, and the config says {method!r}; make them agree")
     if config.get("ledger.spend") == "remaining" and "ledger" not in plan.parameters:
@@ -198,10 +203,9 @@ def from_arrays(
     """A run on arrays that are already in memory: (features, labels) by client id, or one pair per client of the plan."""
     if model is None or plan is None or test is None:
         raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
-    if isinstance(plan, RecordPlan):
-        raise InvalidInput(
-            "train(clients=...) is for plans of clients; a plan of records goes with the config that it was made for"
-        )
+    plan = Plan.expect(
+        plan, "train(clients=...) is for plans of clients; a plan of records goes with the config that it was made for"
+    )
     if plan.parameters.get("method") == VOTES:
         raise InvalidInput(f"the plan is for method {VOTES!r}, which needs public rows; train it from a config")
     check_module(model)
@@ -355,8 +359,8 @@ def _play(
 
 
 def open_engine(setup: Setup, states: States) -> Engine:
-    """Record-level tasks run client by client; the others where the config says."""
-    name = "reference" if isinstance(setup.plan, RecordPlan) else setup.engine
+    """Where the config says, unless the plan needs its tasks to run client by client."""
+    name = "reference" if setup.plan is not None and setup.plan.client_by_client else setup.engine
     return make_engine(name, setup.workload(states), setup.workers)
 
 
@@ -391,7 +395,7 @@ def examine(setup: Setup, folder: Path | None) -> dict[str, Any] | None:
     """The verdict to keep beside the plan, None if it is there. Refuses a plan that does not verify, before anything is written."""
     if setup.plan is None or (folder is not None and RunDirectory(folder).certified(setup.plan.hash)):
         return None
-    verdict = verify_records(setup.plan) if isinstance(setup.plan, RecordPlan) else verify(setup.plan)
+    verdict = verify(setup.plan)
     if not verdict.ok:
         raise Refused(f"the plan does not verify, so nothing is trained: {verdict.failures[0]}")
     return verdict.to_dict() | {"randomness": setup.randomness.source}
@@ -423,11 +427,10 @@ class Observer:
             "epsilon": self.spent(progress.done - 1),
             "randomness": self.setup.randomness.source,
         }
-        if isinstance(self.setup.plan, RecordPlan):  # noise and clip are in the local steps, not in the server's sum
-            hidden = ("noise_deviation", "clip", "clipped_share")
+        if self.setup.plan is not None:
+            line |= self.setup.plan.planned_facts(progress.done - 1)
+            hidden = self.setup.plan.hidden_statistics
             statistics = {name: value for name, value in statistics.items() if name not in hidden}
-            if self.setup.plan.filters and not self.setup.plan.by_norm:  # planned, so it costs nothing to tell
-                line["active"] = self.setup.plan.active_by_step.reshape(self.setup.plan.rounds, -1)[progress.done - 1].tolist()
         if self.setup.randomness.simulation:
             return line | statistics
         self._tell(progress.done, statistics)

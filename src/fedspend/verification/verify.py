@@ -24,9 +24,19 @@ from fedspend.verification.second_accountant.lattice import MOST_NOISE, lattice_
 
 if TYPE_CHECKING:
     from fedspend.planning.plan import Plan
+    from fedspend.planning.protocol import AnyPlan
     from fedspend.planning.schedules import Schedules
 
-__all__ = ["Check", "Observer", "Verification", "lowest_epsilon", "no_amplification", "participation_revealed", "verify"]
+__all__ = [
+    "Check",
+    "Observer",
+    "Verification",
+    "lowest_epsilon",
+    "no_amplification",
+    "participation_revealed",
+    "verify",
+    "verify_clients",
+]
 
 Progress = Callable[[int, int], None]
 
@@ -40,9 +50,24 @@ SAMPLED_ROUNDS, FEWEST_SAMPLED = 2000, 24
 
 
 def verify(
-    plan: Plan | str | Path, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200
+    plan: AnyPlan | str | Path, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200
 ) -> Verification:
-    """Check a plan, or the plan in a file, against everything it promises. Never raises for a plan that breaks its promise.
+    """Check a plan of clients or of records, or the plan in a file, against everything it promises.
+
+    Never raises for a plan that breaks its promise. `verify_clients` and `records.verify_records` say what is checked. For a plan
+    of records, `colluders` is refused, and `progress`, `seed` and `max_pld` have no effect.
+    """
+    if isinstance(plan, str | Path):
+        from fedspend.planning.protocol import load_any_plan
+
+        plan = load_any_plan(plan)
+    return plan.verify(colluders=colluders, progress=progress, seed=seed, max_pld=max_pld)
+
+
+def verify_clients(
+    plan: Plan, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200
+) -> Verification:
+    """Check a plan of clients.
 
     - Well formed: rates in (0, 1], everything else finite and positive, delta in (0, 1).
     - Claim within budget, for every client.
@@ -58,10 +83,6 @@ def verify(
 
     `colluders` is for the observer of that name (default 10, or all but one client if there are fewer).
     """
-    if isinstance(plan, str | Path):
-        from fedspend.planning.plan import Plan
-
-        plan = Plan.load(plan)
     colluders = colluders or min(10, len(plan.clients) - 1)
     if not 0 <= colluders < max(len(plan.clients), 1):
         raise InvalidInput(f"colluders must be fewer than the {len(plan.clients)} clients of the plan, got {colluders}")

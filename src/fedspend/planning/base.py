@@ -1,0 +1,65 @@
+"""What plans of clients and plans of records have in common: files, words, and what is kept under the same name in both."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, Self
+
+from fedspend.basics.arrays import FloatArray
+from fedspend.basics.words import counted, span
+from fedspend.errors import InvalidInput
+from fedspend.planning.plan_json import Kind, Saved, load
+from fedspend.planning.schedules import Schedules
+
+
+class BasePlan(Saved):
+    """A table of schedules with a budget for each unit. `planning.protocol.AnyPlan` says what else a plan offers."""
+
+    schedules: Schedules
+    budget: FloatArray
+    parameters: dict[str, Any]
+
+    @classmethod
+    @abstractmethod
+    def kind(cls) -> Kind[Self]:
+        """How files of such plans are read."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a plan; refuses a file that is malformed or was altered."""
+        return load(Path(path), cls.kind())
+
+    @classmethod
+    def expect(cls, plan: object, otherwise: str) -> Self:
+        """`plan` itself if it is of this kind: for the few places that take one kind only. Else refuses, saying `otherwise`."""
+        if not isinstance(plan, cls):
+            raise InvalidInput(otherwise)
+        return plan
+
+    @property
+    def rounds(self) -> int:
+        return self.schedules.rounds
+
+    @property
+    def policy(self) -> str:
+        return str(self.parameters["policy"])
+
+    @property
+    def epsilon(self) -> FloatArray:
+        """Claimed epsilon of each unit at `delta`."""
+        return self.schedules.wide("epsilon")
+
+    @property
+    @abstractmethod
+    def who(self) -> str:
+        """Whom the plan is for."""
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """How the budgets are spent, in a word or two."""
+
+    def __repr__(self) -> str:
+        budgets = span(self.budget)
+        return f"<{type(self).__name__}: {self.who}, {counted(self.rounds, 'round')}, {self.headline}, budgets {budgets}>"

@@ -1,0 +1,68 @@
+"""Planning the rest of a run of clients anew, after rounds were lost: the same rates, a little more noise.
+
+Guarantee: rounds that were begun stay as they are. With them, the new rounds claim no more for any client than the old plan did,
+and with everything that it has spent elsewhere they stay within its lifetime budget.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedspend.accounting.calibration import seal, starting_cost
+from fedspend.accounting.mechanisms import Mechanisms
+from fedspend.accounting.rdp import WHOLE_ORDERS
+from fedspend.basics.arrays import BoolArray, FloatArray, distinct_rows
+from fedspend.errors import InvalidInput
+from fedspend.planning.plan import Plan, harmonic_mean
+from fedspend.planning.policies import Spending, Terms, by_itself
+from fedspend.planning.schedules import Schedules
+
+
+def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: FloatArray) -> Plan:
+    """`plan` with `more` rounds at its end and the noise of all rounds after `begun` scaled up, so that it claims what it did.
+
+    `others` is what each client has spent and holds elsewhere; with it, the plan stays within each `lifetime` budget.
+    """
+    if plan.accountant != "rdp":
+        raise InvalidInput(f"planning anew goes by accountant 'rdp', and this plan is by {plan.accountant!r}; drop --replan")
+    old, orders = plan.schedules, WHOLE_ORDERS if others.discrete.any() else plan.orders
+    first, of_client = distinct_rows(old.of_client, others.alike(), lifetime)
+    column = old.of_client[first]
+    noise, rate = (_longer(table[:, column], more) for table in (old.noise_multiplier, old.sampling_rate))
+    rest = np.arange(plan.rounds + more)[:, None] >= np.full(first.size, begun)
+    scaled = fitted(noise, rate, rest, old.epsilon[column], plan.delta, Mechanisms.none(first.size), plan.orders)
+    within = fitted(noise, rate, rest, lifetime[first], plan.delta, others.take(first), orders)
+    noise = np.where(rest, np.maximum(scaled, within), noise)
+    terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
+    spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
+    s_t = harmonic_mean(noise, np.bincount(of_client, minlength=first.size))
+    schedules = Schedules(noise, rate, plan.clip * s_t[:, None] / noise, spending.epsilon, spending.order, of_client)
+    return plan.replace(schedules=schedules, parameters=plan.parameters | {"planned_anew_after": begun})
+
+
+def _longer(table: FloatArray, more: int) -> FloatArray:
+    return np.concatenate([table, np.repeat(table[-1:], more, axis=0)])
+
+
+def fitted(
+    noise: FloatArray,
+    rate: FloatArray,
+    rest: BoolArray,
+    budget: FloatArray,
+    delta: float,
+    past: Mechanisms,
+    orders: tuple[float, ...],
+) -> FloatArray:
+    """Scale the `rest` of each schedule until past and schedule together spend the budget exactly.
+
+    Which order binds depends on the scale, so the two are found in turn; every turn is a valid plan, and two or three settle it.
+    """
+    cost = starting_cost(budget.size, orders, delta, past)
+    binding = np.full(budget.size, -1)
+    for _ in range(8):
+        best = (Mechanisms.of_schedules(noise, rate).curves(orders) + cost).argmin(axis=1)
+        if np.array_equal(best, binding):
+            break
+        binding = best
+        noise = seal(noise, rate, rest, budget, binding, np.asarray(orders), delta, past=past).noise
+    return noise

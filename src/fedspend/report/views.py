@@ -1,0 +1,66 @@
+"""How a report shows a plan, by its unit: plans of clients and plans of records side by side.
+
+Guarantee: a report speaks of what the plan promises, and of nothing else, because all that it says of a unit is in this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from fedspend.basics.words import counted
+from fedspend.planning.plan import Plan
+from fedspend.planning.protocol import AnyPlan, Unit
+from fedspend.records.planning import RecordPlan
+from fedspend.report.panels import Panel, client_schedule, record_schedule
+from fedspend.report.run_data import RunData
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class View(Generic[P]):
+    """What a report says about plans of one unit."""
+
+    protected: str  # one unit
+    observer: str  # whom it is protected against
+    real_run: str  # what a verified real run has done
+    method: Callable[[RunData, P], str]
+    sizes: Callable[[P], list[str]]
+    schedule: Callable[[RunData, P], list[Panel]]
+
+
+CLIENTS: View[Plan] = View(
+    protected="one client, with everything it holds",
+    observer="other clients and the public; participation hidden",
+    real_run=(
+        "Noise and cohorts were drawn from the operating system's randomness. The budgets hold against other clients and "
+        "the public as long as nobody learns who took part. This page shows the clients' budgets: ask before you publish it."
+    ),
+    method=lambda run, _: run.method,
+    sizes=lambda plan: [counted(len(plan.clients), "client")],
+    schedule=client_schedule,
+)
+RECORDS: View[RecordPlan] = View(
+    protected="one record",
+    observer="the public, other clients, and a server that does not choose who takes part",
+    real_run=(
+        "Noise, cohorts and record samples were drawn from the operating system's randomness. Every record's budget holds "
+        "against the public, other clients, and a server that sees who takes part. "
+        "Ask before you publish this page: it shows budgets."
+    ),
+    method=lambda _, plan: plan.method_words,
+    sizes=lambda plan: [counted(len(plan.clients), "client"), counted(len(plan.records), "record")],
+    schedule=record_schedule,
+)
+VIEWS: dict[Unit, View[Any]] = {"client": CLIENTS, "record": RECORDS}
+
+
+def view_of(plan: AnyPlan) -> View[Any]:
+    return VIEWS[plan.unit]
+
+
+def schedule(run: RunData) -> list[Panel]:
+    """What the plan has for every round."""
+    return [] if run.plan is None else view_of(run.plan).schedule(run, run.plan)
