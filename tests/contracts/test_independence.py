@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,23 @@ def test_company_that_matters_is_noticed_and_clients_are_then_trained_one_at_a_t
     found = outcome(engine, tasks)
     assert set(engine._together.values()) == {1}
     assert np.allclose(found.total, expected.total, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [8, 16, 20, 33])
+@pytest.mark.parametrize("sizes", [(1, 37), (1, 64), (1, 100), (5, 1, 37), (7, 64, 5)], ids=str)
+def test_a_client_beside_others_has_the_bits_it_has_alone_also_in_thin_layers(sizes: tuple[int, ...], width: int) -> None:
+    """A matrix of one column may go to another routine once it has company, which the engine must notice beforehand."""
+    for bias, momentum in ((True, 0.0), (False, 0.0), (True, 0.9), (False, 0.9)):
+        torch.manual_seed(3)
+        module = nn.Sequential(*(nn.Linear(entering, leaving, bias=bias) for entering, leaving in pairwise(sizes)))
+        start = nn.utils.parameters_to_vector(module.parameters()).detach()
+        data = Data((sizes[0],), sizes=[width] * 12, classes=sizes[-1])
+        training = LocalTraining(batch_size=width, steps=3, momentum=momentum)
+        tasks = tasks_for(start, range(12), training, round=1, lr=2.0, clips=np.full(12, 0.5))
+        together = outcome(dense.DenseEngine(data.work(module)), tasks).contributions
+        for task in tasks:
+            alone = outcome(dense.DenseEngine(data.work(module)), [task]).contributions[task.client]
+            assert alone.vector.tobytes() == together[task.client].vector.tobytes()
 
 
 # --- modules that remember ---
