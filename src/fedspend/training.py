@@ -29,7 +29,7 @@ from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.files import one_at_a_time
-from fedspend.identity import hint_alike, read_mapping
+from fedspend.identity import as_mapping, hint_alike
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import OWN, new_run_id, stored_location
 from fedspend.ledger.participants import check_planned_on, plan_fits
@@ -107,7 +107,7 @@ def train(
     if clients is not None:
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
-        if where is not None and not isinstance(clients, Mapping) and not setup.randomness.simulation:
+        if where is not None and as_mapping(clients) is None and not setup.randomness.simulation:
             raise InvalidInput(
                 "a ledger that outlives the run takes named clients, and a list has no names; give clients as a dict of "
                 "id: (features, labels)"
@@ -245,12 +245,12 @@ def from_arrays(
 
 def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tuple[Any, Any]]:
     """Every client of the plan with its rows, found by id. A list has no ids, so real rows are not taken from one by position."""
-    if isinstance(clients, Mapping):
+    named = as_mapping(clients)
+    if named is not None:
         listed = set(plan.clients)
+        raw_ids = clients if isinstance(clients, Mapping) else getattr(clients, "index", ())
         # A plan of an older version may have names that are written in another way today.
-        given = {
-            raw if raw in listed else name: rows for raw, (name, rows) in zip(clients, read_mapping(clients).items(), strict=True)
-        }
+        given = {raw if raw in listed else name: rows for raw, (name, rows) in zip(raw_ids, named.items(), strict=True)}
         stranger = next((client for client in given if client not in listed), None)
         if stranger is not None:
             raise InvalidInput(
