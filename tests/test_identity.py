@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedspend
-from fedspend.budgets import identity
 from fedspend.budgets.csv_file import read_budgets_csv
+from fedspend.budgets.population import identity
 from fedspend.data import from_arrays, from_clients
 from fedspend.data.tables import read_csv, read_npz
 from fedspend.errors import InvalidInput, Refused

@@ -592,6 +592,35 @@ def test_arrays_by_id_meet_the_plan_by_id(options):
         fedspend.train(clients=clients | {"South": arrays(0.4)}, plan=plan, **options)
 
 
+class Series:
+    """As much of a pandas Series as matters here."""
+
+    def __init__(self, values, index):
+        self._values, self.index = list(values), list(index)
+
+    def to_numpy(self):
+        column = np.empty(len(self._values), dtype=object)
+        column[:] = self._values
+        return column
+
+    def __iter__(self):
+        return iter(self._values)
+
+
+def test_the_index_of_a_series_of_clients_is_not_dropped(options):
+    from fedspend.runs.training import from_arrays
+
+    plan = fedspend.plan([2.0, 8.0], delta=1e-2, rounds=1, rate=1.0)
+    clients = Series([arrays(0.2, rows=3), arrays(0.1, rows=5)], index=["1", "0"])
+    setup = from_arrays(clients, plan=plan, **options)
+    assert {client: len(shard) for client, shard in zip(setup.federation.clients, setup.federation.shards, strict=True)} == {
+        "0": 5,
+        "1": 3,
+    }
+    stranger = Series([arrays(0.2), arrays(0.1)], index=["north", "south"])
+    assert "client 'north' has rows and is not in the plan" in refusal(fedspend.train, clients=stranger, plan=plan, **options)
+
+
 def test_a_list_has_no_names(options, tmp_path):
     clients = [arrays(0.1), arrays(0.2)]
     numbered = fedspend.plan([10.0, 20.0], delta=1e-2, rounds=1, rate=1.0)

@@ -497,8 +497,8 @@ def test_a_worker_killed_between_rounds_is_noticed(bench: Bench) -> None:
 
 def test_an_interrupt_leaves_no_worker(bench: Bench, tmp_path: Path) -> None:
     start = bench.start("mlp")[1]
-    (tmp_path / "now").touch()
     engine = bench.engine("clientwise-2", Fragile("interrupt", tmp_path / "now"), Data(), STEPS)
+    (tmp_path / "now").touch()
     began = time.monotonic()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may have it ignored
     try:
@@ -615,6 +615,9 @@ def test_what_the_dense_engine_supports() -> None:
         [linear, nn.Dropout(), nn.Linear(3, 2)],
     ]
     assert not any(supports(nn.Sequential(*chain)) for chain in chains)
+    hooked = nn.Sequential(nn.Linear(12, 3))  # what the hook does, a product of matrices would leave out
+    hooked[0].register_forward_hook(lambda _, __, leaving: 2 * leaving)
+    assert not supports(hooked)
     with pytest.raises(InvalidInput, match="local"):
         DenseEngine(Data((2, 4, 4)).work(Branches()))
 

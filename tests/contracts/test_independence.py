@@ -24,6 +24,7 @@ from fedspend.client.task import ClientTask, LocalTraining
 from fedspend.engines import clientwise, dense
 from fedspend.engines.base import Engine, Workload
 from fedspend.engines.reference import ReferenceEngine
+from fedspend.errors import InvalidInput
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.noise.grid import Grid
 from fedspend.records import Terms
@@ -250,6 +251,40 @@ def test_a_module_that_remembers_is_new_for_every_client(running: Any, engine: s
     tasks = tasks_for(start, COHORT, STEPS, round=1, lr=0.4, clips=CLIPS, **shared)
     check(running, engine, module, Data(), tasks, 5)
     assert len(module.history) == 1
+
+
+class RemembersInItsClass(nn.Module):
+    """A copy of it is no new one: all copies have one class."""
+
+    seen = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        type(self).seen = 0.5 * self.seen + float(x.detach().mean())
+        result: torch.Tensor = self.inner(x) + self.seen * torch.tensor([1.0, 0.0, 0.0])
+        return result
+
+
+def remembers_in_a_hook() -> nn.Module:
+    """Nor does a copy have a hook of its own: functions are not copied."""
+    cell, module = [0.0], nn.Sequential(nn.Linear(12, 3))
+
+    def hook(_: nn.Module, entering: tuple[torch.Tensor], leaving: torch.Tensor) -> torch.Tensor:
+        cell[0] = 0.5 * cell[0] + float(entering[0].detach().mean())
+        return leaving + cell[0] * torch.tensor([1.0, 0.0, 0.0])
+
+    module[0].register_forward_hook(hook)
+    return module
+
+
+@pytest.mark.parametrize("engine", FORGETFUL)
+@pytest.mark.parametrize("make", [RemembersInItsClass, remembers_in_a_hook])
+def test_a_module_that_remembers_outside_itself_is_refused(running: Any, engine: str, make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(InvalidInput, match="remembers rows outside itself"):
+        running(engine, Data().work(make()))
 
 
 def test_one_module_for_all_clients_would_be_noticed(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:

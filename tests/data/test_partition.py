@@ -264,3 +264,14 @@ def test_statistics_of_digits():
     summary = statistics(partition(load("digits"), clients=100, kind="iid", seed=0))
     assert (summary.clients, summary.rows, summary.smallest, summary.median, summary.largest) == (100, 1437, 14, 14.0, 15)
     assert 7 < summary.labels_per_client < 9
+
+
+def test_what_kind_of_numbers_a_client_has_does_not_round_anothers():
+    mine = np.array([[2**60 + 2**36 + 1, 3]], dtype=np.int64)  # rounded to a double first, it becomes another float32
+
+    def read(others):
+        clients = {"a": (mine, [1]), "b": others}
+        return from_clients(clients, test=(np.zeros((1, 2)), [0]), classes=2).dataset.features[0].tobytes()
+
+    alone = read(([], []))
+    assert all(read((np.ones((1, 2), dtype=kind), [0.0])) == alone for kind in (np.float64, np.uint64, np.float32, bool))

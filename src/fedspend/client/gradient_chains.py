@@ -19,6 +19,7 @@ from torch.nn import functional
 from fedspend.basics.arrays import FloatArray
 from fedspend.client.bounding import Factors
 from fedspend.models.flat import parameter_count
+from fedspend.models.fresh import remembers_nothing
 
 _PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)  # no parameters, no randomness
 _BLOCK_NUMBERS = 2**22  # of unfolded inputs and single gradients at once
@@ -34,6 +35,8 @@ def supports(module: nn.Module) -> bool:
     False
     """
     if type(module) is not nn.Sequential or not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()):
+        return False
+    if not remembers_nothing(module):
         return False
     layers = list(module)
     cut = next((number for number, layer in enumerate(layers) if type(layer) is nn.Flatten), len(layers) - 1)

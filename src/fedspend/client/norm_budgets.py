@@ -7,8 +7,9 @@ finite counts as zero, and zero is free.
 
 Guarantee: what a record's gradients in all steps add up to, in squared norms, is at most its norm
 budget, whatever happens. What is left to each record is private and stays with the client; it is
-written down before anything that was paid for leaves the client. If it was lost, all rounds so far
-count as paid at the clip.
+written down before anything that was paid for leaves the client. Every client is in every round, so
+a round that a state does not know of was lost, or the state is an old copy: such rounds count as
+paid at the clip. Without a state, all rounds so far do.
 """
 
 from __future__ import annotations
@@ -63,8 +64,7 @@ class NormBudget:
         """(records,). A simulation plays a round again from where it began; no other run may."""
         stored, round = self._states.read(self._task.client), self._task.shared.round
         if stored is None:  # never enrolled, or lost: nobody knows what was paid
-            lost: FloatArray = np.maximum(self._full - round * self._steps, 0.0)
-            return lost
+            return self._without(self._full, round)
         played, before, after = self._read(stored)
         if played == round and self._simulation:
             return before
@@ -73,7 +73,12 @@ class NormBudget:
                 f"client {self._task.client!r} has paid for round {played + 1}, and round {round + 1} is to be played: the run "
                 "directory was set back; nobody knows what was released since, so start a new run"
             )
-        return after
+        return self._without(after, round - played - 1)
+
+    def _without(self, left: FloatArray, rounds: int) -> FloatArray:
+        """What is left at least, if so many more rounds were paid at the clip."""
+        rest: FloatArray = np.maximum(left - rounds * self._steps, 0.0)
+        return rest
 
     def keep(self, before: FloatArray, after: FloatArray) -> None:
         self._write(self._task.shared.round, before, after)
@@ -106,15 +111,10 @@ class NormBudget:
         place = self._states.place(self._task.client)
         arrays, about = unpack(stored, place, "restore it from a copy or start the run anew")
         fits = set(arrays) == {"before", "after"} and {one.shape for one in arrays.values()} == {self._full.shape}
-        shared = self._task.shared
-        whose = tuple(about.get(name) for name in ("client", "run", "plan"))
-        if not (
-            fits
-            and whose == (self._task.client, shared.run, shared.plan)
-            and type(about.get("round")) is int
-            and about["round"] >= -1
-        ):
-            raise InvalidInput(f"{place} belongs to another run; restore the run's own file, or start a new run")
+        task = self._task
+        ours = (about.get("run"), about.get("plan"), about.get("client")) == (task.shared.run, task.shared.plan, task.client)
+        if not (fits and ours and type(about.get("round")) is int and about["round"] >= -1):
+            raise InvalidInput(f"{place} belongs to another run or client; restore the client's own file, or start a new run")
         if not all(np.all((one >= 0) & (one <= self._full)) for one in arrays.values()):
             raise InvalidInput(f"{place} leaves a record more than its budget, or less than nothing; restore it from a copy")
         return about["round"], arrays["before"], arrays["after"]

@@ -19,7 +19,7 @@ from fedspend.basics.choices import only
 from fedspend.basics.registry import Entry, Registry
 from fedspend.budgets.identity import read_mapping
 from fedspend.budgets.population import numbered
-from fedspend.data.dataset import Bounds, Dataset, from_arrays, natural_ids
+from fedspend.data.dataset import Bounds, Dataset, as_features, as_labels, from_arrays, natural_ids
 from fedspend.errors import InvalidInput, finite_number, whole_number
 from fedspend.noise.randomness import Randomness
 
@@ -123,7 +123,12 @@ def of_named(
             raise InvalidInput(
                 f"client {client!r} has {len(features)} rows of features and {len(labels)} labels; make them the same"
             )
-    full = [(features, labels) for features, labels in parts.values() if len(labels)]
+    # Converted client by client: joined first, one client's kind of numbers would decide how another's are rounded.
+    full = [
+        (as_features(f"features of client {client!r}", features), as_labels(f"labels of client {client!r}", labels))
+        for client, (features, labels) in parts.items()
+        if len(labels)
+    ]
     if not full:
         raise InvalidInput("no client has a single row; give at least one")
     if len({features.shape[1:] for features, _ in full}) > 1:

@@ -22,7 +22,7 @@ from fedspend.engines.base import Workload
 from fedspend.engines.workers import Workers
 from fedspend.models.checking import check_module
 from fedspend.models.flat import FlatModule, as_batch, layer_sizes, parameter_count
-from fedspend.models.fresh import remembers_nothing
+from fedspend.models.fresh import refuse_memory_outside, remembers_nothing
 
 # Clients that a worker trains before it reports: so many at most, and so many numbers of
 # contributions.
@@ -75,6 +75,7 @@ class ClientwiseEngine:
 
     def __init__(self, work: Workload, workers: int = 1) -> None:
         check_module(work.module)
+        refuse_memory_outside(work.module, tuple(work.features.shape[1:]))
         self._trainer = ClientTrainer(work)
         self._workers = Workers(self._trainer, parameter_count(work.module), workers) if workers > 1 else None
 

@@ -9,6 +9,7 @@ from fedspend.client.task import ClientTask
 from fedspend.client.work import contribute
 from fedspend.engines.base import Workload
 from fedspend.models.checking import check_module
+from fedspend.models.fresh import refuse_memory_outside
 
 
 class ReferenceEngine:
@@ -17,6 +18,7 @@ class ReferenceEngine:
 
     def __init__(self, work: Workload) -> None:
         check_module(work.module)
+        refuse_memory_outside(work.module, tuple(work.features.shape[1:]))
         self._work = work
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:

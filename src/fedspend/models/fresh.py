@@ -4,17 +4,28 @@ A module can remember what it has seen: in a counter, a cache, an attribute that
 one module served two clients, the second one's update would depend on the first one's rows, and no
 clip bounds that.
 
-Guarantee: `fresh` returns a module in whose parameters, buffers and attributes nothing of an
-earlier client is left. Modules that cannot remember anything, because they are made of torch's own
-layers (or ours) without buffers and hooks, are handed out again as they are; all others are copied.
-What a `forward` keeps outside its module, in a global or on its class, no copy can undo.
+Guarantee: `fresh` returns a module in which nothing of an earlier client is left. Modules that
+cannot remember anything, because they are made of torch's own layers (or ours) without buffers and
+hooks, are handed out again as they are; all others are copied. A copy does not take along what lies
+outside the module: an attribute of its class, a variable of the file, the cell of a hook.
+`refuse_memory_outside` tries a module that is not torch's own on made-up rows and refuses it if it
+remembers there. What it would remember of particular rows only cannot be found out that way.
 """
 
 from __future__ import annotations
 
 import copy
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
+import torch
 from torch import nn
+from torch.nn import functional
+
+from fedspend.basics.threads import single_threaded
+from fedspend.errors import InvalidInput
 
 _KNOWN = ("torch.nn.modules.", "fedspend.models.")
 _PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -40,3 +51,51 @@ def remembers_nothing(module: nn.Module) -> bool:
 def fresh(module: nn.Module) -> nn.Module:
     """`module` itself if it remembers nothing, else a copy of it."""
     return module if remembers_nothing(module) else copy.deepcopy(module)
+
+
+def refuse_memory_outside(module: nn.Module, row_shape: tuple[int, ...]) -> None:
+    """Refuse a module whose copies share a memory: one client's rows would change another's update."""
+    if remembers_nothing(module):
+        return
+    try:
+        with _as_begun():
+            first = _tried(module, torch.zeros(2, *row_shape))
+        with _as_begun():
+            _tried(module, torch.ones(3, *row_shape))
+        with _as_begun():
+            again = _tried(module, torch.zeros(2, *row_shape))
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return  # it cannot read such rows; what is wrong with it shows in training
+    if len(first) != len(again) or not all(map(_same_bits, first, again)):
+        raise InvalidInput(
+            "the model remembers rows outside itself (in its class, in a variable of its file or in a hook), so one client's rows "
+            "would change another's update; keep what it remembers in attributes of the module"
+        )
+
+
+def _tried(module: nn.Module, rows: torch.Tensor) -> list[torch.Tensor]:
+    """What a copy says to these rows, twice, and the gradients."""
+    local = copy.deepcopy(module).train()
+    said = [local(rows), local(rows)]
+    functional.cross_entropy(torch.cat(said), torch.zeros(2 * len(rows), dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
+    slopes = [parameter.grad for parameter in local.parameters()]
+    return [one.detach() for one in said] + [slope for slope in slopes if slope is not None]
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.numpy().tobytes() == other.numpy().tobytes()
+
+
+@contextmanager
+def _as_begun() -> Iterator[None]:
+    """The same random numbers every time, whichever of the usual generators a module draws from; they are put back afterwards."""
+    plain, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the module may use it
+    with single_threaded():
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(plain)
+            np.random.set_state(numpy)  # noqa: NPY002

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from fedspend.models.fresh import remembers_nothing
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -36,7 +38,11 @@ def supports(module: nn.Module) -> bool:
 
 
 def linear_layers(module: nn.Module) -> list[Layer]:
-    """The linear layers in order, or none if the module is anything else."""
+    """The linear layers in order, or none if the module is anything else: hooks, too, are part of
+    what it computes.
+    """
+    if not remembers_nothing(module):
+        return []
     if type(module) is nn.Linear:
         module = nn.Sequential(module)
     if type(module) is not nn.Sequential or not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()):

@@ -20,7 +20,7 @@ import torch
 import fedspend
 from fedspend import data
 from fedspend.basics.files import one_at_a_time
-from fedspend.budgets.identity import hint_alike, read_mapping
+from fedspend.budgets.identity import as_mapping, hint_alike
 from fedspend.budgets.population import numbered
 from fedspend.client.shaping import Shape
 from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
@@ -106,7 +106,7 @@ def train(
     if clients is not None:
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
-        if where is not None and not isinstance(clients, Mapping) and not setup.randomness.simulation:
+        if where is not None and as_mapping(clients) is None and not setup.randomness.simulation:
             raise InvalidInput(
                 "a ledger that outlives the run takes named clients, and a list has no names; give clients as a dict of "
                 "id: (features, labels)"
@@ -249,12 +249,12 @@ def from_arrays(
 
 def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tuple[Any, Any]]:
     """Every client of the plan with its rows, found by id. A list has no ids, so real rows are not taken from one by position."""
-    if isinstance(clients, Mapping):
+    named = as_mapping(clients)
+    if named is not None:
         listed = set(plan.clients)
+        raw_ids = clients if isinstance(clients, Mapping) else getattr(clients, "index", ())
         # A plan of an older version may have names that are written in another way today.
-        given = {
-            raw if raw in listed else name: rows for raw, (name, rows) in zip(clients, read_mapping(clients).items(), strict=True)
-        }
+        given = {raw if raw in listed else name: rows for raw, (name, rows) in zip(raw_ids, named.items(), strict=True)}
         stranger = next((client for client in given if client not in listed), None)
         if stranger is not None:
             raise InvalidInput(
