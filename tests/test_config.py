@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspend.configuration.config import config_of, load_config
-from fedspend.configuration.keys import SECTIONS
+from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.toml_lines import value_lines
 from fedspend.errors import InvalidInput
 
@@ -32,10 +32,10 @@ def refusal(path: Path | None, *overrides: str) -> str:
 
 def test_quickstart_reads():
     config = load_config(QUICKSTART)
-    assert config.get("data.clients") == 100
-    assert [group["epsilon"] for group in config.get("privacy.groups")] == [10, 20, 30]
-    assert config.get("method.name") == "time-adaptive"
-    assert config.get("privacy.noise") == "central"
+    assert config.data.clients == 100
+    assert [group["epsilon"] for group in config.privacy.groups] == [10, 20, 30]
+    assert config.method.name == "time-adaptive"
+    assert config.privacy.noise == "central"
     assert not config.given("privacy.noise")
     line = QUICKSTART.read_text().splitlines().index("rounds = 25") + 1
     assert config.where("train.rounds") == f"{QUICKSTART}:{line}"
@@ -110,7 +110,7 @@ def test_deep_nesting_is_refused(tmp_path):
 
 
 def test_byte_order_mark(tmp_path):
-    assert load_config(config_file(tmp_path, "\ufeff[train]\nrounds = 3\n")).get("train.rounds") == 3
+    assert load_config(config_file(tmp_path, "\ufeff[train]\nrounds = 3\n")).train.rounds == 3
 
 
 FILES = ("data.path", "data.test_path", "data.public_path", "privacy.budgets", "ledger.location")
@@ -124,19 +124,19 @@ def test_files_are_found_from_the_config_that_names_them(name, tmp_path, monkeyp
     path = config_file(tmp_path / "configs", f"[{section}]\n{key} = '../file.csv'\n")
     wanted = str(tmp_path / "file.csv")
     monkeypatch.chdir(tmp_path)
-    assert load_config("configs/run.toml").get(name) == wanted
+    assert load_config("configs/run.toml").value(name) == wanted
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert load_config("../configs/run.toml").get(name) == load_config(path).get(name) == wanted, "wherever one stands"
-    assert load_config(path, [f"{name}=other.csv"]).get(name) == str(tmp_path / "elsewhere/other.csv"), "typed here, found here"
-    assert config_of({section: {key: "other.csv"}}).get(name) == str(tmp_path / "elsewhere/other.csv")
-    assert load_config(config_file(tmp_path, f"[{section}]\n{key} = '/data/x.csv'\n")).get(name) == "/data/x.csv"
+    assert load_config("../configs/run.toml").value(name) == load_config(path).value(name) == wanted, "wherever one stands"
+    assert load_config(path, [f"{name}=other.csv"]).value(name) == str(tmp_path / "elsewhere/other.csv"), "typed here, found here"
+    assert config_of({section: {key: "other.csv"}}).value(name) == str(tmp_path / "elsewhere/other.csv")
+    assert load_config(config_file(tmp_path, f"[{section}]\n{key} = '/data/x.csv'\n")).value(name) == "/data/x.csv"
 
 
 def test_a_ledger_on_a_server_is_no_file(tmp_path):
     path = config_file(tmp_path, "[ledger]\nlocation = 'postgresql://me@host/accounts'\n")
-    assert load_config(path).get("ledger.location") == "postgresql://me@host/accounts"
+    assert load_config(path).ledger.location == "postgresql://me@host/accounts"
     path = config_file(tmp_path, "[ledger]\nlocation = 'sqlite:accounts.db'\n")
-    assert load_config(path).get("ledger.location") == str(tmp_path / "accounts.db")
+    assert load_config(path).ledger.location == str(tmp_path / "accounts.db")
     assert "mysql:// is not known" in refusal(config_file(tmp_path, "[ledger]\nlocation = 'mysql://host'\n"))
 
 
@@ -150,15 +150,15 @@ def test_every_file_in_a_config_is_placed():
 
 def test_overrides():
     config = load_config(QUICKSTART, ["privacy.rate=0.8", "privacy.policy=uniform", "train.rounds = 7", "train.rounds=8"])
-    assert (config.get("privacy.rate"), config.get("privacy.policy"), config.get("train.rounds")) == (0.8, "uniform", 8)
+    assert (config.privacy.rate, config.privacy.policy, config.train.rounds) == (0.8, "uniform", 8)
     assert config.where("privacy.rate") == "--set privacy.rate=0.8"
-    assert load_config(None, ["privacy.rate=1"]).get("privacy.rate") == 1.0
-    assert load_config(None, ["privacy.weights=[1, 2]"]).get("privacy.weights") == [1.0, 2.0]
+    assert load_config(None, ["privacy.rate=1"]).privacy.rate == 1.0
+    assert load_config(None, ["privacy.weights=[1, 2]"]).privacy.weights == [1.0, 2.0]
 
 
 def test_an_override_takes_the_place_of_the_files_budgets():
     config = load_config(QUICKSTART, ["privacy.epsilon=5"])
-    assert config.get("privacy.epsilon") == 5
+    assert config.privacy.epsilon == 5
     assert not config.given("privacy.groups")
 
 

@@ -521,7 +521,7 @@ def test_killed_while_the_ledger_is_made(tiny, tmp_path, monkeypatch):
 def test_what_is_refused_leaves_nothing_behind(tiny, tmp_path, trouble):
     place = tmp_path / "accounts.db"
     if trouble == "engine":
-        tiny["engine"] = {"name": "flower"}
+        tiny["engine"] = {"name": "elsewhere"}
     elif trouble == "place":
         place = tmp_path / "nowhere" / "accounts.db"
     else:

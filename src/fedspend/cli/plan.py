@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
     flags = Flags(**{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__})
     config = load_config(args.config, args.set)
-    ledger = args.ledger or (config.get("ledger.location") if config.get("ledger.spend") == "remaining" else None)
-    if (flags.method or config.get("method.name")) in RECORD_METHODS:
+    ledger = args.ledger or (config.ledger.location if config.ledger.spend == "remaining" else None)
+    if (flags.method or config.method.name) in RECORD_METHODS:
         from fedspend.cli import plan_records
 
         return plan_records.run(args, ledger)
@@ -102,7 +102,7 @@ def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
     import sys
     from dataclasses import replace
 
-    name, count = config.get("data.name"), config.get("data.clients")
+    name, count = config.data.name, config.data.clients
     counted = flags.clients is not None or (flags.epsilon is not None and ":" in flags.epsilon)
     if counted or flags.budgets is not None or config.given("privacy.budgets") or name is None or count is None:
         return flags
@@ -132,10 +132,10 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, locati
         raise InvalidInput("--compare shows policies for given budgets and cannot go with --ledger; drop one of the two")
     with Ledger.open(location) as ledger:
         who = registered(ledger)
-        if flags.delta is None and config.get("privacy.delta") is None:
+        if flags.delta is None and config.privacy.delta is None:
             flags = replace(flags, delta=float(ledger.accounts().delta[0]))
         inputs = resolve(config, flags, who)
-        plan = plan_within(ledger, inputs.arguments(), spend="remaining", exhausted=config.get("ledger.exhausted"))
+        plan = plan_within(ledger, inputs.arguments(), spend="remaining", exhausted=config.ledger.exhausted)
     return single(args, inputs, plan)
 
 

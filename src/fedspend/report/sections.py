@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedspend.basics.words import counted
-from fedspend.configuration.keys import SECTIONS
+from fedspend.configuration.sections import SECTIONS
 from fedspend.records.planning import RecordPlan
 from fedspend.report.certificate import judge, margin
 from fedspend.report.groups import budget_label

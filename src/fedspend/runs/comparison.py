@@ -128,11 +128,11 @@ def compare(
     """Train every arm with every seed, in parallel over cores."""
     arms = arms_of(methods, vary)
     for settings in [_settings(config, overrides, arm) for arm in arms]:
-        if settings.get("privacy.randomness") == "os":
+        if settings.privacy.randomness == "os":
             raise InvalidInput(
                 "compare runs seeded simulations only: every run on private data spends budget; drop randomness = 'os'"
             )
-    first = int(load_config(config, overrides).get("train.seed"))
+    first = load_config(config, overrides).train.seed
     jobs = [(arm, first + k) for arm in arms for k in range(seeds)]
     curves: dict[tuple[Arm, int], list[float]] = {}
     # One thread per run and one run per core: runs do not share anything.
