@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedspend.configuration.config import load_config
-from fedspend.runs.setup import METHODS
+from fedspend.configuration.effects import METHODS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CONFIGS = sorted(EXAMPLES.rglob("*.toml"))

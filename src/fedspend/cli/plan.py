@@ -80,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_files(args)
     from fedspend.configuration.config import load_config
+    from fedspend.configuration.effects import refuse_without_effect
     from fedspend.configuration.plan_inputs import Flags, resolve
     from fedspend.records.policies import METHODS as RECORD_METHODS
 
@@ -90,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
         from fedspend.cli import plan_records
 
         return plan_records.run(args, ledger)
+    chosen = (flags.policy, flags.method, flags.weights, flags.saving_rate, flags.compare)
+    refuse_without_effect(config, () if chosen == (None,) * len(chosen) else ("method.name", "privacy.policy"))
     if ledger is not None:
         return within_ledger(args, config, flags, ledger)
     flags = by_number(config, flags, args.quiet)

@@ -21,6 +21,7 @@ from fedspend.cli.tables import Column, change, figures, percent, short_hash, sh
 from fedspend.cli.terminal import console
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import Source
+from fedspend.configuration.effects import refuse_without_effect
 from fedspend.configuration.record_plans import record_federation, record_plan
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace, ledger: str | None) -> int:
         if getattr(args, flag):
             raise InvalidInput(f"--{flag.replace('_', '-')} is for client-level methods; drop it, or name one with --method")
     config = read_config(args, ledger)
+    refuse_without_effect(config)
     with Ledger.open(ledger) if ledger is not None else nullcontext() as book:
         plan = record_plan(config, record_federation(Source(config)), book)
     grouping = group_clients(plan)

@@ -21,6 +21,7 @@ from fedspend.budgets.identity import hint_alike
 from fedspend.budgets.population import numbered
 from fedspend.configuration.config import BUDGET_SOURCES, Config, any_config, needed
 from fedspend.configuration.data_inputs import Source, federation_of, is_real
+from fedspend.configuration.effects import refuse_without_effect
 from fedspend.data import Federation
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
@@ -70,6 +71,7 @@ def plan_of(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
     With a `ledger`, the plan spends what it has left of every record's lifetime budget; the ledger is read, not changed.
     """
     settings = any_config(config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])])
+    refuse_without_effect(settings)
     with nullcontext() if ledger is None else Ledger.open(ledger) as book:
         return record_plan(settings, record_federation(Source(settings)), book)
 

@@ -25,6 +25,7 @@ from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import Config, needed
 from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined
+from fedspend.configuration.effects import METHODS
 from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.votes import student_of
@@ -49,9 +50,6 @@ from fedspend.server.methods.record_level import RecordLevel
 from fedspend.server.rounds import Server, Training
 from fedspend.server.student import NAME as VOTES
 from fedspend.server.student import Ballot
-
-CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", VOTES)
-METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 
 
 @dataclass(frozen=True, eq=False)

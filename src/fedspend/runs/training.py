@@ -27,6 +27,7 @@ from fedspend.client.state import FolderStates, MemoryStates, States, folder_bes
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import refuse_nameless
+from fedspend.configuration.effects import refuse_without_effect
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
@@ -120,6 +121,8 @@ def train(
         where = str(ledger) if ledger is not None else settings.ledger.location
         with prepared(folder, where, resume=resume) as (book, stored):
             begun = stored is not None
+            if not begun:  # a run that has begun goes on with the config that it began with
+                refuse_without_effect(settings)
             if plan is not None:
                 stored = approved(plan, stored, settings)
             if replan and folder is not None and book is not None and stored is not None:
