@@ -221,6 +221,15 @@ PLAIN = {
 }
 # (a key without effect, other settings that go with it, what gives it one)
 IDLE = [
+    ("data.examples=100", (), "data.name=synthetic"),
+    ("data.features=4", (), "data.name=synthetic"),
+    ("data.classes=4", (), "data.name=csv"),
+    ("data.path='/x.csv'", (), "data.name=csv"),
+    ("data.label='y'", (), "data.name=npz"),
+    ("data.client='who'", (), "data.name=csv"),
+    ("data.bounds=[0, 1]", (), "data.name=csv"),
+    ("data.test_path='/x.csv'", (), "data.name=csv"),
+    ("data.split='part'", ("data.name='npz'",), "data.name=csv"),
     ("data.alpha=0.1", (), "data.partition=dirichlet"),
     ("data.shards=2", (), "data.partition=shards"),
     ("data.classes_per_client=2", (), "data.partition=classes"),
@@ -372,6 +381,7 @@ def test_a_comparison_leaves_alone_what_the_config_uses_by_itself(arms, tmp_path
 
 
 def test_the_rules_know_the_models_the_methods_and_the_keys():
+    from fedspend.configuration.data_inputs import _OPTIONS
     from fedspend.models import build
     from fedspend.models.building import _MODELS
     from fedspend.models.linear import supports
@@ -381,6 +391,11 @@ def test_the_rules_know_the_models_the_methods_and_the_keys():
     built = {name: build(name, input_shape=shape, classes=3, seed=0) for name, shape in shapes.items()}
     assert {name for name, module in built.items() if supports(module)} == set(effects.BATCHED)
     assert effects.VOTES == NAME
+    for source, options in _OPTIONS.items():
+        told_elsewhere = {"record", "budget", "public_path"}
+        config = config_of({"data": {"name": source} | {key: GOOD["data"][key] for key in set().union(*_OPTIONS.values())}})
+        idle = {name.removeprefix("data.") for name in effects.without_effect(config)}
+        assert idle == set().union(*_OPTIONS.values()) - set(options) - told_elsewhere
     ruled = [key for rule in effects.RULES for key in rule.keys]
     assert len(set(ruled)) == len(ruled)
     assert {*ruled, *(decider for rule in effects.RULES for decider in rule.deciders)} <= set(NAMES)

@@ -47,6 +47,12 @@ def by_partition(kind: str, key: str) -> Rule:
     return Rule((key,), lambda config: config.data.partition == kind, f'data.partition = "{kind}"', ("data.partition",))
 
 
+def by_source(sources: Sequence[str], *keys: str) -> Rule:
+    """Options of some kinds of data; without a name of data nothing is known yet."""
+    needs = f"data.name {', '.join(sources[:-1])} or {sources[-1]}" if len(sources) > 1 else f'data.name = "{sources[0]}"'
+    return Rule(keys, lambda config: config.data.name in (None, *sources), needs, ("data.name",))
+
+
 def policies_of(config: Config) -> frozenset[str]:
     """The policies that the plan may have: one, but for a file of budgets, whose columns are not read here."""
     privacy = config.privacy
@@ -81,6 +87,10 @@ def workers_work(config: Config) -> bool:
 
 
 RULES = (
+    by_source(("synthetic",), "data.examples", "data.features"),
+    by_source(("synthetic", "csv", "npz"), "data.classes"),
+    by_source(("csv", "npz"), "data.path", "data.label", "data.client", "data.bounds"),
+    by_source(("csv",), "data.test_path", "data.split"),
     by_partition("dirichlet", "data.alpha"),
     by_partition("shards", "data.shards"),
     by_partition("classes", "data.classes_per_client"),
