@@ -260,7 +260,7 @@ IDLE = [
     ("engine.workers=2", ("model.name='small-cnn'", "engine.name='reference'"), "engine.name=local"),
     ("engine.workers=2", ("model.name='small-cnn'", "method.name='rpdp'"), "method.name=fedavg"),
     ("engine.name='local'", ("method.name='rpdp'",), "method.name=dp-fedavg"),
-    ("engine.name='reference'", ("method.name='filter'",), "method.name=dp-fedavg"),
+    ("engine.name='local'", ("method.name='filter'",), "engine.name=reference"),
 ]
 
 

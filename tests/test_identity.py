@@ -212,10 +212,11 @@ def older(tmp_path, monkeypatch):
 
 def planned(ledger):
     from fedspend.ledger.participants import plan_within, registered
+    from fedspend.planning.request import PlanRequest
 
     who = registered(ledger).population
-    arguments = {"epsilons": who.epsilons, "clients": who.clients, "delta": 1e-3, "rounds": 2, "rate": 1.0}
-    return plan_within(ledger, arguments, spend="remaining", exhausted="refuse")
+    request = PlanRequest(epsilons=who.epsilons, clients=who.clients, delta=1e-3, rounds=2, rate=1.0)
+    return plan_within(ledger, request, spend="remaining", exhausted="refuse")
 
 
 def test_a_ledger_with_names_of_before_still_opens_and_is_planned_with(older):

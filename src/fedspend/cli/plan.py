@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedspend.configuration.config import Config
     from fedspend.configuration.plan_inputs import Flags, Inputs
     from fedspend.planning.plan import Plan
+    from fedspend.planning.request import PlanRequest
 
 HELP = "make the spending schedule for a set of budgets"
 DESCRIPTION = (
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         return within_ledger(args, config, flags, ledger)
     flags = by_number(config, flags, args.quiet)
     inputs = resolve(config, flags)
-    return compare(args, inputs) if args.compare else single(args, inputs, make(inputs.arguments(), args.quiet))
+    return compare(args, inputs) if args.compare else single(args, inputs, make(inputs.request, args.quiet))
 
 
 def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
@@ -138,7 +139,7 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, locati
         if flags.delta is None and config.privacy.delta is None:
             flags = replace(flags, delta=float(ledger.accounts().delta[0]))
         inputs = resolve(config, flags, who)
-        plan = plan_within(ledger, inputs.arguments(), spend="remaining", exhausted=config.ledger.exhausted)
+        plan = plan_within(ledger, inputs.request, spend="remaining", exhausted=config.ledger.exhausted)
     return single(args, inputs, plan)
 
 
@@ -166,8 +167,8 @@ def compare(args: argparse.Namespace, inputs: Inputs) -> int:
     for flag in ("output", "policy", "method"):
         if getattr(args, flag) is not None:
             raise InvalidInput(f"--compare shows several policies and cannot go with --{flag}; drop one of the two")
-    asked = [inputs.arguments_for(policy) for policy in parse_policies(args.compare)]
-    plans = {arguments["policy"]: make(arguments, args.quiet) for arguments in asked}
+    asked = {policy: inputs.request_for(policy) for policy in parse_policies(args.compare)}
+    plans = {policy: make(request, args.quiet) for policy, request in asked.items()}
     grouping = group_clients(next(iter(plans.values())), inputs.population.groups)
     draw(plans, inputs, args.plot)
     if args.json:
@@ -181,12 +182,11 @@ def compare(args: argparse.Namespace, inputs: Inputs) -> int:
     return 0
 
 
-def make(arguments: dict[str, Any], quiet: bool) -> Plan:
-    import fedspend
+def make(request: PlanRequest, quiet: bool) -> Plan:
     from fedspend.cli.terminal import progress_bar
 
     with progress_bar("planning", quiet) as progress:
-        return fedspend.plan(**arguments, progress=progress)
+        return request.plan(progress)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------------

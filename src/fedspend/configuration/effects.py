@@ -116,7 +116,13 @@ RULES = (
         'train.lr_schedule = "linear" or "cosine"',
         ("train.lr_schedule",),
     ),
-    by_method("a method for whole clients", (*CLIENT_METHODS, "privacy-free"), "engine.name"),
+    Rule(
+        ("engine.name",),
+        # Records are trained by the reference engine whatever is said, so whoever says that is right.
+        lambda config: method_of(config) not in RECORD_METHODS or config.engine.name == "reference",
+        "a method for whole clients: records are trained by the reference engine",
+        ("method.name",),
+    ),
     Rule(
         ("engine.workers",),
         workers_work,

@@ -1,4 +1,4 @@
-"""From flags and config to the arguments of `fedspend.plan`. Flags win over the config; what neither gives is asked for by name.
+"""From flags and config to what is asked of a plan. Flags win over the config; what neither gives is asked for by name.
 
 Guarantee: the roster, the list of clients, is found in one way by `fedspend plan` and by training: the ids in the file of budgets;
 or the ledger's accounts, if what they have left is spent; or, where neither lists anyone, the ids that the data names, and made-up
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
 from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
+from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ NO_FLAGS = Flags()
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Who takes part and what was asked. `common` goes to every plan; the rest depends on the policy.
+    """Who takes part and what was asked.
 
     `roster` is everyone who is listed, also who has withdrawn; `listed_in` says where, if that is not the data itself.
     """
@@ -75,36 +76,28 @@ class Inputs:
     population: Population
     roster: tuple[str, ...]
     listed_in: str | None
-    common: dict[str, Any]
-    policy: str | None
-    method: str | None
-    saving_rate: float | FloatArray | None
-    transition: float | FloatArray | None
-    weights: float | list[float] | None
+    request: PlanRequest
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `fedspend.plan` for what was asked."""
-        return self.common | {
-            "policy": self.policy,
-            "method": self.method,
-            "saving_rate": self.saving_rate,
-            "transition": self.transition,
-            "weights": self.weights,
-        }
-
-    def arguments_for(self, policy: str) -> dict[str, Any]:
-        """The arguments for another policy, of which it gets only what it uses."""
-        if policy in SAVING and self.saving_rate is None:
+    def request_for(self, policy: str) -> PlanRequest:
+        """The same for another policy, which gets only what it uses."""
+        asked = self.request
+        if policy in SAVING and asked.saving_rate is None:
             raise InvalidInput(
                 f"policy {policy!r} needs a saving rate: give --saving-rate or saving_rate under [privacy] in the config"
             )
-        if policy == "weights" and not isinstance(self.weights, list):
+        if policy == "weights" and not isinstance(asked.weights, list):
             raise InvalidInput(
                 "policy 'weights' needs one number per round: give --weights or weights under [privacy] in the config"
             )
-        saving = {"saving_rate": self.saving_rate, "transition": self.transition} if policy in SAVING else {}
-        fits = policy == "weights" or (policy == "geometric" and not isinstance(self.weights, list))
-        return self.common | {"policy": policy} | saving | ({"weights": self.weights} if fits else {})
+        fits = policy == "weights" or (policy == "geometric" and not isinstance(asked.weights, list))
+        return replace(
+            asked,
+            policy=policy,
+            method=None,
+            saving_rate=asked.saving_rate if policy in SAVING else None,
+            transition=asked.transition if policy in SAVING else None,
+            weights=asked.weights if fits else None,
+        )
 
 
 def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | None = None, source: Source | None = None) -> Inputs:
@@ -132,16 +125,7 @@ def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | No
             raise InvalidInput(f"{config.where('data.leave_out')}: leave_out leaves nobody; drop a name")
     delta = needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta")
     rounds = needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds")
-    common: dict[str, Any] = {
-        "epsilons": population.epsilons,
-        "clients": population.clients,
-        "delta": delta,
-        "rounds": rounds,
-        "rate": needed(either(flags.rate, config.privacy.rate), "privacy.rate", "--rate"),
-        "clip": config.privacy.clip if flags.clip is None else flags.clip,
-        "accountant": config.privacy.accountant if flags.accountant is None else flags.accountant,
-        "noise": "discrete" if config.privacy.noise.startswith("discrete") else "continuous",
-    }
+    rate = needed(either(flags.rate, config.privacy.rate), "privacy.rate", "--rate")
     if rounds > MOST_ROUNDS:
         raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {rounds:,}")
     policy, method, weights = choose_policy(config, flags)
@@ -165,7 +149,22 @@ def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | No
             transition = None
         if chosen not in WEIGHTED and flags.weights is None:
             weights = None
-    return Inputs(population, roster, listed_in, common, policy, method, saving, transition, weights)
+    request = PlanRequest(
+        epsilons=population.epsilons,
+        clients=population.clients,
+        delta=delta,
+        rounds=rounds,
+        rate=rate,
+        policy=policy,
+        method=method,
+        saving_rate=saving,
+        transition=transition,
+        weights=weights,
+        clip=config.privacy.clip if flags.clip is None else flags.clip,
+        accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
+        noise="discrete" if config.privacy.noise.startswith("discrete") else "continuous",
+    )
+    return Inputs(population, roster, listed_in, request)
 
 
 def either(flag: T | None, setting: T | None) -> T | None:

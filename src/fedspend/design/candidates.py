@@ -21,7 +21,7 @@ from fedspend.configuration.plan_inputs import Flags, resolve
 from fedspend.configuration.sections import SECTIONS
 from fedspend.data.loading import OWN
 from fedspend.errors import InvalidInput, Refused
-from fedspend.planning.plan import Plan, plan
+from fedspend.planning.plan import Plan
 from fedspend.server.methods import dp_fedsgd
 
 TUNING = (
@@ -108,7 +108,7 @@ class Search:
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
         numbers = Flags(clients=self.clients)  # nobody's name matters here, and the data need not be there yet
-        return tuple(plan(**resolve(self.config(candidate), numbers).arguments()) for candidate in self.candidates)
+        return tuple(resolve(self.config(candidate), numbers).request.plan() for candidate in self.candidates)
 
 
 def altered(config: Config, changes: dict[str, Any]) -> Config:

@@ -39,7 +39,7 @@ from fedspend.models.feature_cache import cached_features
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.noise.grid import FEWEST_BITS, check_on_grid
 from fedspend.noise.randomness import Randomness
-from fedspend.planning.plan import Plan, plan_for
+from fedspend.planning.plan import Plan
 from fedspend.records.planning import AnyPlan, RecordPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.server.methods.adaptive_clip import AdaptiveClip
@@ -188,7 +188,7 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
         )
     lifetime = remaining or (stored is not None and "ledger" in stored.parameters)  # then budgets are what the ledger has
     inputs = resolve(config, registered=registered(ledger) if ledger is not None and accounts and lifetime else None, source=source)
-    arguments = inputs.arguments() | {"method": method}
+    request = replace(inputs.request, method=method)
     if stored is not None:
         listed = set(inputs.roster).difference(source.left_out)
         if begun and inputs.listed_in is None and source.natural:
@@ -199,8 +199,8 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
             check_budgets(stored, inputs.population)
         return stored, inputs
     if ledger is None:
-        return plan_for(**arguments), inputs
-    made = plan_within(ledger, arguments, spend=config.ledger.spend, exhausted=config.ledger.exhausted)
+        return request.plan(), inputs
+    made = plan_within(ledger, request, spend=config.ledger.spend, exhausted=config.ledger.exhausted)
     return made, inputs
 
 

@@ -121,10 +121,10 @@ def train(
         where = str(ledger) if ledger is not None else settings.ledger.location
         with prepared(folder, where, resume=resume) as (book, stored):
             begun = stored is not None
-            if not begun:  # a run that has begun goes on with the config that it began with
-                refuse_without_effect(settings)
             if plan is not None:
                 stored = approved(plan, stored, settings)
+            if not begun:  # a run that has begun goes on with the config that it began with
+                refuse_without_effect(settings)
             if replan and folder is not None and book is not None and stored is not None:
                 with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
                     stored = plan_anew(folder, book, stored, needed(settings.train.rounds, "train.rounds"), on_note)
