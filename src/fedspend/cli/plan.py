@@ -92,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
         from fedspend.cli import plan_records
 
         return plan_records.run(args, ledger)
-    chosen = (flags.policy, flags.method, flags.weights, flags.saving_rate, flags.compare)
-    refuse_without_effect(config, () if chosen == (None,) * len(chosen) else ("method.name", "privacy.policy"))
+    refuse_without_effect(config, flags.changes())
     if ledger is not None:
         return within_ledger(args, config, flags, ledger)
     flags = by_number(config, flags, args.quiet)

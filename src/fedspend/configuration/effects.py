@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from fedspend.configuration.config import Config
+from fedspend.configuration.config import BUDGET_SOURCES, Config
 from fedspend.configuration.sections import SECTIONS
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies import POLICIES, SAVING, WEIGHTED, policy_for
@@ -77,7 +77,7 @@ def by_policy(needs: str, policies: Sequence[str], *keys: str) -> Rule:
         keys,
         lambda config: method_of(config) in RECORD_METHODS or not policies_of(config).isdisjoint(policies),
         needs,
-        ("method.name", "privacy.policy", "privacy.saving_rate", "privacy.weights"),
+        ("method.name", "privacy.policy", "privacy.saving_rate", "privacy.weights", *(f"privacy.{key}" for key in BUDGET_SOURCES)),
     )
 
 

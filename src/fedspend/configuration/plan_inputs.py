@@ -62,6 +62,16 @@ class Flags:
     accountant: str | None = None
     compare: str | None = None
 
+    def changes(self) -> set[str]:
+        """The settings that decide about others and are put aside; a flag for policy, method or weights puts both names aside."""
+        chosen = any(flag is not None for flag in (self.policy, self.method, self.weights, self.compare))
+        budgets = self.epsilon is not None or self.budgets is not None
+        return {
+            *(("method.name", "privacy.policy") if chosen else ()),
+            *(("privacy.epsilon",) if budgets else ()),
+            *(("privacy.saving_rate",) if self.saving_rate is not None else ()),
+        }
+
 
 NO_FLAGS = Flags()
 
