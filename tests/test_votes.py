@@ -275,6 +275,7 @@ def test_discrete_noise_trains_and_repeats(voting, noise):
 
 
 def test_with_much_budget_the_student_learns(voting):
+    del voting["data"]["alpha"]
     voting["data"] |= {"examples": 2000, "partition": "iid", "clients": 40}
     del voting["privacy"]["saving_rate"], voting["privacy"]["groups"]
     voting["privacy"] |= {"epsilon": 50.0, "rate": 1.0}
