@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspend.configuration.config import config_of, load_config
-from fedspend.configuration.keys import SECTIONS
+from fedspend import train
+from fedspend.cli.main import main
+from fedspend.configuration import effects, sections
+from fedspend.configuration.config import config_of, load_config, needed
+from fedspend.configuration.effects import refuse_without_effect
+from fedspend.configuration.keys import GROUP, KEY, POLICY, GroupTable, PolicyTable
+from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.toml_lines import value_lines
 from fedspend.errors import InvalidInput
 
@@ -32,10 +40,10 @@ def refusal(path: Path | None, *overrides: str) -> str:
 
 def test_quickstart_reads():
     config = load_config(QUICKSTART)
-    assert config.get("data.clients") == 100
-    assert [group["epsilon"] for group in config.get("privacy.groups")] == [10, 20, 30]
-    assert config.get("method.name") == "time-adaptive"
-    assert config.get("privacy.noise") == "central"
+    assert config.data.clients == 100
+    assert [group["epsilon"] for group in config.privacy.groups] == [10, 20, 30]
+    assert config.method.name == "time-adaptive"
+    assert config.privacy.noise == "central"
     assert not config.given("privacy.noise")
     line = QUICKSTART.read_text().splitlines().index("rounds = 25") + 1
     assert config.where("train.rounds") == f"{QUICKSTART}:{line}"
@@ -47,6 +55,355 @@ def test_every_key_is_explained_and_its_default_is_good():
             assert key.help
             assert key.wanted
             assert key.default is None or key.read(key.default) == key.default
+
+
+# A good value of every key, as TOML gives it; the default is another one, or None.
+GOOD = {
+    "data": {
+        "name": "digits",
+        "clients": 10,
+        "partition": "iid",
+        "leave_out": ["a"],
+        "alpha": 0.5,
+        "shards": 3,
+        "classes_per_client": 2,
+        "validation": 0.1,
+        "share": 0.5,
+        "test_share": 0.5,
+        "path": "/x.csv",
+        "test_path": "/x.csv",
+        "label": "y",
+        "client": "who",
+        "record": "id",
+        "split": "part",
+        "bounds": [0, 255],
+        "examples": 100,
+        "features": 4,
+        "classes": 3,
+        "budget": "epsilon",
+        "public_share": 0.1,
+        "public_path": "/x.csv",
+    },
+    "model": {"name": "mlp", "features": "gabor", "hidden": [8]},
+    "method": {
+        "name": "rpdp",
+        "target_quantile": 0.4,
+        "clip_lr": 0.1,
+        "bit_noise": 1,
+        "noise_level": 0.1,
+        "rates": "search",
+        "saving_share": 0.5,
+        "common_rate": 0.5,
+        "charge": "norm",
+    },
+    "privacy": {
+        "epsilon": 1,
+        "groups": [{"epsilon": 1, "share": 1, "saving_rate": 0.5, "transition": 2}],
+        "budgets": "/b.csv",
+        "preferences": "three-levels",
+        "noise_multiplier": 2,
+        "delta": 1e-5,
+        "rate": 0.5,
+        "clip": 2,
+        "policy": "uniform",
+        "saving_rate": 0.5,
+        "transition": 2,
+        "permute_rates": True,
+        "weights": [1, 2],
+        "accountant": "pld",
+        "noise": "discrete",
+        "bits": 16,
+        "clipping": "per-layer",
+        "randomness": "os",
+    },
+    "train": {
+        "rounds": 5,
+        "local_steps": 2,
+        "local_epochs": 1,
+        "batch_size": 8,
+        "lr": 1,
+        "lr_schedule": "cosine",
+        "lr_end": 0,
+        "momentum": 0.5,
+        "server_lr": 2,
+        "server_momentum": 0.5,
+        "tail_average": 2,
+        "seed": 3,
+        "tensorboard": True,
+    },
+    "ledger": {"location": "/l.db", "spend": "remaining", "exhausted": "leave-out"},
+    "design": {
+        "rates": [0.5],
+        "noise_levels": [0.1],
+        "epsilons": [1],
+        "policies": [{"policy": "geometric", "ratio": 1.1, "saving_rate": 0.5, "transition": 2}],
+        "seeds": 2,
+    },
+    "shape": {"blur": 0.4, "lus": 0.5},
+    "votes": {"queries": 3, "epochs": 2, "lr": 1, "batch_size": 4},
+    "engine": {"name": "reference", "workers": 2},
+}
+NAMES = [f"{section}.{key}" for section, keys in SECTIONS.items() for key in keys]
+
+
+def fits(value: object, hint: object) -> bool:
+    """Whether a value is of the type that a field says, with lists and tuples by their kind alone."""
+    kinds = [getattr(part, "__origin__", part) for part in getattr(hint, "__args__", [hint])] if "|" in str(hint) else [hint]
+    return any(type(value) is getattr(kind, "__origin__", kind) for kind in kinds)
+
+
+def test_the_sections_are_the_fields_of_the_settings():
+    assert list(SECTIONS) == [one.name for one in fields(sections.Settings)]
+    assert {section: list(keys) for section, keys in SECTIONS.items()} == {
+        section: list(values) for section, values in GOOD.items()
+    }, "every key has a good value here"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_is_read_into_its_type(name):
+    section, key = name.split(".")
+    field = next(one for one in fields(getattr(sections, f"{section.capitalize()}Settings")) if one.name == key)
+    hint = get_type_hints(getattr(sections, f"{section.capitalize()}Settings"))[key]
+    assert field.metadata[KEY] is SECTIONS[section][key]
+    assert field.metadata[KEY].help
+    assert field.default == SECTIONS[section][key].default
+    assert fits(field.default, hint)
+    given = config_of({section: {key: GOOD[section][key]}})
+    value = getattr(getattr(given, section), key)
+    assert value is not None
+    assert value != field.default
+    assert fits(value, hint), "also whole numbers that stand for real ones"
+    assert given.value(name) == value
+    assert given.given(name)
+    assert config_of({}).value(name) == field.default
+    assert not config_of({}).given(name)
+    with pytest.raises(FrozenInstanceError):
+        setattr(getattr(given, section), key, value)
+
+
+def test_tables_inside_lists_have_the_keys_of_their_types():
+    assert list(GroupTable.__annotations__) == list(GROUP)
+    assert list(PolicyTable.__annotations__) == list(POLICY)
+    assert all(key.help for keys in (GROUP, POLICY) for key in keys.values())
+
+
+def test_what_is_needed_is_asked_for_by_its_own_name():
+    source = Path(sections.__file__).parents[1]
+    asked = [
+        found
+        for path in source.rglob("*.py")
+        for found in re.findall(r"needed\((?:either\([\w.]+, )?[\w.]*?\.(\w+\.\w+)\)?, \"(\w+\.\w+)\"", path.read_text())
+    ]
+    assert len(asked) > 20
+    assert [pair for pair in asked if pair[0] != pair[1]] == []
+    assert needed(3, "train.rounds") == 3
+    with pytest.raises(
+        InvalidInput, match=r"rounds is missing: set rounds under \[train\] in the config, or give --set train.rounds"
+    ):
+        needed(None, "train.rounds")
+    with pytest.raises(InvalidInput, match=r"rounds is missing: give --rounds, or rounds under \[train\]"):
+        needed(None, "train.rounds", "--rounds")
+
+
+def test_only_engines_that_exist_are_offered(tmp_path):
+    message = refusal(config_file(tmp_path, "[engine]\nname = 'flower'\n"))
+    assert message.endswith('name in [engine] must be one of "local", "reference", got \'flower\'')
+
+
+# --- keys without effect ----------------------------------------------------------------------------------------------------------
+
+PLAIN = {
+    "data": {"name": "digits", "clients": 10, "partition": "iid"},
+    "model": {"name": "logistic"},
+    "method": {"name": "dp-fedavg"},
+    "privacy": {"epsilon": 5, "delta": 1e-3, "rate": 0.5},
+    "train": {"rounds": 2, "local_steps": 1, "batch_size": 8, "lr": 0.1},
+}
+# (a key without effect, other settings that go with it, what gives it one)
+IDLE = [
+    ("data.examples=100", (), "data.name=synthetic"),
+    ("data.features=4", (), "data.name=synthetic"),
+    ("data.classes=4", (), "data.name=csv"),
+    ("data.path='/x.csv'", (), "data.name=csv"),
+    ("data.label='y'", (), "data.name=npz"),
+    ("data.client='who'", (), "data.name=csv"),
+    ("data.bounds=[0, 1]", (), "data.name=csv"),
+    ("data.test_path='/x.csv'", (), "data.name=csv"),
+    ("data.split='part'", ("data.name='npz'",), "data.name=csv"),
+    ("data.alpha=0.1", (), "data.partition=dirichlet"),
+    ("data.shards=2", (), "data.partition=shards"),
+    ("data.classes_per_client=2", (), "data.partition=classes"),
+    ("model.hidden=[8]", (), "model.name=mlp"),
+    ("method.target_quantile=0.5", (), "method.name=adaptive-clip"),
+    ("method.clip_lr=0.2", (), "method.name=adaptive-clip"),
+    ("method.bit_noise=1", (), "method.name=adaptive-clip"),
+    ("method.noise_level=0.1", (), "method.name=dp-fedsgd"),
+    ("method.rates='exact'", (), "method.name=rpdp"),
+    ("method.rates='exact'", ("method.name='filter'",), "method.name=minimum"),
+    ("method.saving_share=0.5", (), "method.name=rpdp"),
+    ("method.saving_share=0.5", ("method.name='minimum'",), "method.name=rpdp"),
+    ("method.common_rate=0.5", (), "method.name=filter"),
+    ("method.charge='norm'", (), "method.name=filter"),
+    ("method.charge='norm'", ("method.name='rpdp'",), "method.name=filter"),
+    ("votes.queries=3", (), "method.name=ae-dpfl"),
+    ("votes.epochs=3", (), "method.name=ae-dpfl"),
+    ("votes.lr=0.3", (), "method.name=ae-dpfl"),
+    ("votes.batch_size=3", (), "method.name=ae-dpfl"),
+    ("privacy.noise_multiplier=2", (), "method.name=rpdp"),
+    ("privacy.weights=1.1", (), "method.name=time-adaptive"),
+    ("privacy.weights=[1, 2]", ("method.name='time-adaptive'", "privacy.saving_rate=0.3"), "privacy.policy=weights"),
+    ("privacy.saving_rate=0.3", (), "method.name=time-adaptive"),
+    ("privacy.transition=2", ("method.name='idp-fedavg'",), "method.name=time-adaptive"),
+    ("privacy.bits=16", (), "privacy.noise=discrete"),
+    ("train.lr_end=0.5", (), "train.lr_schedule=linear"),
+    ("engine.workers=2", (), "model.name=small-cnn"),
+    ("engine.workers=2", ("model.name='small-cnn'", "engine.name='reference'"), "engine.name=local"),
+    ("engine.workers=2", ("model.name='small-cnn'", "method.name='rpdp'"), "method.name=fedavg"),
+    ("engine.name='local'", ("method.name='rpdp'",), "method.name=dp-fedavg"),
+    ("engine.name='local'", ("method.name='filter'",), "engine.name=reference"),
+]
+
+
+def with_values(texts: tuple[str, ...]) -> dict[str, dict[str, object]]:
+    """The plain config with more values, as a file would have them."""
+    document = {section: dict(table) for section, table in PLAIN.items()}
+    for text in texts:
+        name, _, value = text.partition("=")
+        section, key = name.split(".")
+        document.setdefault(section, {})[key] = tomllib.loads(f"x = {value}")["x"]
+    return document
+
+
+def written(tmp_path: Path, document: dict[str, dict[str, object]]) -> Path:
+    lines = []
+    for section, table in document.items():
+        lines += [f"[{section}]", *(f"{key} = {value!r}" for key, value in table.items())]
+    return config_file(tmp_path, "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(("idle", "others", "cure"), IDLE)
+def test_a_key_without_effect_is_refused(idle, others, cure, tmp_path, capsys):
+    name = idle.partition("=")[0]
+    section, key = name.split(".")
+    document = with_values((*others, idle))
+    path = written(tmp_path, document)
+    line = path.read_text().splitlines().index(f"{key} = {document[section][key]!r}") + 1
+    start = f"{path}:{line}: {key} in [{section}] has no effect; it needs "
+    with pytest.raises(InvalidInput) as caught:
+        train(path)
+    assert str(caught.value).startswith(start)
+    assert "\n" not in str(caught.value)
+    assert main(["plan", str(path)]) == 2
+    assert capsys.readouterr().err == f"fedspend: {caught.value}\n"
+    decider, _, value = cure.partition("=")
+    refuse_without_effect(load_config(path, [cure]))  # it has an effect now
+    with_cure = written(tmp_path, with_values((*others, idle, f"{decider}={value!r}")))
+    assert name not in effects.without_effect(load_config(with_cure))
+    bare = written(tmp_path, with_values(others))
+    with pytest.raises(InvalidInput, match="has no effect") as typed:
+        refuse_without_effect(load_config(bare, [idle]))
+    assert str(typed.value).startswith(f"--set {idle}: {key} in [{section}]"), "typed for nothing"
+
+
+def test_what_an_override_or_a_flag_changes_leaves_the_file_alone(tmp_path, capsys):
+    saving = written(
+        tmp_path,
+        with_values(("method.name='time-adaptive'", "privacy.saving_rate=0.3", "data.partition='dirichlet'", "data.alpha=1.0")),
+    )
+    refuse_without_effect(load_config(saving))
+    refuse_without_effect(load_config(saving, ["method.name=dp-fedavg", "data.partition=iid"]))
+    for flags in (
+        ["--method", "dp-fedavg"],
+        ["--policy", "uniform"],
+        ["--compare", "uniform,strictest"],
+        ["--set", "method.name=idp-fedavg"],
+    ):
+        assert main(["plan", str(saving), "--quiet", *flags]) == 0, capsys.readouterr().err
+    idle = written(tmp_path, with_values(("privacy.saving_rate=0.3", "data.alpha=1.0")))
+    assert main(["plan", str(idle), "--quiet", "--policy", "uniform"]) == 2
+    assert "alpha in [data] has no effect" in capsys.readouterr().err, "a policy has nothing to do with alpha"
+
+
+def test_design_stands_beside_the_rest_and_groups_may_serve_other_methods():
+    refuse_without_effect(config_of(PLAIN | {"design": {"noise_levels": [0.1]}}))
+    groups = [{"epsilon": 1, "saving_rate": 0.3}, {"epsilon": 2, "saving_rate": 0.4}]
+    document = PLAIN | {"privacy": {"groups": groups, "delta": 1e-3, "rate": 0.5}}
+    refuse_without_effect(config_of(document))
+    timed = document | {"method": {"name": "time-adaptive"}, "privacy": document["privacy"] | {"transition": 2}}
+    refuse_without_effect(config_of(timed))
+
+
+def test_an_unknown_name_is_told_by_who_knows_names():
+    for text in ("method.name='ae-dplf'", "privacy.policy='uniforn'"):
+        refuse_without_effect(
+            config_of(with_values((text, "votes.queries=3") if "method" in text else (text, "privacy.saving_rate=0.3")))
+        )
+
+
+class Begun(Exception):
+    pass
+
+
+@pytest.fixture
+def arms(monkeypatch):
+    """A comparison that stops where it would train."""
+    from fedspend.runs import comparison
+
+    def begin(*_args, **_named):
+        raise Begun
+
+    monkeypatch.setattr(comparison, "ProcessPoolExecutor", begin)
+    return comparison.compare
+
+
+def test_a_comparison_refuses_what_no_arm_uses(arms, tmp_path):
+    path = written(tmp_path, with_values(("privacy.saving_rate=0.3",)))
+    with pytest.raises(Begun):
+        arms(path, ["dp-fedavg", "time-adaptive"], 2)
+    with pytest.raises(InvalidInput, match=r"run.toml:\d+: saving_rate in \[privacy\] has no effect; it needs a policy that saves"):
+        arms(path, ["dp-fedavg", "idp-fedavg"], 2)
+    path = written(tmp_path, with_values(("data.alpha=0.1",)))
+    with pytest.raises(InvalidInput, match=r"alpha in \[data\] has no effect"):
+        arms(path, ["dp-fedavg", "idp-fedavg"], 2)
+    with pytest.raises(Begun):
+        arms(path, ["dp-fedavg"], 2, vary=["data.partition=iid,dirichlet"])
+    path = written(tmp_path, PLAIN)
+    with pytest.raises(InvalidInput, match=r"^--vary votes.epochs=1: epochs in \[votes\] has no effect"):
+        arms(path, ["dp-fedavg"], 2, vary=["votes.epochs=1,2"])
+    with pytest.raises(Begun):
+        arms(path, ["dp-fedavg", "ae-dpfl"], 2, vary=["votes.epochs=1,2"])
+
+
+def test_a_comparison_leaves_alone_what_the_config_uses_by_itself(arms, tmp_path):
+    saving = ("method.name='time-adaptive'", "privacy.policy='spend-as-you-go'", "privacy.saving_rate=0.3")
+    with pytest.raises(Begun):
+        arms(written(tmp_path, with_values(saving)), ["fedavg", "dp-fedavg"], 2)
+
+
+def test_the_rules_know_the_models_the_methods_and_the_keys():
+    from fedspend.configuration.data_inputs import _OPTIONS
+    from fedspend.models import build
+    from fedspend.models.building import _MODELS
+    from fedspend.models.linear import supports
+    from fedspend.server.student import NAME
+
+    shapes = {name: (12,) if name in effects.BATCHED else (3, 32, 32) for name in _MODELS}
+    built = {name: build(name, input_shape=shape, classes=3, seed=0) for name, shape in shapes.items()}
+    assert {name for name, module in built.items() if supports(module)} == set(effects.BATCHED)
+    assert effects.VOTES == NAME
+    for source, options in _OPTIONS.items():
+        told_elsewhere = {"record", "budget", "public_path"}
+        config = config_of({"data": {"name": source} | {key: GOOD["data"][key] for key in set().union(*_OPTIONS.values())}})
+        idle = {name.removeprefix("data.") for name in effects.without_effect(config)}
+        assert idle == set().union(*_OPTIONS.values()) - set(options) - told_elsewhere
+    ruled = [key for rule in effects.RULES for key in rule.keys]
+    assert len(set(ruled)) == len(ruled)
+    assert {*ruled, *(decider for rule in effects.RULES for decider in rule.deciders)} <= set(NAMES)
+
+
+@pytest.mark.parametrize("path", sorted(QUICKSTART.parent.rglob("*.toml")), ids=lambda path: path.stem)
+def test_examples_have_no_key_without_effect(path):
+    assert effects.without_effect(load_config(path)) == {}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +467,7 @@ def test_deep_nesting_is_refused(tmp_path):
 
 
 def test_byte_order_mark(tmp_path):
-    assert load_config(config_file(tmp_path, "\ufeff[train]\nrounds = 3\n")).get("train.rounds") == 3
+    assert load_config(config_file(tmp_path, "\ufeff[train]\nrounds = 3\n")).train.rounds == 3
 
 
 FILES = ("data.path", "data.test_path", "data.public_path", "privacy.budgets", "ledger.location")
@@ -124,19 +481,19 @@ def test_files_are_found_from_the_config_that_names_them(name, tmp_path, monkeyp
     path = config_file(tmp_path / "configs", f"[{section}]\n{key} = '../file.csv'\n")
     wanted = str(tmp_path / "file.csv")
     monkeypatch.chdir(tmp_path)
-    assert load_config("configs/run.toml").get(name) == wanted
+    assert load_config("configs/run.toml").value(name) == wanted
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert load_config("../configs/run.toml").get(name) == load_config(path).get(name) == wanted, "wherever one stands"
-    assert load_config(path, [f"{name}=other.csv"]).get(name) == str(tmp_path / "elsewhere/other.csv"), "typed here, found here"
-    assert config_of({section: {key: "other.csv"}}).get(name) == str(tmp_path / "elsewhere/other.csv")
-    assert load_config(config_file(tmp_path, f"[{section}]\n{key} = '/data/x.csv'\n")).get(name) == "/data/x.csv"
+    assert load_config("../configs/run.toml").value(name) == load_config(path).value(name) == wanted, "wherever one stands"
+    assert load_config(path, [f"{name}=other.csv"]).value(name) == str(tmp_path / "elsewhere/other.csv"), "typed here, found here"
+    assert config_of({section: {key: "other.csv"}}).value(name) == str(tmp_path / "elsewhere/other.csv")
+    assert load_config(config_file(tmp_path, f"[{section}]\n{key} = '/data/x.csv'\n")).value(name) == "/data/x.csv"
 
 
 def test_a_ledger_on_a_server_is_no_file(tmp_path):
     path = config_file(tmp_path, "[ledger]\nlocation = 'postgresql://me@host/accounts'\n")
-    assert load_config(path).get("ledger.location") == "postgresql://me@host/accounts"
+    assert load_config(path).ledger.location == "postgresql://me@host/accounts"
     path = config_file(tmp_path, "[ledger]\nlocation = 'sqlite:accounts.db'\n")
-    assert load_config(path).get("ledger.location") == str(tmp_path / "accounts.db")
+    assert load_config(path).ledger.location == str(tmp_path / "accounts.db")
     assert "mysql:// is not known" in refusal(config_file(tmp_path, "[ledger]\nlocation = 'mysql://host'\n"))
 
 
@@ -150,15 +507,15 @@ def test_every_file_in_a_config_is_placed():
 
 def test_overrides():
     config = load_config(QUICKSTART, ["privacy.rate=0.8", "privacy.policy=uniform", "train.rounds = 7", "train.rounds=8"])
-    assert (config.get("privacy.rate"), config.get("privacy.policy"), config.get("train.rounds")) == (0.8, "uniform", 8)
+    assert (config.privacy.rate, config.privacy.policy, config.train.rounds) == (0.8, "uniform", 8)
     assert config.where("privacy.rate") == "--set privacy.rate=0.8"
-    assert load_config(None, ["privacy.rate=1"]).get("privacy.rate") == 1.0
-    assert load_config(None, ["privacy.weights=[1, 2]"]).get("privacy.weights") == [1.0, 2.0]
+    assert load_config(None, ["privacy.rate=1"]).privacy.rate == 1.0
+    assert load_config(None, ["privacy.weights=[1, 2]"]).privacy.weights == [1.0, 2.0]
 
 
 def test_an_override_takes_the_place_of_the_files_budgets():
     config = load_config(QUICKSTART, ["privacy.epsilon=5"])
-    assert config.get("privacy.epsilon") == 5
+    assert config.privacy.epsilon == 5
     assert not config.given("privacy.groups")
 
 

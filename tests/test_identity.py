@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedspend
+from fedspend.budgets import identity
 from fedspend.budgets.csv_file import read_budgets_csv
-from fedspend.budgets.population import identity
 from fedspend.data import from_arrays, from_clients
 from fedspend.data.tables import read_csv, read_npz
 from fedspend.errors import InvalidInput, Refused
@@ -212,10 +212,11 @@ def older(tmp_path, monkeypatch):
 
 def planned(ledger):
     from fedspend.ledger.participants import plan_within, registered
+    from fedspend.planning.request import PlanRequest
 
     who = registered(ledger).population
-    arguments = {"epsilons": who.epsilons, "clients": who.clients, "delta": 1e-3, "rounds": 2, "rate": 1.0}
-    return plan_within(ledger, arguments, spend="remaining", exhausted="refuse")
+    request = PlanRequest(epsilons=who.epsilons, clients=who.clients, delta=1e-3, rounds=2, rate=1.0)
+    return plan_within(ledger, request, spend="remaining", exhausted="refuse")
 
 
 def test_a_ledger_with_names_of_before_still_opens_and_is_planned_with(older):

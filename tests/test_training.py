@@ -21,10 +21,11 @@ from scipy import stats
 import fedspend
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import config_of
+from fedspend.configuration.effects import CLIENT_METHODS
 from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput, Refused
 from fedspend.runs import directory as runs
-from fedspend.runs.setup import CLIENT_METHODS, flat_parameters, from_config
+from fedspend.runs.setup import flat_parameters, from_config
 from fedspend.runs.training import run, train
 from fedspend.server.mechanism import Gaussian
 from fedspend.server.rounds import begin, play

@@ -103,7 +103,7 @@ def test_all_classes_or_one():
 
 def test_the_config_knows_every_way_to_deal():
     for kind in PARTITIONS.names:
-        assert config_of({"data": {"partition": kind}}).get("data.partition") == kind
+        assert config_of({"data": {"partition": kind}}).data.partition == kind
     config = {
         "data": {"name": "digits", "clients": 10, "partition": "classes", "classes_per_client": 3},
         "model": {"name": "logistic"},

@@ -288,7 +288,7 @@ def test_the_config_to_paste_trains_within_the_budget(findings, tmp_path):
     found = recommend(findings, [1.0] * 6, max_epsilon=30)
     (tmp_path / "paste.toml").write_text(config_of_point(findings, found))
     pasted = load_config(tmp_path / "paste.toml")
-    made = plan(**resolve(pasted).arguments())
+    made = resolve(pasted).request.plan()
     assert made.rounds == found["rounds"]
     assert made.epsilon.max() <= 30
     assert made.epsilon.max() == pytest.approx(found["epsilon"], rel=1e-6)

@@ -48,8 +48,6 @@ rounds = ROUNDS
 local_steps = 2
 batch_size = 8
 lr = 0.3
-[engine]
-workers = 1
 """
 )
 

@@ -74,8 +74,17 @@ def test_a_moved_run_directory_still_finds_its_own_ledger(tiny, tmp_path):
     assert audit(str(tmp_path / "moved" / "ledger.db")).ok
 
 
+def choose_method(config, method):
+    """Change the method, and drop what only others use."""
+    config["method"] = {"name": method}
+    if method in ("fedavg", "dp-fedavg", "idp-fedavg"):
+        config["privacy"].pop("saving_rate", None)
+    if method == "ae-dpfl":
+        config["votes"] = {"queries": 1}
+
+
 def test_fedavg_spends_nothing_and_has_no_ledger(tiny, tmp_path):
-    tiny["method"] = {"name": "fedavg"}
+    choose_method(tiny, "fedavg")
     train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     assert not (tmp_path / "accounts.db").exists()
     assert not (tmp_path / "run" / "ledger.db").exists()
@@ -83,8 +92,8 @@ def test_fedavg_spends_nothing_and_has_no_ledger(tiny, tmp_path):
 
 @pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"])
 def test_every_method_is_charged_what_it_planned(tiny, tmp_path, method):
-    tiny["method"] = {"name": method}
-    tiny |= {"data": tiny["data"] | {"public_share": 0.1}, "votes": {"queries": 1}}
+    choose_method(tiny, method)
+    tiny |= {"data": tiny["data"] | {"public_share": 0.1}}
     result = train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     np.testing.assert_allclose(balances(tmp_path / "accounts.db").spent, result.plan.epsilon, rtol=1e-6)
 
@@ -171,7 +180,7 @@ def test_who_has_too_little_is_left_out_if_so_configured(tiny, tmp_path):
 
 def test_leaving_out_the_strictest_looks_again_at_the_others(tiny, tmp_path):
     """Under dp-fedavg all follow the strictest: without it the noise falls, and the next may not fit any more."""
-    tiny["method"] = {"name": "dp-fedavg"}
+    choose_method(tiny, "dp-fedavg")
     tiny["privacy"]["groups"] = [{"epsilon": 2.0, "share": 1}, {"epsilon": 12.0, "share": 2}]
     place = tmp_path / "accounts.db"
     with Ledger.create(place, simulation=True) as ledger:
@@ -330,9 +339,9 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
 @pytest.mark.parametrize("lost", [0, 3, 6])
 @pytest.mark.filterwarnings("ignore:noise on a class")
 def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, lost):
-    tiny |= {"data": tiny["data"] | {"public_share": 0.1}, "votes": {"queries": 1}}
+    tiny |= {"data": tiny["data"] | {"public_share": 0.1}}
     tiny["privacy"]["randomness"] = "os"
-    tiny["method"] = {"name": method}
+    choose_method(tiny, method)
     tiny["train"]["rounds"] = 8
     real = fedspend.server.rounds.play
 
@@ -521,7 +530,7 @@ def test_killed_while_the_ledger_is_made(tiny, tmp_path, monkeypatch):
 def test_what_is_refused_leaves_nothing_behind(tiny, tmp_path, trouble):
     place = tmp_path / "accounts.db"
     if trouble == "engine":
-        tiny["engine"] = {"name": "flower"}
+        tiny["engine"] = {"name": "elsewhere"}
     elif trouble == "place":
         place = tmp_path / "nowhere" / "accounts.db"
     else:
@@ -563,6 +572,7 @@ def test_many_accounts_with_little_left(tmp_path):
     """What is rounded is the rest, not the budget; who has nothing left is left out."""
     from fedspend.ledger.participants import plan_within
     from fedspend.ledger.rules import Proposal
+    from fedspend.planning.request import PlanRequest
 
     budget = np.linspace(2.0, 9.0, 5000)
     names = tuple(f"c{n}" for n in range(5000))
@@ -574,8 +584,8 @@ def test_many_accounts_with_little_left(tmp_path):
             ledger.reserve("one", round)
         ledger.close_run("one", reason="finished")
         left = budget - ledger.balances().spent
-        arguments = {"epsilons": budget, "clients": names, "delta": 1e-5, "rounds": 5, "rate": 0.2}
-        second = plan_within(ledger, arguments, spend="remaining", exhausted="leave-out")
+        request = PlanRequest(epsilons=budget, clients=names, delta=1e-5, rounds=5, rate=0.2)
+        second = plan_within(ledger, request, spend="remaining", exhausted="leave-out")
         ledger.admit("two", Proposal.of_plan(second), simulation=True)
         total = ledger.balances().total
     assert np.all(total <= budget)

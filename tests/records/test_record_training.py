@@ -600,11 +600,11 @@ def test_the_papers_federations_are_set_up_as_in_the_paper(name, delta, rate, pa
     from pathlib import Path
 
     config = load_config(Path(fedspend.__file__).parents[2] / f"examples/records/{name}.toml")
-    assert (config.get("privacy.delta"), config.get("privacy.rate")) == (delta, rate)
-    assert (config.get("train.rounds"), config.get("train.local_steps")) == (15, 50)
-    assert config.get("data.partition") == partition
-    assert config.get("data.clients") == (None if name == "heart" else 10)
-    assert config.get("data.classes_per_client") == (5 if name == "mnist-niid" else None)
+    assert (config.privacy.delta, config.privacy.rate) == (delta, rate)
+    assert (config.train.rounds, config.train.local_steps) == (15, 50)
+    assert config.data.partition == partition
+    assert config.data.clients == (None if name == "heart" else 10)
+    assert config.data.classes_per_client == (5 if name == "mnist-niid" else None)
 
 
 def test_a_convolutional_model_trains_on_clients_with_few_classes(config):

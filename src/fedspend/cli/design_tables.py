@@ -86,7 +86,7 @@ def show_search(findings: Findings, folder: Path, chosen: dict[str, Any] | None,
     settings, seeds = counted(len(search.candidates), "setting"), counted(len(search.seeds), "seed")
     size = f"{counted(int(cost['trainings']), 'training')} of {counted(search.rounds, 'round')} ({settings}, {seeds})"
     pairs = [
-        ("search", f"{size}, {search.clients} clients, {search.base.get('model.name')} on {search.base.get('data.name')}"),
+        ("search", f"{size}, {search.clients} clients, {search.base.model.name} on {search.base.data.name}"),
         ("randomness", "seeded simulation, which protects nobody"),
         ("tuning data", TUNING),
     ]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedspend.configuration.plan_inputs import Flags, Inputs
     from fedspend.planning.plan import Plan
     from fedspend.planning.protocol import AnyPlan
+    from fedspend.planning.request import PlanRequest
 
 HELP = "make the spending schedule for a set of budgets"
 DESCRIPTION = (
@@ -82,23 +83,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_files(args)
     from fedspend.configuration.config import load_config
+    from fedspend.configuration.effects import refuse_without_effect
     from fedspend.configuration.plan_inputs import Flags, resolve
     from fedspend.records.policies import METHODS as RECORD_METHODS
 
     flags = Flags(**{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__})
     config = load_config(args.config, args.set)
-    ledger = args.ledger or (config.get("ledger.location") if config.get("ledger.spend") == "remaining" else None)
-    if (flags.method or config.get("method.name")) in RECORD_METHODS:
+    ledger = args.ledger or (config.ledger.location if config.ledger.spend == "remaining" else None)
+    if (flags.method or config.method.name) in RECORD_METHODS:
         from fedspend.cli import plan_records
 
         return single(args, plan_records.make(args, ledger))
+    refuse_without_effect(config, flags.changes())
     if ledger is not None:
         return within_ledger(args, config, flags, ledger)
     flags = by_number(config, flags, args.quiet)
     inputs = resolve(config, flags)
     if args.compare:
         return compare(args, inputs)
-    plan = make(inputs.arguments(), args.quiet)
+    plan = make(inputs.request, args.quiet)
     return single(args, plan, inputs.population.groups_of(plan.clients))
 
 
@@ -107,7 +110,7 @@ def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
     import sys
     from dataclasses import replace
 
-    name, count = config.get("data.name"), config.get("data.clients")
+    name, count = config.data.name, config.data.clients
     counted = flags.clients is not None or (flags.epsilon is not None and ":" in flags.epsilon)
     if counted or flags.budgets is not None or config.given("privacy.budgets") or name is None or count is None:
         return flags
@@ -137,10 +140,10 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, locati
         raise InvalidInput("--compare shows policies for given budgets and cannot go with --ledger; drop one of the two")
     with Ledger.open(location) as ledger:
         who = registered(ledger)
-        if flags.delta is None and config.get("privacy.delta") is None:
+        if flags.delta is None and config.privacy.delta is None:
             flags = replace(flags, delta=float(ledger.accounts().delta[0]))
         inputs = resolve(config, flags, who)
-        plan = plan_within(ledger, inputs.arguments(), spend="remaining", exhausted=config.get("ledger.exhausted"))
+        plan = plan_within(ledger, inputs.request, spend="remaining", exhausted=config.ledger.exhausted)
     return single(args, plan, inputs.population.groups_of(plan.clients))
 
 
@@ -174,8 +177,8 @@ def compare(args: argparse.Namespace, inputs: Inputs) -> int:
     for flag in ("output", "policy", "method"):
         if getattr(args, flag) is not None:
             raise InvalidInput(f"--compare shows several policies and cannot go with --{flag}; drop one of the two")
-    asked = [inputs.arguments_for(policy) for policy in parse_policies(args.compare)]
-    plans = {arguments["policy"]: make(arguments, args.quiet) for arguments in asked}
+    asked = {policy: inputs.request_for(policy) for policy in parse_policies(args.compare)}
+    plans = {policy: make(request, args.quiet) for policy, request in asked.items()}
     grouping = group_clients(next(iter(plans.values())), inputs.population.groups)
     if args.plot is not None:
         from fedspend.report.plots import spending_plot
@@ -192,12 +195,11 @@ def compare(args: argparse.Namespace, inputs: Inputs) -> int:
     return 0
 
 
-def make(arguments: dict[str, Any], quiet: bool) -> Plan:
-    import fedspend
+def make(request: PlanRequest, quiet: bool) -> Plan:
     from fedspend.cli.terminal import progress_bar
 
     with progress_bar("planning", quiet) as progress:
-        return fedspend.plan(**arguments, progress=progress)
+        return request.plan(progress)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------------

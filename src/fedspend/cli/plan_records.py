@@ -19,6 +19,7 @@ from fedspend.cli.records_views import named
 from fedspend.cli.tables import Column, change, figures, percent, spread, table
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import Source
+from fedspend.configuration.effects import refuse_without_effect
 from fedspend.configuration.record_plans import record_federation, record_plan
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
@@ -49,6 +50,7 @@ def make(args: argparse.Namespace, ledger: str | None) -> RecordPlan:
         if getattr(args, flag):
             raise InvalidInput(f"--{flag.replace('_', '-')} is for client-level methods; drop it, or name one with --method")
     config = read_config(args, ledger)
+    refuse_without_effect(config)
     with Ledger.open(ledger) if ledger is not None else nullcontext() as book:
         return record_plan(config, record_federation(Source(config)), book)
 

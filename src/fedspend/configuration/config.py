@@ -1,6 +1,6 @@
 """Strict reading of a TOML config file, with `section.key=value` overrides from the command line.
 
-Guarantee: every value in a `Config` has been checked against `config_keys`; an unknown section or key, a wrong type, NaN or a
+Guarantee: every value in a `Config` has been read by its field in `sections`; an unknown section or key, a wrong type, NaN or a
 value out of range is refused with one line that begins with FILE:LINE (or with the override) and, for a misspelt name, gives the
 nearest one. Files that a config file names are found from its folder, all others from the working directory; a `Config` has
 them as absolute paths, so that what it says does not depend on where one stands.
@@ -12,29 +12,78 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedspend.configuration.keys import SECTIONS, Key
+from fedspend.configuration import sections
+from fedspend.configuration.keys import AnyKey
+from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.toml_lines import value_lines
 from fedspend.errors import InvalidInput
 
 BUDGET_SOURCES = ("epsilon", "groups", "budgets", "preferences")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Checked values by section and key, and where each was given."""
+    """What was given, by section and key, and where; and every setting with its type, as `config.privacy.delta`."""
 
     path: Path | None
     values: Mapping[str, Mapping[str, Any]]
     origins: Mapping[str, str]
+    overridden: frozenset[str] = frozenset()  # names that `--set` or a flag gave
 
-    def get(self, name: str) -> Any:
-        """The value of `"section.key"`: as given, or its default, or None."""
+    @cached_property
+    def settings(self) -> sections.Settings:
+        return sections.settings_of(self.values)
+
+    @property
+    def data(self) -> sections.DataSettings:
+        return self.settings.data
+
+    @property
+    def model(self) -> sections.ModelSettings:
+        return self.settings.model
+
+    @property
+    def method(self) -> sections.MethodSettings:
+        return self.settings.method
+
+    @property
+    def privacy(self) -> sections.PrivacySettings:
+        return self.settings.privacy
+
+    @property
+    def train(self) -> sections.TrainSettings:
+        return self.settings.train
+
+    @property
+    def ledger(self) -> sections.LedgerSettings:
+        return self.settings.ledger
+
+    @property
+    def design(self) -> sections.DesignSettings:
+        return self.settings.design
+
+    @property
+    def shape(self) -> sections.ShapeSettings:
+        return self.settings.shape
+
+    @property
+    def votes(self) -> sections.VotesSettings:
+        return self.settings.votes
+
+    @property
+    def engine(self) -> sections.EngineSettings:
+        return self.settings.engine
+
+    def value(self, name: str) -> Any:
+        """The value of `"section.key"`, for those who go through names: as given, or its default, or None."""
         section, key = name.split(".")
-        return self.values.get(section, {}).get(key, SECTIONS[section][key].default)
+        return getattr(getattr(self.settings, section), key)
 
     def given(self, name: str) -> bool:
         section, key = name.split(".")
@@ -44,11 +93,21 @@ class Config:
         """The same config without one of its values."""
         section, key = name.split(".")
         left = {k: v for k, v in self.values.get(section, {}).items() if k != key}
-        return Config(self.path, {**self.values, section: left}, self.origins)
+        return replace(self, values={**self.values, section: left})
 
     def where(self, name: str) -> str:
         """FILE:LINE of a value, or the override that set it."""
         return self.origins[name]
+
+
+def needed(value: T | None, name: str, flag: str | None = None) -> T:
+    """A value that must be there; `name` is its `"section.key"`, `flag` what may give it in place of the config."""
+    if value is not None:
+        return value
+    section, key = name.split(".")
+    if flag is None:
+        raise InvalidInput(f"{key} is missing: set {key} under [{section}] in the config, or give --set {name}=VALUE")
+    raise InvalidInput(f"{key} is missing: give {flag}, or {key} under [{section}] in the config, or --set {name}=VALUE")
 
 
 @dataclass(frozen=True)
@@ -83,7 +142,7 @@ def checked(document: Mapping[str, Any], place: Place, file: Path | None, overri
         origins.update({f"{section}.{key}": place(section, key) for key in table})
     overridden = [apply_override(text, values, origins) for text in overrides]
     one_source_of_budgets(values.get("privacy", {}), origins, overridden)
-    return Config(file, values, origins)
+    return Config(file, values, origins, frozenset(overridden))
 
 
 def config_of(document: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
@@ -125,7 +184,7 @@ def lines_or_none(text: str) -> dict[tuple[str | int, ...], int]:
 
 
 def read_table(
-    table: Mapping[str, Any], keys: Mapping[str, Key], title: str, place: Place, path: tuple[str | int, ...]
+    table: Mapping[str, Any], keys: Mapping[str, AnyKey], title: str, place: Place, path: tuple[str | int, ...]
 ) -> dict[str, Any]:
     """Check every key of one table; lists of tables are checked inside as well."""
     result: dict[str, Any] = {}
@@ -147,7 +206,7 @@ def read_table(
     return result
 
 
-def with_places(values: dict[str, Any], keys: Mapping[str, Key], folder: Path) -> dict[str, Any]:
+def with_places(values: dict[str, Any], keys: Mapping[str, AnyKey], folder: Path) -> dict[str, Any]:
     """The values of a section, with every file name as it reads from everywhere."""
     return {name: value if (placed := keys[name].placed) is None else placed(value, folder) for name, value in values.items()}
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from fedspend import data
 from fedspend.budgets.identity import hint_alike, read_ids
 from fedspend.budgets.population import numbered
-from fedspend.configuration.config import Config
+from fedspend.configuration.config import Config, needed
 from fedspend.data import Dataset, Federation
 from fedspend.data.dataset import Rows, without_tests_of
 from fedspend.data.loading import NATURAL, OWN, read
@@ -29,7 +28,7 @@ _OPTIONS = {
 
 def is_real(config: Config) -> bool:
     """Whether a run protects someone: randomness from the operating system, the default for your own data."""
-    return (config.get("privacy.randomness") or ("os" if config.get("data.name") in OWN else "seeded")) == "os"
+    return (config.privacy.randomness or ("os" if config.data.name in OWN else "seeded")) == "os"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +39,15 @@ class Source:
 
     @property
     def name(self) -> str:
-        return str(needed(self.config, "data.name"))
+        return needed(self.config.data.name, "data.name")
 
     @property
     def seed(self) -> int:
-        return int(self.config.get("train.seed"))
+        return self.config.train.seed
 
     @cached_property
     def rows(self) -> Rows:
-        options = {key: self.config.get(f"data.{key}") for key in _OPTIONS.get(self.name, ())}
+        options = {key: self.config.value(f"data.{key}") for key in _OPTIONS.get(self.name, ())}
         for key in ("public_path", "record"):
             if self.config.given(f"data.{key}") and key not in _OPTIONS.get(self.name, ()):
                 instead = "; drop it, and set part of the data set aside with public_share" if key == "public_path" else "; drop it"
@@ -60,7 +59,7 @@ class Source:
         """As the config says; else natural, if the data names clients, or iid. The rows are read only if nothing else tells."""
         config = self.config
         if config.given("data.partition"):
-            return str(config.get("data.partition"))
+            return str(config.data.partition)
         own = self.name in OWN
         named = self.name in NATURAL or (own and (config.given("data.client") or self.rows.client_of is not None))
         return "natural" if named else "iid"
@@ -74,24 +73,23 @@ class Source:
         config = self.config
         # One silo of your own is no dealing: its records are real, and none of them may move another.
         by_row = self.natural or (self.name in OWN and is_real(config))
-        held = {"validation": config.get("data.validation"), "seed": self.seed, "by_row": by_row}
-        made = data.load(self.name, rows=self.rows, **held)
-        made = data.sample(made, share=config.get("data.share"), test_share=config.get("data.test_share"), by_row=by_row)
-        if config.given("data.public_share"):
-            made = data.set_aside(made, share=config.get("data.public_share"), seed=self.seed)
+        made = data.load(self.name, rows=self.rows, validation=config.data.validation, seed=self.seed, by_row=by_row)
+        made = data.sample(made, share=config.data.share, test_share=config.data.test_share, by_row=by_row)
+        if config.data.public_share is not None:
+            made = data.set_aside(made, share=config.data.public_share, seed=self.seed)
         return made
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Ids whose rows are not used."""
-        if not self.config.given("data.leave_out"):
+        if self.config.data.leave_out is None:
             return ()
         if not self.natural:
             raise InvalidInput(
                 f"{self.config.where('data.leave_out')}: leave_out names clients, and partition {self.partition!r} deals rows to "
                 "made-up ones; drop one of the two"
             )
-        return read_ids(self.config.get("data.leave_out"), what="data.leave_out: client")
+        return read_ids(self.config.data.leave_out, what="data.leave_out: client")
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
@@ -112,10 +110,10 @@ def clients_of(source: Source) -> tuple[str, ...]:
     """Ids of the clients where no file of budgets and no ledger lists them: those of the data, or numbers of made-up ones."""
     config = source.config
     if not source.natural:
-        count = int(needed(config, "data.clients"))
+        count = needed(config.data.clients, "data.clients")
         refuse_dealing(source, count)
         return numbered(count)
-    wanted = config.get("data.clients")
+    wanted = config.data.clients
     if wanted is None or wanted == len(source.ids):
         return checked_left_out(source, source.ids)
     if is_real(config):
@@ -150,8 +148,8 @@ def refuse_dealing(source: Source, clients: int) -> None:
 
 def refuse_nameless(config: Config, partition: str) -> None:
     """An account that outlives a run belongs to somebody with a name: a number could be anyone in the next run."""
-    named = partition == "natural" or config.given("privacy.budgets") or config.get("ledger.spend") == "remaining"
-    if not named and is_real(config) and config.get("data.name") in OWN:
+    named = partition == "natural" or config.given("privacy.budgets") or config.ledger.spend == "remaining"
+    if not named and is_real(config) and config.data.name in OWN:
         raise InvalidInput(
             "a ledger that outlives the run takes named clients, and nothing names them here; name a client column (data.client) "
             "or a file of budgets (privacy.budgets), or do without --ledger"
@@ -167,7 +165,7 @@ def federation_of(config: Config | Source, clients: int | None = None) -> Federa
     if source.natural:
         ids = clients_of(source)
         return data.by_id(without_tests_of(source.dataset, source.left_out), ids)
-    return dealt(source, int(needed(source.config, "data.clients")) if clients is None else clients)
+    return dealt(source, needed(source.config.data.clients, "data.clients") if clients is None else clients)
 
 
 def joined(source: Source, clients: Sequence[str], roster: Collection[str], listed_in: str | None) -> Federation:
@@ -195,17 +193,8 @@ def dealt(source: Source, clients: int) -> Federation:
         source.dataset,
         clients=clients,
         kind=source.partition,
-        alpha=config.get("data.alpha"),
-        shards=config.get("data.shards"),
-        classes_per_client=config.get("data.classes_per_client"),
+        alpha=config.data.alpha,
+        shards=config.data.shards,
+        classes_per_client=config.data.classes_per_client,
         seed=source.seed,
     )
-
-
-def needed(config: Config, name: str) -> Any:
-    """A value that the config must have."""
-    value = config.get(name)
-    if value is None:
-        section, key = name.split(".")
-        raise InvalidInput(f"{key} is missing: set {key} under [{section}] in the config, or give --set {name}=VALUE")
-    return value

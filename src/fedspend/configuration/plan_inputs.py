@@ -1,4 +1,4 @@
-"""From flags and config to the arguments of `fedspend.plan`. Flags win over the config; what neither gives is asked for by name.
+"""From flags and config to what is asked of a plan. Flags win over the config; what neither gives is asked for by name.
 
 Guarantee: the roster, the list of clients, is found in one way by `fedspend plan` and by training: the ids in the file of budgets;
 or the ledger's accounts, if what they have left is spent; or, where neither lists anyone, the ids that the data names, and made-up
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -28,14 +28,17 @@ from fedspend.budgets.population import (
     parse_groups,
     positive,
 )
-from fedspend.configuration.config import BUDGET_SOURCES, Config
+from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
+from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
+from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
 
 if TYPE_CHECKING:
     from fedspend.configuration.data_inputs import Source
 
+T = TypeVar("T")
 MOST_ROUNDS = 1_000_000  # a slip of the finger should not fill the memory
 
 
@@ -59,13 +62,23 @@ class Flags:
     accountant: str | None = None
     compare: str | None = None
 
+    def changes(self) -> set[str]:
+        """The settings that decide about others and are put aside; a flag for policy, method or weights puts both names aside."""
+        chosen = any(flag is not None for flag in (self.policy, self.method, self.weights, self.compare))
+        budgets = self.epsilon is not None or self.budgets is not None
+        return {
+            *(("method.name", "privacy.policy") if chosen else ()),
+            *(("privacy.epsilon",) if budgets else ()),
+            *(("privacy.saving_rate",) if self.saving_rate is not None else ()),
+        }
+
 
 NO_FLAGS = Flags()
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Who takes part and what was asked. `common` goes to every plan; the rest depends on the policy.
+    """Who takes part and what was asked.
 
     `roster` is everyone who is listed, also who has withdrawn; `listed_in` says where, if that is not the data itself.
     """
@@ -73,36 +86,28 @@ class Inputs:
     population: Population
     roster: tuple[str, ...]
     listed_in: str | None
-    common: dict[str, Any]
-    policy: str | None
-    method: str | None
-    saving_rate: float | FloatArray | None
-    transition: float | FloatArray | None
-    weights: float | list[float] | None
+    request: PlanRequest
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `fedspend.plan` for what was asked."""
-        return self.common | {
-            "policy": self.policy,
-            "method": self.method,
-            "saving_rate": self.saving_rate,
-            "transition": self.transition,
-            "weights": self.weights,
-        }
-
-    def arguments_for(self, policy: str) -> dict[str, Any]:
-        """The arguments for another policy, of which it gets only what it uses."""
-        if policy in SAVING and self.saving_rate is None:
+    def request_for(self, policy: str) -> PlanRequest:
+        """The same for another policy, which gets only what it uses."""
+        asked = self.request
+        if policy in SAVING and asked.saving_rate is None:
             raise InvalidInput(
                 f"policy {policy!r} needs a saving rate: give --saving-rate or saving_rate under [privacy] in the config"
             )
-        if policy == "weights" and not isinstance(self.weights, list):
+        if policy == "weights" and not isinstance(asked.weights, list):
             raise InvalidInput(
                 "policy 'weights' needs one number per round: give --weights or weights under [privacy] in the config"
             )
-        saving = {"saving_rate": self.saving_rate, "transition": self.transition} if policy in SAVING else {}
-        fits = policy == "weights" or (policy == "geometric" and not isinstance(self.weights, list))
-        return self.common | {"policy": policy} | saving | ({"weights": self.weights} if fits else {})
+        fits = policy == "weights" or (policy == "geometric" and not isinstance(asked.weights, list))
+        return replace(
+            asked,
+            policy=policy,
+            method=None,
+            saving_rate=asked.saving_rate if policy in SAVING else None,
+            transition=asked.transition if policy in SAVING else None,
+            weights=asked.weights if fits else None,
+        )
 
 
 def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | None = None, source: Source | None = None) -> Inputs:
@@ -128,25 +133,18 @@ def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | No
         population = population.without(who.left_out)
         if not population.clients:
             raise InvalidInput(f"{config.where('data.leave_out')}: leave_out leaves nobody; drop a name")
-    common = {
-        "epsilons": population.epsilons,
-        "clients": population.clients,
-        "delta": needed(flags.delta, config, "privacy.delta", "--delta"),
-        "rounds": needed(flags.rounds, config, "train.rounds", "--rounds"),
-        "rate": needed(flags.rate, config, "privacy.rate", "--rate"),
-        "clip": config.get("privacy.clip") if flags.clip is None else flags.clip,
-        "accountant": config.get("privacy.accountant") if flags.accountant is None else flags.accountant,
-        "noise": "discrete" if config.get("privacy.noise").startswith("discrete") else "continuous",
-    }
-    if common["rounds"] > MOST_ROUNDS:
-        raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {common['rounds']:,}")
+    delta = needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta")
+    rounds = needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds")
+    rate = needed(either(flags.rate, config.privacy.rate), "privacy.rate", "--rate")
+    if rounds > MOST_ROUNDS:
+        raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {rounds:,}")
     policy, method, weights = choose_policy(config, flags)
-    saving = per_client("saving rate", flags.saving_rate, population.saving_rates, config.get("privacy.saving_rate"), population)
-    transition = per_client("transition", flags.transition, population.transitions, config.get("privacy.transition"), population)
+    saving = per_client("saving rate", flags.saving_rate, population.saving_rates, config.privacy.saving_rate, population)
+    transition = per_client("transition", flags.transition, population.transitions, config.privacy.transition, population)
     chosen = policy_for(method, policy, saves=saving is not None, weighted=weights is not None)
-    if (flags.permute_rates or config.get("privacy.permute_rates")) and not flags.compare and chosen not in SAVING:
+    if (flags.permute_rates or config.privacy.permute_rates) and not flags.compare and chosen not in SAVING:
         raise InvalidInput(f"--permute-rates needs a policy that saves ({' or '.join(SAVING)}), not {chosen!r}")
-    if flags.permute_rates or config.get("privacy.permute_rates"):
+    if flags.permute_rates or config.privacy.permute_rates:
         if not isinstance(saving, np.ndarray):
             raise InvalidInput(
                 "--permute-rates needs several saving rates to hand out: give --saving-rate 10:0.5,20:0.6 or a column of them"
@@ -161,15 +159,27 @@ def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | No
             transition = None
         if chosen not in WEIGHTED and flags.weights is None:
             weights = None
-    return Inputs(population, roster, listed_in, common, policy, method, saving, transition, weights)
+    request = PlanRequest(
+        epsilons=population.epsilons,
+        clients=population.clients,
+        delta=delta,
+        rounds=rounds,
+        rate=rate,
+        policy=policy,
+        method=method,
+        saving_rate=saving,
+        transition=transition,
+        weights=weights,
+        clip=config.privacy.clip if flags.clip is None else flags.clip,
+        accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
+        noise="discrete" if config.privacy.noise.startswith("discrete") else "continuous",
+    )
+    return Inputs(population, roster, listed_in, request)
 
 
-def needed(flag_value: Any, config: Config, name: str, flag: str) -> Any:
-    value = config.get(name) if flag_value is None else flag_value
-    if value is None:
-        section, key = name.split(".")
-        raise InvalidInput(f"{key} is missing: give {flag}, or {key} under [{section}] in the config, or --set {name}=VALUE")
-    return value
+def either(flag: T | None, setting: T | None) -> T | None:
+    """The flag, or what the config says."""
+    return setting if flag is None else flag
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +193,7 @@ class Clients:
     @cached_property
     def source(self) -> Source | None:
         """The data, unless there is none, or flags say how many clients to look at."""
-        if self.config.get("data.name") is None or self.flags.clients is not None:
+        if self.config.data.name is None or self.flags.clients is not None:
             return None
         from fedspend.configuration.data_inputs import Source
 
@@ -197,7 +207,7 @@ class Clients:
     def own(self) -> bool:
         from fedspend.data.loading import OWN
 
-        return self.config.get("data.name") in OWN
+        return self.config.data.name in OWN
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -208,14 +218,14 @@ class Clients:
         """Where the clients are listed, if in a file."""
         if self.flags.epsilon is not None:
             return None
-        return self.flags.budgets if self.flags.budgets is not None else self.config.get("privacy.budgets")
+        return self.flags.budgets if self.flags.budgets is not None else self.config.privacy.budgets
 
     def ids(self) -> tuple[str, ...] | None:
         """The ids of the data's own clients, or of those it is dealt to; None where only a number of clients is given."""
         if self.source is None:
             return None
         if not self.source.natural:
-            needed(None, self.config, "data.clients", "--clients")
+            needed(self.config.data.clients, "data.clients", "--clients")
         from fedspend.configuration.data_inputs import clients_of
 
         return clients_of(self.source)
@@ -224,7 +234,7 @@ class Clients:
         """Clients in groups: natural ones in the order of their ids, which is for simulations."""
         ids = self.ids()
         if ids is None:
-            return from_groups(groups, needed(self.flags.clients, self.config, "data.clients", "--clients"))
+            return from_groups(groups, needed(either(self.flags.clients, self.config.data.clients), "data.clients", "--clients"))
         return from_groups(groups, len(ids), ids)
 
 
@@ -232,26 +242,27 @@ def population_of_noise(who: Clients) -> Population | None:
     """The budgets that a noise level of dp-fedsgd amounts to, or None where budgets are given."""
     config, flags = who.config, who.flags
     name = "method.noise_level"
-    method = flags.method or config.get("method.name")
-    if not config.given(name) or method != dp_fedsgd.NAME or flags.epsilon is not None or flags.budgets is not None:
+    method = flags.method or config.method.name
+    level = config.method.noise_level
+    if level is None or method != dp_fedsgd.NAME or flags.epsilon is not None or flags.budgets is not None:
         return None
     given = [key for key in BUDGET_SOURCES if config.given(f"privacy.{key}")]
     if given:
         raise InvalidInput(
             f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; drop one of the two"
         )
-    if (flags.accountant or config.get("privacy.accountant")) != "rdp":
+    if (flags.accountant or config.privacy.accountant) != "rdp":
         raise InvalidInput(
             f"{config.where(name)}: noise_level is accounted by 'rdp'; with 'pld' give a budget, which then needs less noise"
         )
     ids = who.ids()
     budget = dp_fedsgd.budget_of(
-        config.get(name),
-        rate=needed(flags.rate, config, "privacy.rate", "--rate"),
-        clients=needed(flags.clients, config, "data.clients", "--clients") if ids is None else len(ids),
-        clip=config.get("privacy.clip") if flags.clip is None else flags.clip,
-        rounds=needed(flags.rounds, config, "train.rounds", "--rounds"),
-        delta=needed(flags.delta, config, "privacy.delta", "--delta"),
+        level,
+        rate=needed(either(flags.rate, config.privacy.rate), "privacy.rate", "--rate"),
+        clients=needed(either(flags.clients, config.data.clients), "data.clients", "--clients") if ids is None else len(ids),
+        clip=config.privacy.clip if flags.clip is None else flags.clip,
+        rounds=needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds"),
+        delta=needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta"),
     )
     return who.groups([Group(budget)])
 
@@ -262,28 +273,44 @@ def find_population(who: Clients) -> Population:
         counted = ":" in flags.epsilon or "," in flags.epsilon
         if not counted and who.natural:
             return who.groups([Group(positive(f"epsilon in {flags.epsilon!r}", flags.epsilon))])
-        clients = flags.clients if flags.clients is not None or counted else config.get("data.clients")
+        clients = flags.clients if flags.clients is not None or counted else config.data.clients
         return parse_groups(flags.epsilon, clients)
     if flags.budgets is not None:
         return same_count(read_budgets_csv(flags.budgets), flags.clients, "--clients")
-    if config.given("privacy.budgets"):
-        population = read_budgets_csv(config.get("privacy.budgets"))
+    if config.privacy.budgets is not None:
+        population = read_budgets_csv(config.privacy.budgets)
         where = "--clients" if flags.clients is not None else f"clients under [data] ({config.origins.get('data.clients')})"
-        return same_count(population, config.get("data.clients") if flags.clients is None else flags.clients, where)
-    if config.given("privacy.groups") or config.given("privacy.epsilon"):
-        given = config.get("privacy.groups") or [{"epsilon": config.get("privacy.epsilon")}]
-        defaults = {name: config.get(f"privacy.{name}") for name in ("saving_rate", "transition")}
+        return same_count(population, config.data.clients if flags.clients is None else flags.clients, where)
+    groups = groups_of(config.privacy)
+    if groups:
         name = "privacy.groups" if config.given("privacy.groups") else "privacy.epsilon"
         if config.given("privacy.groups"):
             refuse_groups(who)
         who.ids()  # a complaint about the data names its own place
         try:
-            return who.groups([Group(**(defaults | group)) for group in given])
+            return who.groups(groups)
         except InvalidInput as error:
             raise InvalidInput(f"{config.where(name)}: {error}") from None
     raise InvalidInput(
         "no budgets: give --epsilon 10:34,20:43 or --budgets clients.csv, or epsilon, groups or budgets under [privacy] in a config"
     )
+
+
+def groups_of(privacy: PrivacySettings) -> list[Group]:
+    """The groups of the config, or one with everybody; none where budgets come from elsewhere."""
+    if privacy.groups is not None:
+        return [
+            Group(
+                group["epsilon"],
+                group.get("share"),
+                group.get("saving_rate", privacy.saving_rate),
+                group.get("transition", privacy.transition),
+            )
+            for group in privacy.groups
+        ]
+    if privacy.epsilon is not None:
+        return [Group(privacy.epsilon, saving_rate=privacy.saving_rate, transition=privacy.transition)]
+    return []
 
 
 def refuse_groups(who: Clients) -> None:
@@ -339,9 +366,9 @@ def choose_policy(config: Config, flags: Flags) -> tuple[str | None, str | None,
     """Policy, method and weights. A flag for one of them puts the config's policy and method aside: they would contradict it."""
     policy, method = flags.policy, flags.method
     if policy is None and method is None and flags.weights is None:
-        policy, method = config.get("privacy.policy"), config.get("method.name")
+        policy, method = config.privacy.policy, config.method.name
     if flags.weights is None:
-        weights = config.get("privacy.weights")
+        weights = config.privacy.weights
         return ("geometric" if policy is None and isinstance(weights, float) else policy), method, weights
     implied, weights = parse_weights(flags.weights)
     if policy is not None and policy != implied:

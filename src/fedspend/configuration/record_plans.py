@@ -19,8 +19,9 @@ import numpy as np
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.budgets.identity import hint_alike
 from fedspend.budgets.population import numbered
-from fedspend.configuration.config import BUDGET_SOURCES, Config, any_config
-from fedspend.configuration.data_inputs import Source, federation_of, is_real, needed
+from fedspend.configuration.config import BUDGET_SOURCES, Config, any_config, needed
+from fedspend.configuration.data_inputs import Source, federation_of, is_real
+from fedspend.configuration.effects import refuse_without_effect
 from fedspend.data import Federation
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
@@ -71,6 +72,7 @@ def plan_of(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
     With a `ledger`, the plan spends what it has left of every record's lifetime budget; the ledger is read, not changed.
     """
     settings = any_config(config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])])
+    refuse_without_effect(settings)
     with nullcontext() if ledger is None else Ledger.open(ledger) as book:
         return record_plan(settings, record_federation(Source(settings)), book)
 
@@ -87,9 +89,9 @@ def record_federation(source: Source) -> Federation:
 def record_plan(config: Config, federation: Federation, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> RecordPlan:
     """The plan for `federation`, within what `ledger` allows. A `stored` plan is taken as it is, if it is for this config."""
     for name, usual in CLIENT_LEVEL.items():
-        if config.get(name) != usual:
-            raise InvalidInput(f"{name} = {config.get(name)!r} is for client-level methods; drop it, or choose another method")
-    remaining = config.get("ledger.spend") == "remaining"
+        if config.value(name) != usual:
+            raise InvalidInput(f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose another method")
+    remaining = config.ledger.spend == "remaining"
     if remaining and not (config.given("data.budget") or any(config.given(f"privacy.{name}") for name in BUDGET_SOURCES)):
         names, budget = names_of(federation), None  # the ledger has the budgets
     else:
@@ -99,7 +101,7 @@ def record_plan(config: Config, federation: Federation, ledger: Ledger | None = 
         records=tuple(names[row] for row in rows),
         owner=np.repeat(np.arange(len(federation.clients)), [len(shard) for shard in federation.shards]),
         clients=federation.clients,
-        clip=float(config.get("privacy.clip")),
+        clip=config.privacy.clip,
         wanted=wanted_of(config),
     )
     if stored is not None:
@@ -129,7 +131,7 @@ def _plan_given(config: Config, asked: Asked, budget: FloatArray, ledger: Ledger
 
 
 def _refuse_unless_left_out(config: Config, asked: Asked, who: BoolArray, why: str) -> None:
-    if who.any() and config.get("ledger.exhausted") == "refuse":
+    if who.any() and config.ledger.exhausted == "refuse":
         first, count = asked.records[int(who.argmax())], int(who.sum())
         others = f" and {count - 1:,} more" if count > 1 else ""
         raise Refused(
@@ -150,7 +152,7 @@ def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> Reco
     accounts, who = ledger.accounts("record"), account_numbers(ledger.state, "record", asked.records)
     before = histories(ledger.state, "record", held=True)
     past, budget = Past(before.mechanisms, before.of_account[who]), accounts.budget[who]
-    spent = before.mechanisms.best(np.full(before.mechanisms.histories, float(needed(config, "privacy.delta"))))[0]
+    spent = before.mechanisms.best(np.full(before.mechanisms.histories, needed(config.privacy.delta, "privacy.delta")))[0]
     left = np.where(accounts.withdrawn[who], 0.0, budget - spent[past.of_record])  # roughly: it chooses the noise, not the rates
     if not (left > 0).any():
         raise Refused(f"no record has anything left in the ledger {ledger.location}; see fedspend ledger balance --unit record")
@@ -182,8 +184,8 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
                 "data.budget names a column of your own data, and then nothing else may give budgets; drop one of them"
             )
         return names, column
-    if config.given("privacy.budgets"):
-        found = read_record_budgets(config.get("privacy.budgets"))
+    if config.privacy.budgets is not None:
+        found = read_record_budgets(config.privacy.budgets)
         if federation.dataset.record_of is not None:
             return names, budgets_by_id(config, found, names, np.concatenate(federation.shards))
         if is_real(config) and not federation.dataset.public:
@@ -193,15 +195,15 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
             )
         if len(found.records) != rows:
             raise InvalidInput(
-                f"{config.get('privacy.budgets')} has {len(found.records)} budgets, but there are {rows} training records; every "
+                f"{config.privacy.budgets} has {len(found.records)} budgets, but there are {rows} training records; every "
                 "record needs one, in the order of the data's rows"
             )
         return found.records, found.budget
-    if config.given("privacy.preferences"):
-        generator = Randomness(int(config.get("train.seed"))).generator("budgets")
-        return names, PREFERENCES[config.get("privacy.preferences")].draw(rows, generator)
-    if config.given("privacy.epsilon"):
-        return names, np.full(rows, float(config.get("privacy.epsilon")))
+    if config.privacy.preferences is not None:
+        generator = Randomness(config.train.seed).generator("budgets")
+        return names, PREFERENCES[config.privacy.preferences].draw(rows, generator)
+    if config.privacy.epsilon is not None:
+        return names, np.full(rows, config.privacy.epsilon)
     raise InvalidInput(
         "the records have no budgets: set preferences, budgets (a CSV file) or epsilon under [privacy], or budget under [data]"
     )
@@ -209,7 +211,7 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
 
 def budgets_by_id(config: Config, found: RecordBudgets, names: Sequence[str], used: IntArray) -> FloatArray:
     """The budget of every row, found by its id. Rows of clients that take no part need none; nor do budgets need rows."""
-    place = config.get("privacy.budgets")
+    place = config.privacy.budgets
     if not found.named:
         raise InvalidInput(f"{place} has no column 'record', and data.record joins records by id; add one")
     budget_of = dict(zip(found.records, found.budget.tolist(), strict=True))
@@ -226,9 +228,9 @@ def check_lasting_numbers(config: Config, federation: Federation) -> None:
     if federation.dataset.public or federation.dataset.record_of is not None:
         return
     for name, usual in (("data.validation", 0.0), ("data.share", 1.0)):
-        if config.get(name) != usual:
+        if config.value(name) != usual:
             raise InvalidInput(
-                f"{name} = {config.get(name)!r} draws some of the rows, so a record would not keep its number from run to run; "
+                f"{name} = {config.value(name)!r} draws some of the rows, so a record would not keep its number from run to run; "
                 "name a column with each record's id (data.record), or do without --ledger"
             )
     if is_real(config):
@@ -240,23 +242,23 @@ def check_lasting_numbers(config: Config, federation: Federation) -> None:
 
 def wanted_of(config: Config) -> Wanted:
     return Wanted(
-        method=config.get("method.name"),
-        rates=config.get("method.rates"),
-        saving_share=config.get("method.saving_share"),
-        transition=config.get("privacy.transition"),
-        common_rate=config.get("method.common_rate"),
-        charge=config.get("method.charge"),
+        method=needed(config.method.name, "method.name"),
+        rates=config.method.rates,
+        saving_share=config.method.saving_share,
+        transition=config.privacy.transition,
+        common_rate=config.method.common_rate,
+        charge=config.method.charge,
     )
 
 
 def terms_given(config: Config) -> dict[str, Any]:
     """The terms that the config names; the noise multiplier may be None, to be suggested."""
     return {
-        "delta": needed(config, "privacy.delta"),
-        "rounds": needed(config, "train.rounds"),
-        "local_steps": needed(config, "train.local_steps"),
-        "client_rate": config.get("privacy.rate") or 1.0,
-        "noise_multiplier": config.get("privacy.noise_multiplier"),
+        "delta": needed(config.privacy.delta, "privacy.delta"),
+        "rounds": needed(config.train.rounds, "train.rounds"),
+        "local_steps": needed(config.train.local_steps, "train.local_steps"),
+        "client_rate": config.privacy.rate or 1.0,
+        "noise_multiplier": config.privacy.noise_multiplier,
     }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedspend.basics.words import counted
-from fedspend.configuration.config import Config
+from fedspend.configuration.config import Config, needed
 from fedspend.data import Dataset
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.noise.randomness import Randomness
@@ -30,16 +30,16 @@ def student_of(config: Config, plan: Plan, dataset: Dataset, module: nn.Module, 
             f"method {NAME!r} votes on public rows and the data has none: set public_share under [data] for a benchmark, or "
             "public_path for your own data"
         )
-    if config.get("privacy.clipping") == "per-layer":
+    if config.privacy.clipping == "per-layer":
         raise InvalidInput(f"clipping per layer is for updates, and method {NAME!r} sends votes; use clipping = 'flat'")
-    if config.get("shape.lus") > 0:
+    if config.shape.lus > 0:
         raise InvalidInput(f"lus thins out updates, and method {NAME!r} sends votes; set lus = 0 under [shape]")
     order = randomness.generator("student").permutation(len(public))
     # by the rounds asked for: rounds that are planned anew do not change what was asked before
-    once = max(1, len(public) // int(config.get("train.rounds")))
-    ballot = Ballot(torch.from_numpy(public[order]), config.get("votes.queries") or once, dataset.classes)
+    once = max(1, len(public) // needed(config.train.rounds, "train.rounds"))
+    ballot = Ballot(torch.from_numpy(public[order]), config.votes.queries or once, dataset.classes)
     warn_of_noise(ballot.queries, plan)
-    return Student(module, ballot, config.get("votes.lr"), config.get("votes.epochs"), config.get("votes.batch_size"), randomness)
+    return Student(module, ballot, config.votes.lr, config.votes.epochs, config.votes.batch_size, randomness)
 
 
 def warn_of_noise(queries: int, plan: Plan) -> None:

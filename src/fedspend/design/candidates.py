@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.configuration.config import BUDGET_SOURCES, Config
+from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
 from fedspend.configuration.data_inputs import Source
-from fedspend.configuration.keys import SECTIONS
-from fedspend.configuration.plan_inputs import Flags, needed, resolve
+from fedspend.configuration.keys import PolicyTable
+from fedspend.configuration.plan_inputs import Flags, resolve
+from fedspend.configuration.sections import SECTIONS
 from fedspend.data.loading import OWN
 from fedspend.errors import InvalidInput, Refused
-from fedspend.planning.plan import Plan, plan
+from fedspend.planning.plan import Plan
 from fedspend.server.methods import dp_fedsgd
 
 TUNING = (
@@ -72,19 +73,19 @@ class Search:
 
     @property
     def rounds(self) -> int:
-        return int(self.base.get("train.rounds"))
+        return needed(self.base.train.rounds, "train.rounds")
 
     @property
     def clients(self) -> int:
-        return int(self.base.get("data.clients"))
+        return needed(self.base.data.clients, "data.clients")
 
     @property
     def delta(self) -> float:
-        return float(self.base.get("privacy.delta"))
+        return needed(self.base.privacy.delta, "privacy.delta")
 
     @property
     def clip(self) -> float:
-        return float(self.base.get("privacy.clip"))
+        return self.base.privacy.clip
 
     @property
     def over_policies(self) -> bool:
@@ -101,13 +102,13 @@ class Search:
         own = {"privacy.rate", "method.name", "method.noise_level", "train.seed", "engine.workers", "train.tensorboard"}
         names = [f"{section}.{key}" for section, keys in SECTIONS.items() if section != "design" for key in keys]
         common = [name for name in names if name not in own and name not in {f"privacy.{key}" for key in _REPLACED}]
-        values = {name: self.base.get(name) for name in common} | {"data.partition": Source(self.base).partition}
+        values = {name: self.base.value(name) for name in common} | {"data.partition": Source(self.base).partition}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
 
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
         numbers = Flags(clients=self.clients)  # nobody's name matters here, and the data need not be there yet
-        return tuple(plan(**resolve(self.config(candidate), numbers).arguments()) for candidate in self.candidates)
+        return tuple(resolve(self.config(candidate), numbers).request.plan() for candidate in self.candidates)
 
 
 def altered(config: Config, changes: dict[str, Any]) -> Config:
@@ -134,46 +135,43 @@ def proxy_by_round(made: Plan) -> FloatArray:
 
 def read_search(config: Config) -> Search:
     """The search that a config asks for; refuses what a search must not touch."""
-    name = config.get("data.name")
+    name = config.data.name
     if name in OWN:
         raise Refused(
             f"a search trains on its data once per setting and seed, and no budget covers that: data {name!r} counts as private; "
             "search on a public data set that resembles it, then train on yours once"
         )
-    if config.get("privacy.randomness") == "os":
+    if config.privacy.randomness == "os":
         raise Refused("a search is a seeded simulation: drop randomness = 'os'; it is for the one run that the search prepares")
-    for key, flag in (
-        ("train.rounds", "--set train.rounds=T"),
-        ("data.clients", "--set data.clients=K"),
-        ("privacy.delta", "--set ..."),
-    ):
-        needed(None, config, key, flag)
-    levels, policies = config.get("design.noise_levels"), config.get("design.policies")
+    needed(config.train.rounds, "train.rounds", "--set train.rounds=T")
+    needed(config.data.clients, "data.clients", "--set data.clients=K")
+    needed(config.privacy.delta, "privacy.delta", "--set ...")
+    levels, policies = config.design.noise_levels, config.design.policies
     if (levels is None) == (policies is None):
         raise InvalidInput("a search needs noise_levels or policies under [design] in the config, and not both")
-    rates = config.get("design.rates") or [needed(None, config, "privacy.rate", "--set privacy.rate=Q")]
-    candidates = _grid(config, rates, levels) if policies is None else _policies(config, rates, policies)
+    rates = config.design.rates or [needed(config.privacy.rate, "privacy.rate", "--set privacy.rate=Q")]
+    candidates = _grid(config, rates, levels or []) if policies is None else _policies(config, rates, policies)
     if len(set(candidates)) < len(candidates):
         raise InvalidInput("policies under [design] contains the same policy twice; keep one")
-    first, count = int(config.get("train.seed")), config.get("design.seeds") or 3
+    first, count = config.train.seed, config.design.seeds or 3
     return Search(config, tuple(candidates), tuple(range(first, first + count)))
 
 
 def _grid(config: Config, rates: list[float], levels: list[float]) -> list[Candidate]:
     """One training serves every T up to its last round, so nothing about it may depend on which round is the last."""
-    if config.get("design.epsilons") is not None:
+    if config.design.epsilons is not None:
         raise InvalidInput("epsilons under [design] go with policies; a search over noise_levels reads epsilon off every point")
     for name, plain in (("train.lr_schedule", "constant"), ("train.tail_average", 1)):
-        if config.get(name) != plain:
+        if config.value(name) != plain:
             raise InvalidInput(
                 f"{config.where(name)}: a search over noise_levels reads every T off one training, so "
-                f"{name.partition('.')[2]} must be {plain!r}, got {config.get(name)!r}"
+                f"{name.partition('.')[2]} must be {plain!r}, got {config.value(name)!r}"
             )
     return [Candidate(rate, noise_level=level) for rate in rates for level in sorted(levels)]
 
 
-def _policies(config: Config, rates: list[float], policies: list[dict[str, Any]]) -> list[Candidate]:
-    epsilons = config.get("design.epsilons")
+def _policies(config: Config, rates: list[float], policies: list[PolicyTable]) -> list[Candidate]:
+    epsilons = config.design.epsilons
     if epsilons is None:
         raise InvalidInput("a search over policies needs epsilons under [design]: the budgets to compare them under")
     takes = {"uniform": set[str](), "spend-as-you-go": {"saving_rate", "transition"}, "geometric": {"ratio"}}

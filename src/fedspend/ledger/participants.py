@@ -6,6 +6,7 @@ of whoever is left out are not used, and everyone else's stay where they are.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,9 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import account_numbers, members, names_today, refuse_overdrawn
-from fedspend.planning.plan import Plan, plan_for
+from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
-
-_PER_CLIENT = ("epsilons", "saving_rate", "transition", "clients")
+from fedspend.planning.request import PlanRequest
 
 
 def registered(ledger: Ledger) -> Registered:
@@ -33,28 +33,28 @@ def registered(ledger: Ledger) -> Registered:
     return Registered(population, tuple(names), ledger.location)
 
 
-def plan_within(ledger: Ledger, arguments: dict[str, Any], *, spend: str, exhausted: str) -> Plan:
-    """The plan that `arguments` of `fedspend.plan` ask for, as far as the ledger allows it.
+def plan_within(ledger: Ledger, request: PlanRequest, *, spend: str, exhausted: str) -> Plan:
+    """The plan that `request` asks for, as far as the ledger allows it.
 
-    Spend `config`: the budgets in `arguments` are for this run. Spend `remaining`: they are put aside, and everything that is left
+    Spend `config`: the budgets in `request` are for this run. Spend `remaining`: they are put aside, and everything that is left
     of each lifetime budget is spent. Who has too little left is a reason to refuse, or is left out.
     """
     accounts = ledger.accounts()
     if not len(accounts):  # the run will register its clients
-        return plan_for(**arguments)
+        return request.plan()
     if spend == "remaining":
-        return _plan_remaining(ledger, arguments, exhausted)
-    here = ~accounts.withdrawn[account_numbers(ledger.state, "client", arguments["clients"])]
-    arguments = _without(arguments["clients"], arguments, here, exhausted, "it has withdrawn")
+        return _plan_remaining(ledger, request, exhausted)
+    here = ~accounts.withdrawn[account_numbers(ledger.state, "client", request.clients)]
+    request = _without(request, here, exhausted, "it has withdrawn")
     while True:
-        made = plan_for(**arguments)
+        made = request.plan()
         over = ledger.over(made.proposal())
         if not over.size:
             return made
         # Leaving out the strictest can lower the noise of the others (dp-fedavg), so look again.
         fits = np.ones(len(made.clients), dtype=bool)
         fits[over] = False
-        arguments = _without(made.clients, arguments, fits, exhausted, "the plan would exceed its lifetime budget", "--remaining")
+        request = _without(request, fits, exhausted, "the plan would exceed its lifetime budget", "--remaining")
 
 
 def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
@@ -77,12 +77,11 @@ def plan_fits(ledger: Ledger, made: AnyPlan) -> None:
         refuse_overdrawn(ledger.state, proposal.as_run("", members(ledger.state, proposal)), joining=True, hint=proposal.order)
 
 
-def _plan_remaining(ledger: Ledger, arguments: dict[str, Any], exhausted: str) -> Plan:
-    usable = has_left(ledger, arguments["clients"])
-    arguments = _without(arguments["clients"], arguments, usable, exhausted, "its lifetime budget is used up, or it has withdrawn")
-    clients = arguments["clients"]
-    accounts, who = ledger.accounts(), account_numbers(ledger.state, "client", clients)
-    made = plan_for(**(arguments | {"epsilons": accounts.budget[who], "past": ledger.past(clients)}))
+def _plan_remaining(ledger: Ledger, request: PlanRequest, exhausted: str) -> Plan:
+    usable = has_left(ledger, request.clients)
+    request = _without(request, usable, exhausted, "its lifetime budget is used up, or it has withdrawn")
+    accounts, who = ledger.accounts(), account_numbers(ledger.state, "client", request.clients)
+    made = replace(request, epsilons=accounts.budget[who], past=ledger.past(request.clients)).plan()
     plan_fits(ledger, made)
     return made.replace(parameters=made.parameters | {"ledger": str(ledger.state.head)})
 
@@ -95,12 +94,11 @@ def has_left(ledger: Ledger, names: Any) -> BoolArray:
     return usable
 
 
-def _without(
-    clients: Any, arguments: dict[str, Any], keep: BoolArray, exhausted: str, why: str, way_out: str | None = None
-) -> dict[str, Any]:
-    """The arguments for those to keep, or a refusal."""
+def _without(request: PlanRequest, keep: BoolArray, exhausted: str, why: str, way_out: str | None = None) -> PlanRequest:
+    """The request for those to keep, or a refusal."""
+    clients = request.clients
     if keep.all():
-        return arguments
+        return request
     first, count = clients[int(np.flatnonzero(~keep)[0])], int((~keep).sum())
     others = f" and {count - 1} more" if count > 1 else ""
     if exhausted == "refuse":
@@ -111,10 +109,4 @@ def _without(
         )
     if not keep.any():
         raise Refused(f"nobody can take part: for each of the {len(clients)} clients, {why}")
-
-    def kept(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(item for item, stays in zip(value, keep, strict=True) if stays)
-        return value[keep] if isinstance(value, np.ndarray) and value.shape == keep.shape else value
-
-    return arguments | {name: kept(arguments[name]) for name in _PER_CLIENT if name in arguments}
+    return request.of(keep)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedspend.basics.words import counted, span
-from fedspend.configuration.keys import SECTIONS
+from fedspend.configuration.sections import SECTIONS
 from fedspend.report.certificate import judge, margin
 from fedspend.report.markup import Markup, element
 from fedspend.report.panels import few_groups

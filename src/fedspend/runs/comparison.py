@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,8 +22,8 @@ import numpy as np
 from fedspend.basics.arrays import FloatArray
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import is_real
+from fedspend.configuration.effects import METHODS, refuse_without_effect_in_all
 from fedspend.errors import InvalidInput
-from fedspend.runs.setup import METHODS
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +128,17 @@ def compare(
 ) -> Comparison:
     """Train every arm with every seed, in parallel over cores."""
     arms = arms_of(methods, vary)
-    for settings in [_settings(config, overrides, arm) for arm in arms]:
-        if settings.get("privacy.randomness") == "os":
+    configs = [_settings(config, overrides, arm) for arm in arms]
+    for settings in configs:
+        if settings.privacy.randomness == "os":
             raise InvalidInput(
                 "compare runs seeded simulations only: every run on private data spends budget; drop randomness = 'os'"
             )
-    first = int(load_config(config, overrides).get("train.seed"))
+    base = load_config(config, overrides)
+    with _naming_vary(arms[0], overrides):
+        # The config may name the policy of its own method; another method brings its own.
+        refuse_without_effect_in_all(base, [settings.without("privacy.policy") for settings in configs])
+    first = base.train.seed
     jobs = [(arm, first + k) for arm in arms for k in range(seeds)]
     curves: dict[tuple[Arm, int], list[float]] = {}
     # One thread per run and one run per core: runs do not share anything.
@@ -149,9 +155,15 @@ def compare(
 
 
 def _settings(config: str | Path, overrides: Sequence[str], arm: Arm) -> Config:
-    """The config of an arm. A complaint about one of its values names `--vary`, where it was given."""
-    try:
+    with _naming_vary(arm, overrides):
         return load_config(config, [*overrides, *arm.overrides])
+
+
+@contextmanager
+def _naming_vary(arm: Arm, overrides: Sequence[str]) -> Iterator[None]:
+    """A complaint about one of an arm's values names `--vary`, where it was given."""
+    try:
+        yield
     except InvalidInput as error:
         for text in arm.overrides:
             if str(error).startswith(f"--set {text}:") and text not in overrides:

@@ -23,10 +23,11 @@ from fedspend.budgets.population import Population
 from fedspend.client.shaping import Shape
 from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import LocalTraining
-from fedspend.configuration.config import Config
-from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined, needed
-from fedspend.configuration.keys import SECTIONS
+from fedspend.configuration.config import Config, needed
+from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined
+from fedspend.configuration.effects import METHODS
 from fedspend.configuration.plan_inputs import Inputs, resolve
+from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.votes import student_of
 from fedspend.data import Federation
 from fedspend.engines.base import Workload
@@ -38,7 +39,7 @@ from fedspend.models.feature_cache import cached_features
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.noise.grid import FEWEST_BITS, check_on_grid
 from fedspend.noise.randomness import Randomness
-from fedspend.planning.plan import Plan, plan_for
+from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.server.methods.adaptive_clip import AdaptiveClip
@@ -49,9 +50,6 @@ from fedspend.server.methods.record_level import RecordLevel
 from fedspend.server.rounds import Server, Training
 from fedspend.server.student import NAME as VOTES
 from fedspend.server.student import Ballot
-
-CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", VOTES)
-METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +87,16 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
 
     A `stored` plan is taken as it is: that of a run that has `begun`, or one that was made for a new run.
     """
-    seed = int(config.get("train.seed"))
-    name = config.get("method.name") or "dp-fedavg"
+    seed = config.train.seed
+    name = config.method.name or "dp-fedavg"
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS)}; got {name!r}")
     local = LocalTraining(
-        batch_size=1 if name in RECORD_METHODS else needed(config, "train.batch_size"),  # records: the sum of their rates
-        steps=config.get("train.local_steps"),
-        epochs=config.get("train.local_epochs"),
-        momentum=config.get("train.momentum"),
+        # records: the sum of their rates
+        batch_size=1 if name in RECORD_METHODS else needed(config.train.batch_size, "train.batch_size"),
+        steps=config.train.local_steps,
+        epochs=config.train.local_epochs,
+        momentum=config.train.momentum,
         shape=_shape(config, name),
     )
     made: AnyPlan | None = None
@@ -118,19 +117,19 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         federation, made = _with_features(config, _federation(source, planned, inputs), source), planned
         method = make_method(name, planned, config, len(federation.clients))
     module = models.build(
-        needed(config, "model.name"),
+        needed(config.model.name, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
         classes=federation.dataset.classes,
         seed=seed,
-        **({"hidden": config.get("model.hidden")} if config.given("model.hidden") else {}),
+        **({} if config.model.hidden is None else {"hidden": config.model.hidden}),
     )
     randomness = Randomness(seed, "os" if is_real(config) else "seeded")
-    rounds = int(needed(config, "train.rounds")) if made is None else made.rounds  # more than asked for, if planned anew
+    rounds = needed(config.train.rounds, "train.rounds") if made is None else made.rounds  # more than asked for, if planned anew
     student = None
     if name == VOTES and planned is not None:
         student = student_of(config, planned, federation.dataset, module, randomness)
     size = parameter_count(module) if student is None else student.ballot.size
-    place, bits = noise_terms(config.get("privacy.noise"), config.get("privacy.bits"), planned, size)
+    place, bits = noise_terms(config.privacy.noise, config.privacy.bits, planned, size)
     return Setup(
         federation=federation,
         module=module,
@@ -140,30 +139,30 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         training=Training(
             server=Server(
                 rounds,
-                config.get("train.server_lr"),
-                config.get("train.server_momentum"),
-                min(rounds, config.get("train.tail_average")),
+                config.train.server_lr,
+                config.train.server_momentum,
+                min(rounds, config.train.tail_average),
                 student,
             ),
             clients=federation.clients,
             local=local,
-            client_lr=lr_schedule(needed(config, "train.lr"), config.get("train.lr_schedule"), config.get("train.lr_end"), rounds),
+            client_lr=lr_schedule(needed(config.train.lr, "train.lr"), config.train.lr_schedule, config.train.lr_end, rounds),
             noise=place,
-            layers=layer_sizes(module) if config.get("privacy.clipping") == "per-layer" else None,
+            layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
             bits=bits,
             plan="" if made is None else made.hash,
         ),
         randomness=randomness,
-        engine=config.get("engine.name"),
-        workers=config.get("engine.workers"),
+        engine=config.engine.name,
+        workers=config.engine.workers,
         settings=_settings(source, made, randomness, None if student is None else student.ballot),
-        tensorboard=bool(config.get("train.tensorboard")),
+        tensorboard=config.train.tensorboard,
     )
 
 
 def _shape(config: Config, method: str) -> Shape:
-    shape = Shape(config.get("shape.blur"), config.get("shape.lus"))
-    shape.check_lr(needed(config, "train.lr"))
+    shape = Shape(config.shape.blur, config.shape.lus)
+    shape.check_lr(needed(config.train.lr, "train.lr"))
     if shape.blur > 0 and method == "fedavg":
         # a warning and no refusal, so that one config serves a comparison of several methods
         message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
@@ -183,14 +182,14 @@ def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tup
 
 def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | None, begun: bool) -> tuple[Plan, Inputs]:
     config = source.config
-    remaining, accounts = config.get("ledger.spend") == "remaining", ledger is not None and len(ledger.accounts()) > 0
+    remaining, accounts = config.ledger.spend == "remaining", ledger is not None and len(ledger.accounts()) > 0
     if remaining and not accounts:
         raise InvalidInput(
             "spending what remains needs a ledger with client accounts: give one that exists and has some with --ledger"
         )
     lifetime = remaining or (stored is not None and "ledger" in stored.parameters)  # then budgets are what the ledger has
     inputs = resolve(config, registered=registered(ledger) if ledger is not None and accounts and lifetime else None, source=source)
-    arguments = inputs.arguments() | {"method": method}
+    request = replace(inputs.request, method=method)
     if stored is not None:
         listed = set(inputs.roster).difference(source.left_out)
         if begun and inputs.listed_in is None and source.natural:
@@ -201,8 +200,8 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
             check_budgets(stored, inputs.population)
         return stored, inputs
     if ledger is None:
-        return plan_for(**arguments), inputs
-    made = plan_within(ledger, arguments, spend=config.get("ledger.spend"), exhausted=config.get("ledger.exhausted"))
+        return request.plan(), inputs
+    made = plan_within(ledger, request, spend=config.ledger.spend, exhausted=config.ledger.exhausted)
     return made, inputs
 
 
@@ -251,10 +250,10 @@ def _federation(source: Source, made: Plan | None, inputs: Inputs | None) -> Fed
 
 
 def _with_features(config: Config, federation: Federation, source: Source) -> Federation:
-    if config.get("model.features") == "none":
+    if config.model.features == "none":
         return federation
     shards = federation.shards if source.natural else None
-    return replace(federation, dataset=cached_features(config.get("model.features"), federation.dataset, shards))
+    return replace(federation, dataset=cached_features(config.model.features, federation.dataset, shards))
 
 
 def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -267,13 +266,11 @@ def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, .
 
 def make_method(name: str, made: Plan | None, config: Config, clients: int) -> Method:
     if made is None:
-        return FedAvg(clients, float(config.get("privacy.rate") or 1.0), name)
+        return FedAvg(clients, config.privacy.rate or 1.0, name)
     if name == "adaptive-clip":
         expected = float(made.round_rate.min()) * clients
         usual = max(0.05 * expected, 1.01 * float(made.schedules.noise_multiplier.max()) / 2)
-        return AdaptiveClip(
-            made, config.get("method.bit_noise") or usual, config.get("method.target_quantile"), config.get("method.clip_lr")
-        )
+        return AdaptiveClip(made, config.method.bit_noise or usual, config.method.target_quantile, config.method.clip_lr)
     return Planned(made, name)
 
 
@@ -294,7 +291,7 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
 def _settings(source: Source, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None) -> dict[str, Any]:
     """Every setting that has an effect on the result, given or default; workers have none, and votes only where clients vote."""
     config = source.config
-    values = {f"{section}.{key}": config.get(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
+    values = {f"{section}.{key}": config.value(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
     values["data.partition"] = source.partition
     if ballot is not None:
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}

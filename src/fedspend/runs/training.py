@@ -25,8 +25,9 @@ from fedspend.budgets.population import numbered
 from fedspend.client.shaping import Shape
 from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
 from fedspend.client.task import LocalTraining
-from fedspend.configuration.config import Config, any_config
-from fedspend.configuration.data_inputs import needed, refuse_nameless
+from fedspend.configuration.config import Config, any_config, needed
+from fedspend.configuration.data_inputs import refuse_nameless
+from fedspend.configuration.effects import refuse_without_effect
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
@@ -116,14 +117,16 @@ def train(
     else:
         assert config is not None
         settings = any_config(config, overrides)
-        where = str(ledger) if ledger is not None else settings.get("ledger.location")
+        where = str(ledger) if ledger is not None else settings.ledger.location
         with prepared(folder, where, resume=resume) as (book, stored):
             begun = stored is not None
             if plan is not None:
                 stored = approved(plan, stored, settings)
+            if not begun:  # a run that has begun goes on with the config that it began with
+                refuse_without_effect(settings)
             if replan and folder is not None and book is not None and stored is not None:
                 with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
-                    stored = plan_anew(folder, book, stored, int(needed(settings, "train.rounds")), on_note)
+                    stored = plan_anew(folder, book, stored, needed(settings.train.rounds, "train.rounds"), on_note)
             setup = from_config(settings, book, stored, begun=begun)
             if where is not None and setup.plan is not None:
                 check_names_last(setup.plan, setup, settings)
@@ -142,7 +145,7 @@ def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:
 
 def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
     """A plan that was made and checked before, if it is for this config and this run; of records more is asked later."""
-    method, rounds = config.get("method.name") or "dp-fedavg", config.get("train.rounds")
+    method, rounds = config.method.name or "dp-fedavg", config.train.rounds
     if stored is not None:
         if stored.hash != plan.hash:
             raise InvalidInput("the run was begun under another plan; drop --plan, or choose another folder")
@@ -152,7 +155,7 @@ def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
         raise InvalidInput(f"the plan is for {plan.unit}s, and the config's method {method!r} for {unit}s; make them agree")
     if plan.parameters.get("method", method) != method:
         raise InvalidInput(f"the plan is for method {plan.parameters['method']!r}, and the config says {method!r}; make them agree")
-    if config.get("ledger.spend") == "remaining" and "ledger" not in plan.parameters:
+    if config.ledger.spend == "remaining" and "ledger" not in plan.parameters:
         raise InvalidInput(
             "the plan was made for budgets of one run, and --remaining spends what a ledger has left; drop --remaining, or make "
             "the plan with fedspend plan --ledger"

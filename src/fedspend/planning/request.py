@@ -1,0 +1,54 @@
+"""What is asked of a plan of clients: budgets, ids and terms in one value, which travels from the config to planner and ledger.
+
+Guarantee: ids have entered already, through a file of budgets, the data or a ledger; they are taken as they are. What is per client
+stays together: whoever is left out of a request is left out of its budgets, saving rates and transitions, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedspend.accounting.mechanisms import Mechanisms
+from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.planning.plan import Plan, plan_for
+from fedspend.planning.policies import Progress
+
+
+@dataclass(frozen=True, eq=False)
+class PlanRequest:
+    """The arguments of `planning.plan.plan_for`. `saving_rate` and `transition` are one for all, or one per client."""
+
+    epsilons: FloatArray
+    clients: tuple[str, ...]
+    delta: float
+    rounds: int
+    rate: float
+    policy: str | None = None
+    method: str | None = None
+    saving_rate: float | FloatArray | None = None
+    transition: float | FloatArray | None = None
+    weights: float | list[float] | None = None
+    clip: float = 1.0
+    accountant: str = "rdp"
+    noise: str = "continuous"
+    past: Mechanisms | None = None
+
+    def plan(self, progress: Progress | None = None) -> Plan:
+        """The plan that is asked for."""
+        return plan_for(**vars(self), progress=progress)
+
+    def of(self, keep: BoolArray) -> PlanRequest:
+        """The same for those to keep alone."""
+
+        def kept(value: float | FloatArray | None) -> float | FloatArray | None:
+            return value[keep] if isinstance(value, np.ndarray) and value.shape == keep.shape else value
+
+        return replace(
+            self,
+            epsilons=self.epsilons[keep],
+            clients=tuple(client for client, stays in zip(self.clients, keep, strict=True) if stays),
+            saving_rate=kept(self.saving_rate),
+            transition=kept(self.transition),
+        )

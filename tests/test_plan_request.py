@@ -1,0 +1,46 @@
+"""A request says all that a plan of clients needs, and keeps together what belongs to a client."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import FrozenInstanceError, fields
+
+import numpy as np
+import pytest
+
+from fedspend import plan
+from fedspend.planning.plan import plan_for
+from fedspend.planning.request import PlanRequest
+
+REQUEST = PlanRequest(
+    epsilons=np.array([2.0, 4.0, 8.0]),
+    clients=("a", "b", "c"),
+    delta=1e-3,
+    rounds=4,
+    rate=0.5,
+    saving_rate=np.array([0.2, 0.3, 0.4]),
+    transition=3,
+)
+
+
+def test_it_has_every_argument_of_the_planner_with_the_same_default():
+    wanted = {name: one.default for name, one in inspect.signature(plan_for).parameters.items() if name != "progress"}
+    for one in fields(PlanRequest):
+        default = wanted.pop(one.name)
+        assert default == one.default or default is inspect.Parameter.empty
+    assert wanted == {}
+
+
+def test_it_asks_for_the_plan_that_its_values_ask_for():
+    assert REQUEST.plan().hash == plan(**vars(REQUEST)).hash
+    with pytest.raises(FrozenInstanceError):
+        REQUEST.rounds = 5
+
+
+def test_who_is_left_out_takes_everything_along():
+    some = REQUEST.of(np.array([True, False, True]))
+    assert some.clients == ("a", "c")
+    assert some.epsilons.tolist() == [2.0, 8.0]
+    assert some.saving_rate.tolist() == [0.2, 0.4]
+    assert (some.transition, some.rounds) == (3, 4)
+    assert REQUEST.clients == ("a", "b", "c")
