@@ -382,12 +382,11 @@ def test_a_comparison_leaves_alone_what_the_config_uses_by_itself(arms, tmp_path
 
 def test_the_rules_know_the_models_the_methods_and_the_keys():
     from fedspend.configuration.data_inputs import _OPTIONS
-    from fedspend.models import build
-    from fedspend.models.building import _MODELS
+    from fedspend.models import MODELS, build
     from fedspend.models.linear import supports
     from fedspend.server.student import NAME
 
-    shapes = {name: (12,) if name in effects.BATCHED else (3, 32, 32) for name in _MODELS}
+    shapes = {name: (12,) if name in effects.BATCHED else (3, 32, 32) for name in MODELS.names}
     built = {name: build(name, input_shape=shape, classes=3, seed=0) for name, shape in shapes.items()}
     assert {name for name, module in built.items() if supports(module)} == set(effects.BATCHED)
     assert effects.VOTES == NAME
