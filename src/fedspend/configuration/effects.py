@@ -138,8 +138,9 @@ def without_effect(config: Config) -> dict[str, Rule]:
 
 
 def left_alone(config: Config, key: str, rule: Rule, changed: Collection[str] = ()) -> bool:
-    """Whether a key of the file does nothing only because something else was changed from outside."""
-    return key not in config.overridden and not config.overridden.union(changed).isdisjoint(rule.deciders)
+    """Whether a key may do nothing only because something else was changed from outside; the config cannot tell after a flag."""
+    by_set = key not in config.overridden and not config.overridden.isdisjoint(rule.deciders)
+    return by_set or any(name in rule.deciders for name in changed)
 
 
 def refuse_without_effect(config: Config, changed: Collection[str] = ()) -> None:
