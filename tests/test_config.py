@@ -367,6 +367,9 @@ def test_a_comparison_refuses_what_no_arm_uses(arms, tmp_path):
         arms(path, ["dp-fedavg", "idp-fedavg"], 2)
     with pytest.raises(Begun):
         arms(path, ["dp-fedavg"], 2, vary=["data.partition=iid,dirichlet"])
+    dealt = written(tmp_path, with_values(("data.partition='dirichlet'", "data.alpha=0.1")))
+    with pytest.raises(Begun):
+        arms(dealt, ["dp-fedavg"], 2, overrides=["data.partition=iid"])
     path = written(tmp_path, PLAIN)
     with pytest.raises(InvalidInput, match=r"^--vary votes.epochs=1: epochs in \[votes\] has no effect"):
         arms(path, ["dp-fedavg"], 2, vary=["votes.epochs=1,2"])

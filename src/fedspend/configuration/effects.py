@@ -137,11 +137,16 @@ def without_effect(config: Config) -> dict[str, Rule]:
     return {key: rule for rule in RULES for key in rule.keys if config.given(key) and not rule.used(config)}
 
 
+def left_alone(config: Config, key: str, rule: Rule, changed: Collection[str] = ()) -> bool:
+    """Whether a key may do nothing only because something else was changed from outside; the config cannot tell after a flag."""
+    by_set = key not in config.overridden and not config.overridden.isdisjoint(rule.deciders)
+    return by_set or any(name in rule.deciders for name in changed)
+
+
 def refuse_without_effect(config: Config, changed: Collection[str] = ()) -> None:
     """Refuse a key that does nothing; `changed` names settings that flags have taken the place of."""
-    others = config.overridden.union(changed)
     for key, rule in without_effect(config).items():
-        if key in config.overridden or others.isdisjoint(rule.deciders):
+        if not left_alone(config, key, rule, changed):
             raise InvalidInput(sentence(config, key, rule))
 
 
@@ -150,7 +155,8 @@ def refuse_without_effect_in_all(config: Config, arms: Sequence[Config]) -> None
     alone = without_effect(config)
     dead = [without_effect(arm) for arm in arms]
     for key, rule in dead[0].items():
-        if all(key in one for one in dead) and (key in alone or not config.given(key)):
+        by_itself = not config.given(key) or (key in alone and not left_alone(config, key, rule))
+        if by_itself and all(key in one for one in dead):
             raise InvalidInput(sentence(arms[0], key, rule))
 
 
