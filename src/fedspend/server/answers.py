@@ -4,7 +4,7 @@ much noise arrived with it.
 Guarantee: everyone who was asked is either in `answered` or in `discarded`, never in both and never
 twice. The received variance counts the noise of those who answered and of nobody else, so whatever
 does not arrive is topped up. An answer that comes from outside is checked before it is added: whose
-it is, for which round, its length, that it is finite, and its norm. Under central noise an answer
+it is, for which round of which run, its length, that it is finite, and its norm. Under central noise an answer
 that is too long is clipped again (on the grid, where that cannot be done exactly, discarded); under
 distributed noise its norm says nothing, since it carries noise that was counted.
 """
@@ -107,6 +107,8 @@ class Tally:
 
     def _problem(self, contribution: Contribution, task: ClientTask) -> str:
         vector, bit, shared = contribution.vector, contribution.bit, task.shared
+        if contribution.run != shared.run:
+            return f"it answered for run {contribution.run!r}"
         if contribution.round != shared.round:
             return f"it answered for round {contribution.round + 1}"
         if vector.shape != self._total.shape or vector.dtype != np.float64:
