@@ -108,5 +108,14 @@ def test_a_state_that_cannot_be_read_is_named_and_not_taken_for_a_missing_one(tm
 
 
 def test_states_are_beside_the_run_directory():
-    assert folder_beside(Path("runs/first")) == Path("runs/first.clients")
-    assert folder_beside(Path("runs/first.v2")) == Path("runs/first.v2.clients")
+    assert folder_beside(Path("runs/first")) == Path("runs/first.clients").resolve()
+    assert folder_beside(Path("runs/first.v2")) == Path("runs/first.v2.clients").resolve()
+
+
+def test_states_lie_beside_the_run_directory_however_it_is_called(tmp_path, monkeypatch):
+    (tmp_path / "run" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "run")
+    beside = tmp_path.resolve() / "run.clients"
+    for name in (tmp_path / "run", Path("."), Path("inner/.."), Path("../run"), tmp_path / "link"):
+        assert folder_beside(name) == beside

@@ -105,7 +105,7 @@ vectors = st.integers(0, 12).flatmap(lambda size: arrays_of.arrays(np.float64, s
 
 @given(ids, counts, vectors, st.sampled_from([None, -0.5, 0.0, 0.5]))
 def test_a_contribution_survives_its_journey_to_the_last_bit(client, round, vector, bit):
-    sent = Contribution(client, round, vector, bit)
+    sent = Contribution(client, round, vector, bit, "a run")
     assert plain(Contribution.from_bytes(sent.to_bytes())) == plain(sent)
 
 
@@ -278,6 +278,8 @@ def test_tasks_with_arrays_that_do_not_fit_are_refused_in_one_line(arrays):
         ({"format": "fedspend task 1"}, {}),
         ({"client": 3}, {}),
         ({"client": KeyError}, {}),
+        ({"run": KeyError}, {}),
+        ({"run": 7}, {}),
         ({"round": 1.0}, {}),
         ({"round": True}, {}),
         ({"bit": 1}, {}),

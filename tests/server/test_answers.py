@@ -116,6 +116,19 @@ def test_answers_that_cannot_be_are_discarded_and_say_why(reply, told):
     assert answers.received_variance == 0
 
 
+def test_an_answer_of_another_run_is_ignored():
+    """It is late, or was sent again. Its noise was released once already: in a second sum the two releases would share it."""
+    first, second = (asked(1, noise=0.5, run=run) for run in ("this one", "another"))
+    made = replies(first, torch.ones(1, SIZE))
+    assert gather(first, made, SIZE, outside=True).answered == ("0",)
+    answers = gather(second, made, SIZE, outside=True)
+    assert not answers.total.any()
+    assert "of run 'this one'" in answers.reports["0"]
+    assert answers.discarded == {"0": NO_ANSWER}
+    assert answers.received_variance == 0
+    assert not answers.total.any()
+
+
 def test_a_vector_that_is_not_float64_is_discarded():
     reply = answer(0, HALF)
     object.__setattr__(reply.contribution, "vector", HALF.astype(np.float32))

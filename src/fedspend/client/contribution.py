@@ -29,6 +29,7 @@ class Contribution:
     round: int
     vector: FloatArray
     bit: float | None = None  # 1/2: the update was within the clip; -1/2: it was not; 0: this client has no rows
+    run: str = ""  # id of the run that it was made for: its noise protects it once
 
     def to_bytes(self, grid_bits: int | None = None) -> bytes:
         """With `grid_bits`, whole numbers modulo 2^bits, as sums on the grid are taken: half the
@@ -38,7 +39,7 @@ class Contribution:
         if grid_bits is not None:
             half = 2 ** (grid_bits - 1)
             sent = ((sent.astype(np.int64) + half) % (2 * half) - half).astype(np.int32)
-        about = {"format": FORMAT, "client": self.client, "round": self.round, "bit": self.bit}
+        about = {"format": FORMAT, "client": self.client, "round": self.round, "bit": self.bit, "run": self.run}
         return pack({"vector": sent}, about)
 
     @classmethod
@@ -49,9 +50,10 @@ class Contribution:
         vector, bit = arrays["vector"], about.get("bit")
         if vector.dtype not in (np.float64, np.int32) or vector.ndim != 1:
             raise InvalidInput(f"a contribution holds {vector.dtype} of shape {vector.shape}; it must be one vector; send it again")
-        if not (isinstance(about.get("client"), str) and type(about.get("round")) is int and (bit is None or type(bit) is float)):
-            raise InvalidInput("a contribution does not say whose it is, or for which round; send it again")
-        return cls(about["client"], about["round"], vector.astype(np.float64), bit)
+        named = isinstance(about.get("client"), str) and isinstance(about.get("run"), str)
+        if not (named and type(about.get("round")) is int and (bit is None or type(bit) is float)):
+            raise InvalidInput("a contribution does not say whose it is, or for which round of which run; send it again")
+        return cls(about["client"], about["round"], vector.astype(np.float64), bit, about["run"])
 
 
 @dataclass(frozen=True, eq=False)

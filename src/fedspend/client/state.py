@@ -84,6 +84,7 @@ class FolderStates:
 
 def folder_beside(run: Path) -> Path:
     """Where the clients of a run on one machine keep their states: beside the run directory, not in
-    it.
+    it, and the same however the directory is called (`.`, `x/..`, a link).
     """
-    return run.with_name(f"{run.name}.clients")
+    whole = run.resolve()
+    return whole.with_name(f"{whole.name}.clients")

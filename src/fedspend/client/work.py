@@ -61,4 +61,4 @@ def finished(task: ClientTask, update: torch.Tensor, rows: int, tools: Tools, ac
     if task.shared.bit:
         bit = 0.0 if rows == 0 else 0.5 if own.finite and not own.clipped else -0.5
     remarks = Remarks(own.norm, own.clipped, "" if own.finite else NOT_FINITE, active)
-    return Reply(Contribution(task.client, task.shared.round, vector, bit), remarks)
+    return Reply(Contribution(task.client, task.shared.round, vector, bit, task.shared.run), remarks)

@@ -4,7 +4,7 @@ much noise arrived with it.
 Guarantee: everyone who was asked is either in `answered` or in `discarded`, never in both and never
 twice. The received variance counts the noise of those who answered and of nobody else, so whatever
 does not arrive is topped up. An answer that comes from outside is checked before it is added: whose
-it is, for which round, its length, that it is finite, and its norm. Under central noise an answer
+it is, for which round of which run, its length, that it is finite, and its norm. Under central noise an answer
 that is too long is clipped again (on the grid, where that cannot be done exactly, discarded); under
 distributed noise its norm says nothing, since it carries noise that was counted.
 """
@@ -69,6 +69,9 @@ class Tally:
         task = self._tasks.get(contribution.client)
         if task is None:
             self._reports[contribution.client] = "it answered without having been asked"
+            return
+        if contribution.run != task.shared.run:
+            self._reports[contribution.client] = f"an answer of run {contribution.run!r} came and was ignored"
             return
         if contribution.round != task.shared.round:
             self._reports[contribution.client] = f"an answer of round {contribution.round + 1} came late and was ignored"
