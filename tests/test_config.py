@@ -393,6 +393,7 @@ def test_the_rules_know_the_models_the_methods_and_the_keys():
     built = {name: build(name, input_shape=shape, classes=3, seed=0) for name, shape in shapes.items()}
     assert {name for name, module in built.items() if supports(module)} == set(effects.BATCHED)
     assert effects.VOTES == NAME
+    assert MODELS.names == effects.MODELS
     for source, options in _OPTIONS.items():
         told_elsewhere = {"record", "budget", "public_path"}
         config = config_of({"data": {"name": source} | {key: GOOD["data"][key] for key in set().union(*_OPTIONS.values())}})

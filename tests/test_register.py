@@ -124,3 +124,28 @@ def test_every_entry_says_what_it_is_and_a_misspelt_one_is_offered_the_nearest(r
         assert registry[entry.name] is entry
         with pytest.raises(InvalidInput, match=f"did you mean {entry.name!r}"):
             registry[entry.name + "x"]
+
+
+CONFIG = {
+    "data": {"name": "ours", "path": "anything", "clients": 4, "partition": "turns", "alpha": 1.0},
+    "model": {"name": "widest", "hidden": [3]},
+    "method": {"name": "idp-fedavg"},
+    "privacy": {"epsilon": 5.0, "delta": 1e-3, "rate": 1.0, "randomness": "seeded"},
+    "train": {"rounds": 2, "local_steps": 2, "batch_size": 4, "lr": 0.1},
+}
+
+
+def test_a_config_may_name_what_was_registered():
+    fedspend.register("data set", "ours", read, help="made up here", keys=("path",))
+    fedspend.register("partition", "turns", by_turns, help="row by row in turn", keys=("alpha",))
+    fedspend.register("model", "widest", widest, help="one layer", keys=("hidden",))
+    result = fedspend.train(CONFIG)
+    assert len(result.metrics) == 2
+    real = CONFIG | {"privacy": CONFIG["privacy"] | {"randomness": "os"}}
+    with pytest.raises(InvalidInput, match="made-up clients"):
+        fedspend.train(real)  # it is private, so its rows are not dealt in a real run
+
+
+def test_before_it_is_registered_a_config_that_names_it_is_refused():
+    with pytest.raises(InvalidInput, match="'turns'"):
+        fedspend.train(CONFIG)

@@ -14,9 +14,10 @@ from fedspend import data
 from fedspend.budgets.identity import hint_alike, read_ids
 from fedspend.budgets.population import numbered
 from fedspend.configuration.config import Config, needed
+from fedspend.configuration.sections import SECTIONS
 from fedspend.data import Dataset, Federation
 from fedspend.data.dataset import Rows, without_tests_of
-from fedspend.data.loading import NATURAL, OWN, read
+from fedspend.data.loading import DATA_SETS, NATURAL, OWN, read
 from fedspend.errors import InvalidInput
 
 _OPTIONS = {
@@ -24,6 +25,13 @@ _OPTIONS = {
     "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget", "record", "public_path"),
     "npz": ("path", "label", "client", "bounds", "classes", "record", "public_path"),
 }
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """The keys of [data] that a data set takes: what a config may say to ours, and what an entry of one's own asks for."""
+    if name in _OPTIONS or name not in DATA_SETS:
+        return _OPTIONS.get(name, ())
+    return tuple(key for key in DATA_SETS[name].keys if key in SECTIONS["data"])
 
 
 def is_real(config: Config) -> bool:
@@ -47,9 +55,9 @@ class Source:
 
     @cached_property
     def rows(self) -> Rows:
-        options = {key: self.config.value(f"data.{key}") for key in _OPTIONS.get(self.name, ())}
+        options = {key: self.config.value(f"data.{key}") for key in options_of(self.name)}
         for key in ("public_path", "record"):
-            if self.config.given(f"data.{key}") and key not in _OPTIONS.get(self.name, ()):
+            if self.config.given(f"data.{key}") and key not in options_of(self.name):
                 instead = "; drop it, and set part of the data set aside with public_share" if key == "public_path" else "; drop it"
                 raise InvalidInput(f"{key} is for your own data (csv, npz), and the data set is {self.name!r}{instead}")
         return read(self.name, seed=self.seed, **{key: value for key, value in options.items() if value is not None})

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from fedspend.configuration.config import BUDGET_SOURCES, Config
 from fedspend.configuration.sections import SECTIONS
+from fedspend.data.loading import DATA_SETS
+from fedspend.data.partition import PARTITIONS
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies import POLICIES, SAVING, WEIGHTED, policy_for
 from fedspend.records.policies import METHODS as RECORD_METHODS
@@ -20,8 +22,10 @@ VOTES = "ae-dpfl"
 WITHOUT_PLAN = ("fedavg", "privacy-free")  # nothing is private, so budgets are there for other methods only
 CLIENT_METHODS = ("fedavg", "dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedsgd", VOTES)
 METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
+MODELS = ("logistic", "mlp", "cnn", "lenet", "small-cnn", "resnet18")  # ours; their registry needs torch
 BATCHED = ("logistic", "mlp")  # models that engine local runs for all clients at once, in this process
 ALL_POLICIES = frozenset(POLICIES)
+OURS = frozenset(DATA_SETS.names)
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,23 @@ def by_method(needs: str, methods: Sequence[str], *keys: str) -> Rule:
 
 
 def by_partition(kind: str, key: str) -> Rule:
-    return Rule((key,), lambda config: config.data.partition == kind, f'data.partition = "{kind}"', ("data.partition",))
+    def used(config: Config) -> bool:
+        chosen = config.data.partition
+        return chosen is not None and key.removeprefix("data.") in PARTITIONS[chosen].keys
+
+    return Rule((key,), used, f'data.partition = "{kind}"', ("data.partition",))
 
 
 def by_source(sources: Sequence[str], *keys: str) -> Rule:
     """Options of some kinds of data; without a name of data nothing is known yet."""
     needs = f"data.name {', '.join(sources[:-1])} or {sources[-1]}" if len(sources) > 1 else f'data.name = "{sources[0]}"'
-    return Rule(keys, lambda config: config.data.name in (None, *sources), needs, ("data.name",))
+
+    def used(config: Config) -> bool:
+        name = config.data.name
+        asked = () if name is None or name not in DATA_SETS else DATA_SETS[name].keys  # by an entry of one's own
+        return name in (None, *sources) or (name not in OURS and any(key.removeprefix("data.") in asked for key in keys))
+
+    return Rule(keys, used, needs, ("data.name",))
 
 
 def policies_of(config: Config) -> frozenset[str]:
@@ -94,7 +108,12 @@ RULES = (
     by_partition("dirichlet", "data.alpha"),
     by_partition("shards", "data.shards"),
     by_partition("classes", "data.classes_per_client"),
-    Rule(("model.hidden",), lambda config: config.model.name in (None, "mlp"), 'model.name = "mlp"', ("model.name",)),
+    Rule(
+        ("model.hidden",),
+        lambda config: config.model.name in (None, "mlp") or config.model.name not in MODELS,
+        'model.name = "mlp"',
+        ("model.name",),
+    ),
     by_method('method.name = "adaptive-clip"', ("adaptive-clip",), "method.target_quantile", "method.clip_lr", "method.bit_noise"),
     by_method('method.name = "dp-fedsgd"', ("dp-fedsgd",), "method.noise_level"),
     by_method("method.name rpdp, minimum or dropout", ("rpdp", "minimum", "dropout"), "method.rates"),

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, overload
 
+from fedspend.basics.registry import Registry
+
 T = TypeVar("T")
 KEY = "key"  # of a dataclass field's metadata
 
@@ -95,6 +97,16 @@ def ledger(help: str) -> Key[str]:
         return name if is_url(name) else os.path.realpath(folder / path_of(name))
 
     return replace(text(help), placed=placed)
+
+
+def registered(registry: Registry[Any], help: str) -> Key[str]:
+    """The name of an entry, ours or one that was registered meanwhile."""
+
+    def read(value: Any) -> str:
+        require(isinstance(value, str) and value in registry)
+        return str(value)
+
+    return Key(read, "one of " + ", ".join(f'"{name}"' for name in registry.names), help)
 
 
 def choice(*names: str, help: str) -> Key[str]:

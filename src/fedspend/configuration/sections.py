@@ -28,6 +28,7 @@ from fedspend.configuration.keys import (
     positive,
     probability,
     ratio_or_list,
+    registered,
     setting,
     several,
     tables,
@@ -35,6 +36,7 @@ from fedspend.configuration.keys import (
     whole,
     wholes,
 )
+from fedspend.data.partition import PARTITIONS
 
 _MOMENTUM = "a number of at least 0 and below 1"
 _LR = "a positive number of at most 1e6"
@@ -45,12 +47,8 @@ class DataSettings:
     name: str | None = setting(text("which data set"))
     clients: int | None = setting(whole(1, "number of clients"))
     partition: str | None = setting(
-        choice(
-            "iid",
-            "dirichlet",
-            "shards",
-            "classes",
-            "natural",
+        registered(
+            PARTITIONS,
             help="which client holds which rows: by the data's own ids (natural, the default where it has them), or dealt",
         )
     )
