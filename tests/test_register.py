@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -149,3 +151,31 @@ def test_a_config_may_name_what_was_registered():
 def test_before_it_is_registered_a_config_that_names_it_is_refused():
     with pytest.raises(InvalidInput, match="'turns'"):
         fedspend.train(CONFIG)
+
+
+FIRST = """
+import numpy as np
+import fedspend
+from fedspend.data import rows
+
+def read(folder, seed, *, path):
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    return rows(x, np.arange(60) % 2, classes=2, client_of=np.arange(60) % 3, test_features=x[:6], test_labels=[0, 1] * 3)
+
+fedspend.register("data set", "ours", read, help="made up here", keys=("path",))
+config = {
+    "data": {"name": "ours", "path": "anything"},
+    "model": {"name": "logistic"},
+    "method": {"name": "idp-fedavg"},
+    "privacy": {"epsilon": 5.0, "delta": 1e-3, "rate": 1.0},
+    "train": {"rounds": 1, "local_steps": 2, "batch_size": 4, "lr": 0.1},
+}
+result = fedspend.train(config)
+print(result.plan.clients, result.metrics[-1]["randomness"])
+"""
+
+
+def test_an_entry_may_come_before_anything_else_is_imported():
+    """And its rows, which name their clients, are trained on as private ones."""
+    found = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "('0', '1', '2') os"

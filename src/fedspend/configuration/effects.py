@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from fedspend.configuration.config import BUDGET_SOURCES, Config
 from fedspend.configuration.sections import SECTIONS
-from fedspend.data.loading import DATA_SETS
+from fedspend.data.loading import DATA_SETS, FILES
 from fedspend.data.partition import PARTITIONS
+from fedspend.data.sources import BUNDLED, SOURCES
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies import POLICIES, SAVING, WEIGHTED, policy_for
 from fedspend.records.policies import METHODS as RECORD_METHODS
@@ -25,7 +26,7 @@ METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 MODELS = ("logistic", "mlp", "cnn", "lenet", "small-cnn", "resnet18")  # ours; their registry needs torch
 BATCHED = ("logistic", "mlp")  # models that engine local runs for all clients at once, in this process
 ALL_POLICIES = frozenset(POLICIES)
-OURS = frozenset(DATA_SETS.names)
+OURS = frozenset((*BUNDLED, *SOURCES, *FILES))  # data sets
 
 
 @dataclass(frozen=True)
