@@ -24,7 +24,7 @@ from fedspend.records.planning import AnyPlan
 from fedspend.report.groups import group_clients
 
 Record = dict[str, Any]
-AE_DPFL = "ae-dpfl"  # named here too: `fedspend.votes` needs torch, a report does not
+AE_DPFL = "ae-dpfl"  # named here too: `fedspend.server.student` needs torch, a report does not
 
 
 @dataclass(frozen=True, eq=False)
