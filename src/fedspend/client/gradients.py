@@ -3,7 +3,7 @@
 Guarantee: every record's gradient has an L2 norm of at most the clip in the sum, whatever the model
 does; one that is not finite counts as zero. Norms are float64. Chains of Linear and ReLU never form
 the single gradients: the norm of a layer's gradient is `|delta| * sqrt(|input|^2 + 1)`. Chains with
-convolutions are in `chains`. Any other module uses `torch.func.vmap`, in blocks of bounded memory.
+convolutions are in `gradient_chains`. Any other module uses `torch.func.vmap`, in blocks of bounded memory.
 """
 
 from __future__ import annotations
