@@ -320,6 +320,17 @@ def test_what_is_not_proven_is_refused():
         check_on_grid(discrete, 10, 16, True)
 
 
+def test_noise_that_falls_while_clips_stay_is_checked_in_every_round():
+    """In the last round a part of it would be a fifth of a step: rounded to nothing, at every client, and counted as received."""
+    terms = {"delta": 1e-3, "rounds": 3, "rate": 1.0, "policy": "weights", "noise": "discrete"}
+    falling = fedspend.plan([60.0] * 400, weights=[1, 10, 1000], **terms)
+    assert np.ptp(falling.schedules.clip_norm) == 0
+    for bits in (15, 16):
+        with pytest.raises(InvalidInput, match="too few for distributed discrete noise"):
+            check_on_grid(falling, 100, bits, True)
+    check_on_grid(falling, 100, 20, True)
+
+
 # --- training -------------------------------------------------------------------------------------------------------------------
 
 SMALL = {

@@ -104,7 +104,9 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
             "plan with noise = 'discrete'"
         )
     s, parts = plan.schedules, len(plan.clients)
-    for t in np.flatnonzero(np.append(True, (s.clip_norm[1:] != s.clip_norm[:-1]).any(axis=1))):
+    # noise may change from round to round while clips stay, and with it the grid and what a part of the noise is worth on it
+    other = (s.clip_norm[1:] != s.clip_norm[:-1]).any(axis=1) | (plan.round_noise[1:] != plan.round_noise[:-1])
+    for t in np.flatnonzero(np.append(True, other)):
         deviation = plan.clip * float(plan.round_noise[t])
         grid = Grid.of(s.clip_norm[t, s.of_client], deviation, dimension, bits)
         # a clip that follows releases may make the grid coarser by a factor of 2 before it is rounded to a power of two
