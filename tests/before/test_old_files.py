@@ -129,7 +129,9 @@ def test_an_old_ledger_says_what_it_said(run, files, expected, name):
     balances = json.loads(run("ledger", "balance", *place, *unit, "--json").out)
     assert len(balances) == len(expected[name]["balances"])
     for found, stored in zip(balances, expected[name]["balances"], strict=True):
-        assert same(found, stored, 1e-9), (found, stored)
+        # a record is called a record by now; it was called a client
+        renamed = {LEDGERS[name] if key == "client" else key: value for key, value in stored.items()}
+        assert same(found, renamed, 1e-9), (found, renamed)
     history = json.loads(run("ledger", "history", *place, *unit, "--json").out)
     assert [line["kind"] for line in history] == expected[name]["history"]
 
