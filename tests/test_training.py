@@ -344,7 +344,7 @@ def test_what_is_missing_is_asked_for(tiny):
         from_config(config_of(tiny))
 
 
-def test_an_update_that_is_not_finite_is_counted_and_dropped():
+def test_an_update_that_is_not_finite_is_counted_and_dropped(tmp_path):
     generator = np.random.default_rng(0)
     x, y = generator.random((40, 4)).astype(np.float32), generator.integers(0, 2, 40)
     plan = fedspend.plan([8.0] * 2, delta=1e-2, rounds=2, rate=1.0)
@@ -353,7 +353,15 @@ def test_an_update_that_is_not_finite_is_counted_and_dropped():
     result = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), **options)
     assert [line["discarded"] for line in result.metrics] == [1, 1]
     with pytest.warns(fedspend.errors.FedspendWarning, match=r"round \d: 1 updates were not finite"):
-        real = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), **options | {"randomness": "os"})
+        real = train(
+            clients=clients,
+            model=torch.nn.Linear(4, 2),
+            plan=plan,
+            test=(x, y),
+            output=tmp_path / "real",
+            **options | {"randomness": "os"},
+        )
+    assert b"discarded" not in (tmp_path / "real" / "release.safetensors").read_bytes()
     assert not {"discarded", "cohort", "mean_norm", "norm_quantiles", "clipped_share"} & set(real.metrics[0]), (
         "only the operator may see these"
     )

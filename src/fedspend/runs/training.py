@@ -52,13 +52,12 @@ from fedspend.runs.norm_states import adopt_norms, norm_budgets, refuse_leftover
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.setup import Setup, flat_parameters, from_config, noise_terms
 from fedspend.server.methods.planned import Planned
-from fedspend.server.rounds import Kept, Progress, Record, Server, Store, Training, begin, run_rounds
+from fedspend.server.rounds import FOR_THE_OPERATOR, Kept, Progress, Record, Server, Store, Training, begin, run_rounds
 from fedspend.server.student import NAME as VOTES
 from fedspend.verification.verify import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
 OnNote = Callable[[str], None]
-FOR_THE_OPERATOR = ("discarded", "lost", "reports")  # statistics of a real run that are shown and not kept
 Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]  # (features, labels) by client id; or of "0", "1", ...
 
 

@@ -27,6 +27,7 @@ from fedspend.server.student import Student
 
 Record = dict[str, Any]
 NORM_QUANTILES = (0.1, 0.5, 0.9)
+FOR_THE_OPERATOR = ("discarded", "lost", "reports")  # statistics of a real run that are shown and not kept
 ABOUT_UPDATES = ("clipped_share", "mean_norm", "norm_quantiles")  # votes are all as long as their clip
 
 
@@ -147,12 +148,18 @@ def run_rounds(
             if found is None:
                 store.reserve(t)
                 found = play(progress, method, engine, training, randomness, mechanism, memory)
-                store.keep(t, found)
+                store.keep(t, found if randomness.simulation else without_remarks(found))
             memory, statistics = found.memory, found.statistics
             progress = step(progress, found.release, method, training.server)
         record = observe(progress, statistics)
         store.commit(t, progress, record)
         yield progress, record
+
+
+def without_remarks(kept: Kept) -> Kept:
+    """What a real run may put on disk: not what only the operator hears."""
+    told = {name: value for name, value in kept.statistics.items() if name not in FOR_THE_OPERATOR}
+    return replace(kept, statistics=told)
 
 
 def remembered(mechanism: Mechanism, store: Store, done: int) -> Memory:
