@@ -26,7 +26,7 @@ from fedspend.server.rounds import begin, play
 
 BUDGETS = {"west": 30, "north": 5, "south": 8, "east": 20}
 SIZES = {"north": 23, "east": 41, "south": 12, "west": 30}
-METHODS = ("dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl")
+METHODS = ("dp-fedavg", "dp-fedsgd", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl")
 NOISES = ("central", "distributed", "discrete", "discrete-distributed")
 VICTIM = "east"
 
