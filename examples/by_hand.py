@@ -1,10 +1,11 @@
-"""The whole algorithm in plain loops, beside the pseudocode of Kiani et al. (2025), Algorithms 1 and 2.
+"""The whole algorithm in plain loops, beside the pseudocode of Kiani et al. (2025), Algorithms 1
+and 2.
 
     python examples/by_hand.py
 
-Nothing here is fast and nothing is hidden: one client after the other, one step after the other, with numpy alone. The
-tests hold the real engines to what `train_by_hand` returns. It uses the same plan and the same keyed random numbers as a
-seeded simulation.
+Nothing here is fast and nothing is hidden: one client after the other, one step after the other,
+with numpy alone. The tests hold the real engines to what `train_by_hand` returns. It uses the same
+plan and the same keyed random numbers as a seeded simulation.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ def client_update(
     blur: float = 0.0,
     lus: float = 0.0,
 ) -> Any:
-    """Algorithm 2, ClientUpdate, lines 1 to 8: local SGD from the global model; returns the difference.
+    """Algorithm 2, ClientUpdate, lines 1 to 8: local SGD from the global model; returns the
+    difference.
 
     With `blur` and `lus` it is Algorithm 2 of Cheng et al. (2022).
     """
     features = x.shape[1]
-    weights, bias = theta[: classes * features].reshape(classes, features).copy(), theta[classes * features :].copy()
+    weights, bias = (
+        theta[: classes * features].reshape(classes, features).copy(),
+        theta[classes * features :].copy(),
+    )
     start_weights, start_bias = weights.copy(), bias.copy()
     gradient = np.zeros_like(theta)
     done = 0
@@ -55,8 +60,12 @@ def client_update(
             rows = shuffled[first : first + min(batch, len(y))]
             d_weights, d_bias = softmax_gradient(weights, bias, x[rows], y[rows])
             gradient = np.concatenate([d_weights.ravel(), d_bias])
-            if np.sqrt(((weights - start_weights) ** 2).sum() + ((bias - start_bias) ** 2).sum()) > bound:
-                d_weights = d_weights + blur * (weights - start_weights)  # BLUR: outside the ball, a pull to its centre
+            if (
+                np.sqrt(((weights - start_weights) ** 2).sum() + ((bias - start_bias) ** 2).sum())
+                > bound
+            ):
+                # BLUR: outside the ball, a pull to its centre
+                d_weights = d_weights + blur * (weights - start_weights)
                 d_bias = d_bias + blur * (bias - start_bias)
             weights -= lr * d_weights
             bias -= lr * d_bias
@@ -68,7 +77,9 @@ def client_update(
 
 
 def sparse(update: Any, gradient: Any, lus: float) -> Any:
-    """LUS: keep the values that the local loss depends on most; logistic regression is one layer."""
+    """LUS: keep the values that the local loss depends on most;
+    logistic regression is one layer.
+    """
     keep = math.ceil(round((1 - lus) * len(update), 9))
     by_importance = sorted(range(len(update)), key=lambda n: (-abs(gradient[n] * update[n]), n))
     kept = np.zeros_like(update)
@@ -104,14 +115,21 @@ def train_by_hand(
         chance = randomness.uniform(len(clients), "cohort", t)
         total = np.zeros_like(theta)
         for n, (x, y) in enumerate(clients):
-            if chance[n] < plan.sampling_rate[t, n]:  # line 4: Poisson sampling, each client on its own
+            # line 4: Poisson sampling, each client on its own
+            if chance[n] < plan.sampling_rate[t, n]:
                 order = randomness.generator("batches", t, n)
                 bound = plan.clip_norm[t, n]
-                update = client_update(theta, x, y, classes, steps, batch, lr, order, bound, blur, lus)  # line 6
+                # line 6
+                update = client_update(
+                    theta, x, y, classes, steps, batch, lr, order, bound, blur, lus
+                )
                 total += clip(update, bound)
-        deviation = plan.clip * plan.round_noise[t]  # = clip_norm * noise_multiplier, for every client
-        total += deviation * randomness.normal(theta.size, "noise", t)  # line 8, all of it added by the server
-        theta = theta + total / (len(clients) * plan.round_rate[t])  # line 9: the planned denominator
+        # = clip_norm * noise_multiplier, for every client
+        deviation = plan.clip * plan.round_noise[t]
+        # line 8, all of it added by the server
+        total += deviation * randomness.normal(theta.size, "noise", t)
+        # line 9: the planned denominator
+        theta = theta + total / (len(clients) * plan.round_rate[t])
         iterates.append(theta)
     return iterates
 
@@ -126,11 +144,14 @@ def main() -> None:
     clients = [(x[rows], y[rows]) for rows in deal]
 
     budgets = [10.0] * 10 + [20.0] * 12 + [30.0] * 8
-    plan = fedspend.plan(budgets, delta=1e-5, rounds=15, rate=0.9, saving_rate=0.6, clip=0.5)  # Algorithm 1
+    # Algorithm 1
+    plan = fedspend.plan(budgets, delta=1e-5, rounds=15, rate=0.9, saving_rate=0.6, clip=0.5)
     iterates = train_by_hand(plan, clients, 10, steps=10, batch=16, lr=0.2, seed=1)
     for t, theta in enumerate(iterates, start=1):
         guess = (test_x @ theta[:640].reshape(10, 64).T + theta[640:]).argmax(axis=1)
-        spent = ", ".join(f"{plan.spent()[t - 1, n]:.2f} of {plan.budget[n]:g}" for n in (0, 10, 22))
+        spent = ", ".join(
+            f"{plan.spent()[t - 1, n]:.2f} of {plan.budget[n]:g}" for n in (0, 10, 22)
+        )
         print(f"round {t:2}  accuracy {np.mean(guess == test_y):.3f}  spent {spent}")
 
 

@@ -1,4 +1,6 @@
-"""Small tasks, replies and sums: what clients send is made by the real client code and added up by the real server code."""
+"""Small tasks, replies and sums: what clients send is made by the real client code and added up by
+the real server code.
+"""
 
 import numpy as np
 import torch
@@ -18,8 +20,16 @@ ONE_STEP = LocalTraining(batch_size=1, steps=1)
 
 
 def round_task(size, **changes):
-    """What all clients of a round are told; from a model of as many zeros as an update has numbers, unless told otherwise."""
-    plain = {"round": 0, "parameters": np.zeros(size, dtype=np.float32), "training": ONE_STEP, "lr": 1.0, "size": size}
+    """What all clients of a round are told; from a model of as many zeros as an update has numbers,
+    unless told otherwise.
+    """
+    plain = {
+        "round": 0,
+        "parameters": np.zeros(size, dtype=np.float32),
+        "training": ONE_STEP,
+        "lr": 1.0,
+        "size": size,
+    }
     return RoundTask(**(plain | changes))
 
 
@@ -41,7 +51,9 @@ def replies(some, updates, randomness=None):
 
 
 def summed(updates, clips, clients=None, randomness=None, **shared):
-    """These updates (k, size), bounded at the clients, noised there if the task says so, and added up by the server."""
+    """These updates (k, size), bounded at the clients, noised there if the task says so, and added
+    up by the server.
+    """
     updates = torch.as_tensor(updates)
     some = tasks(clips, updates.shape[1], clients, **shared)
     return gather(some, replies(some, updates, randomness), updates.shape[1])
@@ -54,12 +66,25 @@ def answer(client, vector, round=0, bit=None):
 
 def record_engine(plan, module, rows, labels, randomness=None, states=None):
     """The engine that a record-level plan runs on; row n of the data is record n of the plan."""
-    shards = {client: np.flatnonzero(plan.owner == number) for number, client in enumerate(plan.clients)}
-    return ReferenceEngine(Workload(module, rows, labels, shards, randomness or Randomness(0), states=states or MemoryStates()))
+    shards = {
+        client: np.flatnonzero(plan.owner == number) for number, client in enumerate(plan.clients)
+    }
+    return ReferenceEngine(
+        Workload(
+            module,
+            rows,
+            labels,
+            shards,
+            randomness or Randomness(0),
+            states=states or MemoryStates(),
+        )
+    )
 
 
 def record_task(plan, size, round=0, number=0, **shared):
     """A client's task in a round of a record-level plan, from zero parameters."""
     terms = RecordLevel(plan).terms(round, {})
     told = round_task(size, round=round, plan=plan.hash, **shared)
-    return ClientTask(plan.clients[number], number, float(terms.clip_norm[number]), told, terms.records(number))
+    return ClientTask(
+        plan.clients[number], number, float(terms.clip_norm[number]), told, terms.records(number)
+    )

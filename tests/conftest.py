@@ -1,4 +1,6 @@
-"""Shared small runs: synthetic data, logistic regression, a handful of clients and rounds. And real databases for ledgers."""
+"""Shared small runs: synthetic data, logistic regression, a handful of clients and rounds. And real
+databases for ledgers.
+"""
 
 import copy
 import os
@@ -12,7 +14,8 @@ from hypothesis import settings
 sys.path.append(str(Path(__file__).parent))
 import places
 
-# On a contributor's machine properties meet new examples every time; in CI the same ones, so that a landing is repeatable.
+# On a contributor's machine properties meet new examples every time; in CI the same ones, so that a
+# landing is repeatable.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("here", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
@@ -36,7 +39,15 @@ TINY = {
         "rate": 0.8,
         "clip": 0.5,
     },
-    "train": {"rounds": 4, "local_steps": 3, "batch_size": 8, "lr": 0.3, "seed": 5, "tail_average": 2, "server_momentum": 0.5},
+    "train": {
+        "rounds": 4,
+        "local_steps": 3,
+        "batch_size": 8,
+        "lr": 0.3,
+        "seed": 5,
+        "tail_average": 2,
+        "server_momentum": 0.5,
+    },
 }
 
 
@@ -68,13 +79,16 @@ def quick_verify(monkeypatch):
 def postgres():
     """A PostgreSQL server that is stopped at the end; skips, saying why, where none can be had.
 
-    Not in pytest's own folder: under root the server runs as another user, and pytest shuts others out of there.
+    Not in pytest's own folder: under root the server runs as another user, and pytest shuts others
+    out of there.
     """
     yield from new_server()
 
 
 def new_server():
-    with tempfile.TemporaryDirectory(prefix="fedspend-postgres-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="fedspend-postgres-", ignore_cleanup_errors=True
+    ) as folder:
         server = places.Server(folder)
         yield server
         server.close()
@@ -88,5 +102,11 @@ def failing_postgres():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request, tmp_path):
-    """Where a new ledger can be made: a path, and a database on a server. What a test does with it, it does on both."""
-    return str(tmp_path / "ledger.db") if request.param == "sqlite" else request.getfixturevalue("postgres").new_database()
+    """Where a new ledger can be made: a path, and a database on a server. What a test does with it,
+    it does on both.
+    """
+    return (
+        str(tmp_path / "ledger.db")
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres").new_database()
+    )

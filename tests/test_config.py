@@ -147,8 +147,14 @@ NAMES = [f"{section}.{key}" for section, keys in SECTIONS.items() for key in key
 
 
 def fits(value: object, hint: object) -> bool:
-    """Whether a value is of the type that a field says, with lists and tuples by their kind alone."""
-    kinds = [getattr(part, "__origin__", part) for part in getattr(hint, "__args__", [hint])] if "|" in str(hint) else [hint]
+    """Whether a value is of the type that a field says,
+    with lists and tuples by their kind alone.
+    """
+    kinds = (
+        [getattr(part, "__origin__", part) for part in getattr(hint, "__args__", [hint])]
+        if "|" in str(hint)
+        else [hint]
+    )
     return any(type(value) is getattr(kind, "__origin__", kind) for kind in kinds)
 
 
@@ -162,7 +168,11 @@ def test_the_sections_are_the_fields_of_the_settings():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_read_into_its_type(name):
     section, key = name.split(".")
-    field = next(one for one in fields(getattr(sections, f"{section.capitalize()}Settings")) if one.name == key)
+    field = next(
+        one
+        for one in fields(getattr(sections, f"{section.capitalize()}Settings"))
+        if one.name == key
+    )
     hint = get_type_hints(getattr(sections, f"{section.capitalize()}Settings"))[key]
     assert field.metadata[KEY] is SECTIONS[section][key]
     assert field.metadata[KEY].help
@@ -192,16 +202,24 @@ def test_what_is_needed_is_asked_for_by_its_own_name():
     asked = [
         found
         for path in source.rglob("*.py")
-        for found in re.findall(r"needed\((?:either\([\w.]+, )?[\w.]*?\.(\w+\.\w+)\)?, \"(\w+\.\w+)\"", path.read_text())
+        for found in re.findall(
+            r"needed\((?:either\([\w.]+, )?[\w.]*?\.(\w+\.\w+)\)?, \"(\w+\.\w+)\"", path.read_text()
+        )
     ]
     assert len(asked) > 20
     assert [pair for pair in asked if pair[0] != pair[1]] == []
     assert needed(3, "train.rounds") == 3
     with pytest.raises(
-        InvalidInput, match=r"rounds is missing: set rounds under \[train\] in the config, or give --set train.rounds"
+        InvalidInput,
+        match=(
+            r"rounds is missing: set rounds under \[train\] in the config, or give --set "
+            r"train.rounds"
+        ),
     ):
         needed(None, "train.rounds")
-    with pytest.raises(InvalidInput, match=r"rounds is missing: give --rounds, or rounds under \[train\]"):
+    with pytest.raises(
+        InvalidInput, match=r"rounds is missing: give --rounds, or rounds under \[train\]"
+    ):
         needed(None, "train.rounds", "--rounds")
 
 
@@ -210,7 +228,7 @@ def test_only_engines_that_exist_are_offered(tmp_path):
     assert message.endswith('name in [engine] must be one of "local", "reference", got \'flower\'')
 
 
-# --- keys without effect ----------------------------------------------------------------------------------------------------------
+# --- keys without effect --------------------------------------------------------------------------
 
 PLAIN = {
     "data": {"name": "digits", "clients": 10, "partition": "iid"},
@@ -251,13 +269,21 @@ IDLE = [
     ("votes.batch_size=3", (), "method.name=ae-dpfl"),
     ("privacy.noise_multiplier=2", (), "method.name=rpdp"),
     ("privacy.weights=1.1", (), "method.name=time-adaptive"),
-    ("privacy.weights=[1, 2]", ("method.name='time-adaptive'", "privacy.saving_rate=0.3"), "privacy.policy=weights"),
+    (
+        "privacy.weights=[1, 2]",
+        ("method.name='time-adaptive'", "privacy.saving_rate=0.3"),
+        "privacy.policy=weights",
+    ),
     ("privacy.saving_rate=0.3", (), "method.name=time-adaptive"),
     ("privacy.transition=2", ("method.name='idp-fedavg'",), "method.name=time-adaptive"),
     ("privacy.bits=16", (), "privacy.noise=discrete"),
     ("train.lr_end=0.5", (), "train.lr_schedule=linear"),
     ("engine.workers=2", (), "model.name=small-cnn"),
-    ("engine.workers=2", ("model.name='small-cnn'", "engine.name='reference'"), "engine.name=local"),
+    (
+        "engine.workers=2",
+        ("model.name='small-cnn'", "engine.name='reference'"),
+        "engine.name=local",
+    ),
     ("engine.workers=2", ("model.name='small-cnn'", "method.name='rpdp'"), "method.name=fedavg"),
     ("engine.name='local'", ("method.name='rpdp'",), "method.name=dp-fedavg"),
     ("engine.name='local'", ("method.name='filter'",), "engine.name=reference"),
@@ -308,7 +334,14 @@ def test_a_key_without_effect_is_refused(idle, others, cure, tmp_path, capsys):
 def test_what_an_override_or_a_flag_changes_leaves_the_file_alone(tmp_path, capsys):
     saving = written(
         tmp_path,
-        with_values(("method.name='time-adaptive'", "privacy.saving_rate=0.3", "data.partition='dirichlet'", "data.alpha=1.0")),
+        with_values(
+            (
+                "method.name='time-adaptive'",
+                "privacy.saving_rate=0.3",
+                "data.partition='dirichlet'",
+                "data.alpha=1.0",
+            )
+        ),
     )
     refuse_without_effect(load_config(saving))
     refuse_without_effect(load_config(saving, ["method.name=dp-fedavg", "data.partition=iid"]))
@@ -321,7 +354,9 @@ def test_what_an_override_or_a_flag_changes_leaves_the_file_alone(tmp_path, caps
         assert main(["plan", str(saving), "--quiet", *flags]) == 0, capsys.readouterr().err
     idle = written(tmp_path, with_values(("privacy.saving_rate=0.3", "data.alpha=1.0")))
     assert main(["plan", str(idle), "--quiet", "--policy", "uniform"]) == 2
-    assert "alpha in [data] has no effect" in capsys.readouterr().err, "a policy has nothing to do with alpha"
+    assert "alpha in [data] has no effect" in capsys.readouterr().err, (
+        "a policy has nothing to do with alpha"
+    )
 
 
 def test_design_stands_beside_the_rest_and_groups_may_serve_other_methods():
@@ -329,14 +364,23 @@ def test_design_stands_beside_the_rest_and_groups_may_serve_other_methods():
     groups = [{"epsilon": 1, "saving_rate": 0.3}, {"epsilon": 2, "saving_rate": 0.4}]
     document = PLAIN | {"privacy": {"groups": groups, "delta": 1e-3, "rate": 0.5}}
     refuse_without_effect(config_of(document))
-    timed = document | {"method": {"name": "time-adaptive"}, "privacy": document["privacy"] | {"transition": 2}}
+    timed = document | {
+        "method": {"name": "time-adaptive"},
+        "privacy": document["privacy"] | {"transition": 2},
+    }
     refuse_without_effect(config_of(timed))
 
 
 def test_an_unknown_name_is_told_by_who_knows_names():
     for text in ("method.name='ae-dplf'", "privacy.policy='uniforn'"):
         refuse_without_effect(
-            config_of(with_values((text, "votes.queries=3") if "method" in text else (text, "privacy.saving_rate=0.3")))
+            config_of(
+                with_values(
+                    (text, "votes.queries=3")
+                    if "method" in text
+                    else (text, "privacy.saving_rate=0.3")
+                )
+            )
         )
 
 
@@ -360,7 +404,12 @@ def test_a_comparison_refuses_what_no_arm_uses(arms, tmp_path):
     path = written(tmp_path, with_values(("privacy.saving_rate=0.3",)))
     with pytest.raises(Begun):
         arms(path, ["dp-fedavg", "time-adaptive"], 2)
-    with pytest.raises(InvalidInput, match=r"run.toml:\d+: saving_rate in \[privacy\] has no effect; it needs a policy that saves"):
+    with pytest.raises(
+        InvalidInput,
+        match=(
+            r"run.toml:\d+: saving_rate in \[privacy\] has no effect; it needs a policy that saves"
+        ),
+    ):
         arms(path, ["dp-fedavg", "idp-fedavg"], 2)
     path = written(tmp_path, with_values(("data.alpha=0.1",)))
     with pytest.raises(InvalidInput, match=r"alpha in \[data\] has no effect"):
@@ -371,14 +420,20 @@ def test_a_comparison_refuses_what_no_arm_uses(arms, tmp_path):
     with pytest.raises(Begun):
         arms(dealt, ["dp-fedavg"], 2, overrides=["data.partition=iid"])
     path = written(tmp_path, PLAIN)
-    with pytest.raises(InvalidInput, match=r"^--vary votes.epochs=1: epochs in \[votes\] has no effect"):
+    with pytest.raises(
+        InvalidInput, match=r"^--vary votes.epochs=1: epochs in \[votes\] has no effect"
+    ):
         arms(path, ["dp-fedavg"], 2, vary=["votes.epochs=1,2"])
     with pytest.raises(Begun):
         arms(path, ["dp-fedavg", "ae-dpfl"], 2, vary=["votes.epochs=1,2"])
 
 
 def test_a_comparison_leaves_alone_what_the_config_uses_by_itself(arms, tmp_path):
-    saving = ("method.name='time-adaptive'", "privacy.policy='spend-as-you-go'", "privacy.saving_rate=0.3")
+    saving = (
+        "method.name='time-adaptive'",
+        "privacy.policy='spend-as-you-go'",
+        "privacy.saving_rate=0.3",
+    )
     with pytest.raises(Begun):
         arms(written(tmp_path, with_values(saving)), ["fedavg", "dp-fedavg"], 2)
 
@@ -390,13 +445,20 @@ def test_the_rules_know_the_models_the_methods_and_the_keys():
     from fedspend.server.student import NAME
 
     shapes = {name: (12,) if name in effects.BATCHED else (3, 32, 32) for name in MODELS.names}
-    built = {name: build(name, input_shape=shape, classes=3, seed=0) for name, shape in shapes.items()}
+    built = {
+        name: build(name, input_shape=shape, classes=3, seed=0) for name, shape in shapes.items()
+    }
     assert {name for name, module in built.items() if supports(module)} == set(effects.BATCHED)
     assert effects.VOTES == NAME
     assert MODELS.names == effects.MODELS
     for source, options in _OPTIONS.items():
         told_elsewhere = {"record", "budget", "public_path"}
-        config = config_of({"data": {"name": source} | {key: GOOD["data"][key] for key in set().union(*_OPTIONS.values())}})
+        config = config_of(
+            {
+                "data": {"name": source}
+                | {key: GOOD["data"][key] for key in set().union(*_OPTIONS.values())}
+            }
+        )
         idle = {name.removeprefix("data.") for name in effects.without_effect(config)}
         assert idle == set().union(*_OPTIONS.values()) - set(options) - told_elsewhere
     ruled = [key for rule in effects.RULES for key in rule.keys]
@@ -404,7 +466,9 @@ def test_the_rules_know_the_models_the_methods_and_the_keys():
     assert {*ruled, *(decider for rule in effects.RULES for decider in rule.deciders)} <= set(NAMES)
 
 
-@pytest.mark.parametrize("path", sorted(QUICKSTART.parent.rglob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(QUICKSTART.parent.rglob("*.toml")), ids=lambda path: path.stem
+)
 def test_examples_have_no_key_without_effect(path):
     assert effects.without_effect(load_config(path)) == {}
 
@@ -412,12 +476,20 @@ def test_examples_have_no_key_without_effect(path):
 @pytest.mark.parametrize(
     ("content", "line", "names"),
     [
-        ("[privacy]\nepsilom = 1\n", 2, "unknown key 'epsilom' in [privacy]; did you mean 'epsilon'?"),
+        (
+            "[privacy]\nepsilom = 1\n",
+            2,
+            "unknown key 'epsilom' in [privacy]; did you mean 'epsilon'?",
+        ),
         ("\n\n[privacyy]\nrate = 1\n", 3, "unknown section 'privacyy'; did you mean 'privacy'?"),
         ("[zzz]\n", 1, "known are data, model"),
         ("rate = 0.5\n", 1, "unknown section 'rate'"),
         ("privacy = 3\n", 1, "[privacy]"),
-        ("[privacy]\nrate = 'high'\n", 2, "rate in [privacy] must be a number above 0 and at most 1, got 'high'"),
+        (
+            "[privacy]\nrate = 'high'\n",
+            2,
+            "rate in [privacy] must be a number above 0 and at most 1, got 'high'",
+        ),
         ("[privacy]\nrate = nan\n", 2, "got nan"),
         ("[privacy]\nrate = 0\n", 2, "got 0"),
         ("[privacy]\nrate = 1.01\n", 2, "got 1.01"),
@@ -435,8 +507,16 @@ def test_examples_have_no_key_without_effect(path):
         ("[privacy]\nweights = []\n", 2, "weights"),
         ("[privacy]\ngroups = []\n", 2, "groups"),
         ("[privacy]\ngroups = [1, 2]\n", 2, "groups"),
-        ("[privacy]\ngroups = [\n  {epsilon = 1},\n  {epsilom = 2},\n]\n", 4, "'epsilom' in group 2 of [privacy]"),
-        ("[privacy]\ngroups = [\n  {epsilon = 1},\n  # {\n  {epsilon = 1, share = -1},\n]\n", 5, "share in group 2"),
+        (
+            "[privacy]\ngroups = [\n  {epsilon = 1},\n  {epsilom = 2},\n]\n",
+            4,
+            "'epsilom' in group 2 of [privacy]",
+        ),
+        (
+            "[privacy]\ngroups = [\n  {epsilon = 1},\n  # {\n  {epsilon = 1, share = -1},\n]\n",
+            5,
+            "share in group 2",
+        ),
         ("[privacy]\ngroups = [\n  {share = 1},\n]\n", 3, "no epsilon"),
         ("[[privacy.groups]]\nepsilon = 1\n[[privacy.groups]]\nepsilon = nan\n", 4, "group 2"),
         ("privacy.groups = [{epsilon=1}]\nprivacy.rate = 2\n", 2, "rate"),
@@ -486,10 +566,19 @@ def test_files_are_found_from_the_config_that_names_them(name, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert load_config("configs/run.toml").value(name) == wanted
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert load_config("../configs/run.toml").value(name) == load_config(path).value(name) == wanted, "wherever one stands"
-    assert load_config(path, [f"{name}=other.csv"]).value(name) == str(tmp_path / "elsewhere/other.csv"), "typed here, found here"
-    assert config_of({section: {key: "other.csv"}}).value(name) == str(tmp_path / "elsewhere/other.csv")
-    assert load_config(config_file(tmp_path, f"[{section}]\n{key} = '/data/x.csv'\n")).value(name) == "/data/x.csv"
+    assert (
+        load_config("../configs/run.toml").value(name) == load_config(path).value(name) == wanted
+    ), "wherever one stands"
+    assert load_config(path, [f"{name}=other.csv"]).value(name) == str(
+        tmp_path / "elsewhere/other.csv"
+    ), "typed here, found here"
+    assert config_of({section: {key: "other.csv"}}).value(name) == str(
+        tmp_path / "elsewhere/other.csv"
+    )
+    assert (
+        load_config(config_file(tmp_path, f"[{section}]\n{key} = '/data/x.csv'\n")).value(name)
+        == "/data/x.csv"
+    )
 
 
 def test_a_ledger_on_a_server_is_no_file(tmp_path):
@@ -497,19 +586,31 @@ def test_a_ledger_on_a_server_is_no_file(tmp_path):
     assert load_config(path).ledger.location == "postgresql://me@host/accounts"
     path = config_file(tmp_path, "[ledger]\nlocation = 'sqlite:accounts.db'\n")
     assert load_config(path).ledger.location == str(tmp_path / "accounts.db")
-    assert "mysql:// is not known" in refusal(config_file(tmp_path, "[ledger]\nlocation = 'mysql://host'\n"))
+    assert "mysql:// is not known" in refusal(
+        config_file(tmp_path, "[ledger]\nlocation = 'mysql://host'\n")
+    )
 
 
 def test_every_file_in_a_config_is_placed():
-    named = {f"{section}.{key}" for section, keys in SECTIONS.items() for key, one in keys.items() if one.placed is not None}
+    named = {
+        f"{section}.{key}"
+        for section, keys in SECTIONS.items()
+        for key, one in keys.items()
+        if one.placed is not None
+    }
     assert named == set(FILES)
     for section, keys in SECTIONS.items():
         for key, one in keys.items():
-            assert "file" not in one.help.split() or f"{section}.{key}" in FILES, f"{section}.{key} names a file"
+            assert "file" not in one.help.split() or f"{section}.{key}" in FILES, (
+                f"{section}.{key} names a file"
+            )
 
 
 def test_overrides():
-    config = load_config(QUICKSTART, ["privacy.rate=0.8", "privacy.policy=uniform", "train.rounds = 7", "train.rounds=8"])
+    config = load_config(
+        QUICKSTART,
+        ["privacy.rate=0.8", "privacy.policy=uniform", "train.rounds = 7", "train.rounds=8"],
+    )
     assert (config.privacy.rate, config.privacy.policy, config.train.rounds) == (0.8, "uniform", 8)
     assert config.where("privacy.rate") == "--set privacy.rate=0.8"
     assert load_config(None, ["privacy.rate=1"]).privacy.rate == 1.0
@@ -547,28 +648,55 @@ def test_bad_overrides_are_named(override, names):
 
 
 def paths(value, prefix=()):
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield (*prefix, key)
         yield from paths(inner, (*prefix, key))
 
 
 SCALARS = st.sampled_from(
-    ["1", "-2.5", "true", '"a ] } # ="', "'[x'", '"""two\n[lines] \\" """', "'''\n{'''", "1979-05-27 07:32:00", "nan"]
+    [
+        "1",
+        "-2.5",
+        "true",
+        '"a ] } # ="',
+        "'[x'",
+        '"""two\n[lines] \\" """',
+        "'''\n{'''",
+        "1979-05-27 07:32:00",
+        "nan",
+    ]
 )
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map(lambda items: "[ # [\n" + ",\n".join(items) + "\n]"),
-        st.lists(inner, max_size=3).map(lambda items: "{" + ", ".join(f"k{n} = {item}" for n, item in enumerate(items)) + "}"),
+        st.lists(inner, max_size=3).map(
+            lambda items: "{" + ", ".join(f"k{n} = {item}" for n, item in enumerate(items)) + "}"
+        ),
     ),
     max_leaves=8,
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from(["[s{n}]", "[[t]]", "[[t.u]]", '["q.{n}"]', "# comment ["]), VALUES), max_size=6))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["[s{n}]", "[[t]]", "[[t.u]]", '["q.{n}"]', "# comment ["]), VALUES
+        ),
+        max_size=6,
+    )
+)
 def test_lines_cover_exactly_the_paths_that_tomllib_finds(parts):
-    text = "".join(f"{header.format(n=n)}\nkey{n} . x = {value}\n" for n, (header, value) in enumerate(parts))
+    text = "".join(
+        f"{header.format(n=n)}\nkey{n} . x = {value}\n" for n, (header, value) in enumerate(parts)
+    )
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

@@ -42,7 +42,9 @@ UPWARDS = {
 
 
 def imports() -> Iterator[tuple[str, str, str, bool]]:
-    """(file, its room, the room it imports, whether only inside a function); those for types alone do not count."""
+    """(file, its room, the room it imports, whether only inside a function); those for types alone
+    do not count.
+    """
     for path in sorted(SOURCE.rglob("*.py")):
         relative = path.relative_to(SOURCE)
         room = relative.parts[0].removesuffix(".py")
@@ -53,9 +55,18 @@ def imports() -> Iterator[tuple[str, str, str, bool]]:
             if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.dump(test.test)
             for node in ast.walk(test)
         }
-        late = {node for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in ast.walk(function)}
+        late = {
+            node
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for node in ast.walk(function)
+        }
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node not in for_types and (node.module or "").partition(".")[0] == "fedspend":
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node not in for_types
+                and (node.module or "").partition(".")[0] == "fedspend"
+            ):
                 parts = (node.module or "").split(".")
                 for found in [parts[1]] if len(parts) > 1 else [name.name for name in node.names]:
                     if found in ORDER and room in ORDER and found != room:
@@ -72,12 +83,20 @@ def test_imports_point_one_way():
 
 
 def test_no_exception_outlives_its_reason():
-    used = {(room, found) for _, room, found, late in imports() if late and ORDER.index(found) > ORDER.index(room)}
+    used = {
+        (room, found)
+        for _, room, found, late in imports()
+        if late and ORDER.index(found) > ORDER.index(room)
+    }
     assert used == UPWARDS
 
 
 def test_every_room_is_on_the_map():
-    rooms = {path.name.removesuffix(".py") for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    rooms = {
+        path.name.removesuffix(".py")
+        for path in SOURCE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
     assert rooms - {"__init__", "__main__"} == set(ORDER)
     contributing = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert [room for room in ORDER if f"`{room}" not in contributing] == []
@@ -85,5 +104,9 @@ def test_every_room_is_on_the_map():
 
 def test_the_check_shares_nothing_with_the_planner():
     """Two implementations that share code are one."""
-    used = {found for file, _, found, _ in imports() if file.startswith("verification/second_accountant")}
+    used = {
+        found
+        for file, _, found, _ in imports()
+        if file.startswith("verification/second_accountant")
+    }
     assert used <= {"errors", "basics"}

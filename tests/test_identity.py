@@ -71,7 +71,10 @@ def test_what_enters_is_printable_distinct_and_stays_as_it_is(texts):
     except InvalidInput:
         return
     assert ids == identity.read_ids(ids)
-    assert all(name.isprintable() and name == unicodedata.normalize("NFC", name).strip() != "" for name in ids)
+    assert all(
+        name.isprintable() and name == unicodedata.normalize("NFC", name).strip() != ""
+        for name in ids
+    )
     assert len({name.casefold() for name in ids}) == len(ids)
 
 
@@ -113,33 +116,49 @@ def test_a_million_ids_take_a_fraction_of_a_second():
 
 
 def test_a_file_of_budgets(tmp_path, pair):
-    (tmp_path / "budgets.csv").write_text(f"client,epsilon\nfirst,3\n{pair[0]},1\n{pair[1]},2\n", encoding="utf-8")
+    (tmp_path / "budgets.csv").write_text(
+        f"client,epsilon\nfirst,3\n{pair[0]},1\n{pair[1]},2\n", encoding="utf-8"
+    )
     message = refusal(read_budgets_csv, tmp_path / "budgets.csv")
     assert names_both(message, pair)
     assert message.startswith(f"{tmp_path / 'budgets.csv'}:4: ")
 
 
 def test_budgets_are_normalised(tmp_path):
-    (tmp_path / "budgets.csv").write_text(f"client,epsilon\n{DECOMPOSED}\u00a0,1\n", encoding="utf-8")
+    (tmp_path / "budgets.csv").write_text(
+        f"client,epsilon\n{DECOMPOSED}\u00a0,1\n", encoding="utf-8"
+    )
     assert read_budgets_csv(tmp_path / "budgets.csv").clients == (COMPOSED,)
 
 
 def test_a_client_column(tmp_path, pair):
-    (tmp_path / "rows.csv").write_text(f"client,x,label\n{pair[0]},1,0\n{pair[0]},2,1\n{pair[1]},3,1\n", encoding="utf-8")
+    (tmp_path / "rows.csv").write_text(
+        f"client,x,label\n{pair[0]},1,0\n{pair[0]},2,1\n{pair[1]},3,1\n", encoding="utf-8"
+    )
     message = refusal(read_csv, tmp_path / "rows.csv", classes=2)
     assert names_both(message, pair)
     assert message.startswith(f"{tmp_path / 'rows.csv'}:4: ")
 
 
 def test_a_client_column_is_normalised(tmp_path):
-    (tmp_path / "rows.csv").write_text(f"client,x,label\n{DECOMPOSED}\u00a0,1,0\n{DECOMPOSED}\u00a0,2,1\n", encoding="utf-8")
+    (tmp_path / "rows.csv").write_text(
+        f"client,x,label\n{DECOMPOSED}\u00a0,1,0\n{DECOMPOSED}\u00a0,2,1\n", encoding="utf-8"
+    )
     assert read_csv(tmp_path / "rows.csv", classes=2).client_of.tolist() == [COMPOSED] * 2
 
 
 def test_an_array_of_clients(tmp_path, pair):
-    np.savez(tmp_path / "rows.npz", features=np.eye(3), label=[0, 1, 1], client=np.array([pair[0], *pair]))
+    np.savez(
+        tmp_path / "rows.npz",
+        features=np.eye(3),
+        label=[0, 1, 1],
+        client=np.array([pair[0], *pair]),
+    )
     assert names_both(refusal(read_npz, tmp_path / "rows.npz", classes=2), pair)
-    assert names_both(refusal(from_arrays, np.eye(2), [0, 1], classes=2, client_of=list(pair), validation=0.5), pair)
+    assert names_both(
+        refusal(from_arrays, np.eye(2), [0, 1], classes=2, client_of=list(pair), validation=0.5),
+        pair,
+    )
 
 
 def test_an_array_of_clients_may_be_numbers_or_bytes_but_nothing_vague(tmp_path):
@@ -202,7 +221,10 @@ def older(tmp_path, monkeypatch):
     from fedspend.ledger import rules
 
     def make(names):
-        with monkeypatch.context() as before, Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
+        with (
+            monkeypatch.context() as before,
+            Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger,
+        ):
             before.setattr(rules, "new_names", lambda names, *_: list(names))
             ledger.register(names, np.arange(1.0, 1 + len(names)), delta=1e-3)
         return Ledger.open(tmp_path / "accounts.db", write=True)
@@ -215,7 +237,9 @@ def planned(ledger):
     from fedspend.planning.request import PlanRequest
 
     who = registered(ledger).population
-    request = PlanRequest(epsilons=who.epsilons, clients=who.clients, delta=1e-3, rounds=2, rate=1.0)
+    request = PlanRequest(
+        epsilons=who.epsilons, clients=who.clients, delta=1e-3, rounds=2, rate=1.0
+    )
     return plan_within(ledger, request, spend="remaining", exhausted="refuse")
 
 
@@ -229,7 +253,9 @@ def test_a_ledger_with_names_of_before_still_opens_and_is_planned_with(older):
 
 
 def test_an_account_of_before_is_found_under_its_name_of_today(older):
-    """Else the rows of a client whose name was stored in another form could never be charged again."""
+    """Else the rows of a client whose name was stored in another form could never be
+    charged again.
+    """
     from fedspend.ledger.rules import Proposal
 
     with older([DECOMPOSED, "b"]) as ledger:
@@ -241,7 +267,9 @@ def test_an_account_of_before_is_found_under_its_name_of_today(older):
         np.testing.assert_allclose(ledger.balances().spent, [1.0, 2.0], rtol=1e-5)
         ledger.withdraw([COMPOSED], reason="test")
         assert ledger.accounts().withdrawn.tolist() == [True, False]
-        assert names_both(refusal(ledger.register, [COMPOSED], 1.0, delta=1e-3), (COMPOSED, DECOMPOSED))
+        assert names_both(
+            refusal(ledger.register, [COMPOSED], 1.0, delta=1e-3), (COMPOSED, DECOMPOSED)
+        )
 
 
 def test_accounts_of_before_whose_names_are_one_today_stay_two(older):
@@ -272,11 +300,15 @@ def real_series(values, index):
     return pytest.importorskip("pandas").Series(values, index=index)
 
 
-@pytest.mark.parametrize("make", [lambda values, index: dict(zip(index, values, strict=True)), Series, real_series])
+@pytest.mark.parametrize(
+    "make", [lambda values, index: dict(zip(index, values, strict=True)), Series, real_series]
+)
 def test_budgets_by_id_name_the_clients(make):
     plan = fedspend.plan(make([2.0, 8.0], ["south", "north"]), **TERMS)
     assert (plan.clients, plan.budget.tolist()) == (("south", "north"), [2.0, 8.0])
-    ordered = fedspend.plan(make([2.0, 8.0], ["south", "north"]), clients=["north", "south"], **TERMS)
+    ordered = fedspend.plan(
+        make([2.0, 8.0], ["south", "north"]), clients=["north", "south"], **TERMS
+    )
     assert (ordered.clients, ordered.budget.tolist()) == (("north", "south"), [8.0, 2.0])
     saving = fedspend.plan(
         make([2.0, 8.0], ["south", "north"]),
@@ -288,15 +320,27 @@ def test_budgets_by_id_name_the_clients(make):
     assert fedspend.plan(make([2.0, 8.0], [7, 5]), **TERMS).clients == ("7", "5")
 
 
-@pytest.mark.parametrize("make", [lambda values, index: dict(zip(index, values, strict=True)), Series])
+@pytest.mark.parametrize(
+    "make", [lambda values, index: dict(zip(index, values, strict=True)), Series]
+)
 def test_both_sides_must_have_the_same_clients(make):
     budgets = make([2.0, 8.0], ["south", "north"])
-    assert "no value for client 'east'" in refusal(fedspend.plan, budgets, clients=["south", "north", "east"], **TERMS)
-    assert "a value for client 'north', who is not" in refusal(fedspend.plan, budgets, clients=["south"], **TERMS)
-    assert "'North', though 'north' looks" in refusal(fedspend.plan, budgets, clients=["south", "North"], **TERMS)
+    assert "no value for client 'east'" in refusal(
+        fedspend.plan, budgets, clients=["south", "north", "east"], **TERMS
+    )
+    assert "a value for client 'north', who is not" in refusal(
+        fedspend.plan, budgets, clients=["south"], **TERMS
+    )
+    assert "'North', though 'north' looks" in refusal(
+        fedspend.plan, budgets, clients=["south", "North"], **TERMS
+    )
     saving = make([0.5, 0.5], ["south", "west"])
-    assert "saving_rate has no value for client 'north'" in refusal(fedspend.plan, budgets, saving_rate=saving, **TERMS)
-    assert "epsilon" in refusal(fedspend.plan, make([2.0, float("nan")], ["south", "north"]), **TERMS)
+    assert "saving_rate has no value for client 'north'" in refusal(
+        fedspend.plan, budgets, saving_rate=saving, **TERMS
+    )
+    assert "epsilon" in refusal(
+        fedspend.plan, make([2.0, float("nan")], ["south", "north"]), **TERMS
+    )
     assert "client ids must be" in refusal(fedspend.plan, make([2.0], [1.5]), **TERMS)
 
 

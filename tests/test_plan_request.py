@@ -24,7 +24,11 @@ REQUEST = PlanRequest(
 
 
 def test_it_has_every_argument_of_the_planner_with_the_same_default():
-    wanted = {name: one.default for name, one in inspect.signature(plan_for).parameters.items() if name != "progress"}
+    wanted = {
+        name: one.default
+        for name, one in inspect.signature(plan_for).parameters.items()
+        if name != "progress"
+    }
     for one in fields(PlanRequest):
         default = wanted.pop(one.name)
         assert default == one.default or default is inspect.Parameter.empty

@@ -18,7 +18,13 @@ TERMS = {"delta": 1e-5, "rounds": 12, "rate": 0.8}
 
 @pytest.fixture(scope="module")
 def plan():
-    return fedspend.plan([2.0] * 3 + [7.0] * 2, **TERMS, saving_rate=[0.2, 0.2, 0.2, 0.5, 0.5], transition=5, clip=0.3)
+    return fedspend.plan(
+        [2.0] * 3 + [7.0] * 2,
+        **TERMS,
+        saving_rate=[0.2, 0.2, 0.2, 0.5, 0.5],
+        transition=5,
+        clip=0.3,
+    )
 
 
 def test_shapes(plan):
@@ -56,7 +62,12 @@ def test_saving_and_loading_is_lossless(plan, tmp_path, name):
     for table in ("noise_multiplier", "sampling_rate", "clip_norm", "epsilon", "budget"):
         np.testing.assert_array_equal(getattr(back, table), getattr(plan, table))
     assert back.hash == plan.hash
-    assert (back.delta, back.clip, back.orders, back.parameters) == (plan.delta, plan.clip, plan.orders, plan.parameters)
+    assert (back.delta, back.clip, back.orders, back.parameters) == (
+        plan.delta,
+        plan.clip,
+        plan.orders,
+        plan.parameters,
+    )
     back.save(tmp_path / "again.json")
     assert Plan.load(tmp_path / "again.json").hash == plan.hash
 
@@ -74,7 +85,10 @@ def test_file_is_json_that_a_stranger_can_hash(plan, tmp_path):
 def test_replace_shares_again_and_changes_the_hash(plan):
     noise = plan.noise_multiplier.copy()
     noise[3, 0] *= 0.95
-    for changed in (plan.replace(noise_multiplier=noise), dataclasses.replace(plan, noise_multiplier=noise)):
+    for changed in (
+        plan.replace(noise_multiplier=noise),
+        dataclasses.replace(plan, noise_multiplier=noise),
+    ):
         np.testing.assert_array_equal(changed.noise_multiplier, noise)
         assert changed.schedules.count == 3
         assert changed.hash != plan.hash
@@ -170,7 +184,18 @@ def test_a_malformed_file_with_a_right_hash_is_refused(plan, tmp_path, change, n
         gzip.compress(b'{"format": "fedspend-plan"}', mtime=0)[:-6],
         b'{"format": "fedspend-plan", "format": "fedspend-plan"}',
     ],
-    ids=["empty", "open", "null", "list", "nan", "binary", "no-gzip", "deep", "cut-off-gzip", "duplicate-key"],
+    ids=[
+        "empty",
+        "open",
+        "null",
+        "list",
+        "nan",
+        "binary",
+        "no-gzip",
+        "deep",
+        "cut-off-gzip",
+        "duplicate-key",
+    ],
 )
 def test_what_is_no_plan_is_refused(tmp_path, body):
     path = tmp_path / "plan.json"

@@ -1,4 +1,6 @@
-"""Plans on top of what was spent: past and plan together spend the budget, exactly and never over."""
+"""Plans on top of what was spent: past and plan together spend the budget,
+exactly and never over.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ DELTA = 1e-5
 
 def together(past, plan):
     own = Mechanisms.of_schedules(plan.noise_multiplier, plan.sampling_rate)
-    return Mechanisms.joined([past, own], len(plan.clients)).best(np.full(len(plan.clients), plan.delta))[0]
+    return Mechanisms.joined([past, own], len(plan.clients)).best(
+        np.full(len(plan.clients), plan.delta)
+    )[0]
 
 
 def some_past(noise, rounds=5, rate=0.4):
@@ -55,7 +59,9 @@ def test_random_pasts_never_over(accounts, rate, rounds, policy):
     spent, _ = past.best(np.full(noise.size, DELTA))
     budget = spent + headroom
     saving = {"saving_rate": rate / 2} if policy == "spend-as-you-go" else {}
-    plan = fedspend.plan(budget, delta=DELTA, rounds=rounds, rate=rate, policy=policy, past=past, **saving)
+    plan = fedspend.plan(
+        budget, delta=DELTA, rounds=rounds, rate=rate, policy=policy, past=past, **saving
+    )
     total = together(past, plan)
     assert np.all(total <= budget)
     floor = plan.schedules.noise_multiplier.min() <= 0.05 * (1 + 1e-9)
@@ -64,7 +70,9 @@ def test_random_pasts_never_over(accounts, rate, rounds, policy):
 
 def test_under_strictest_all_follow_the_one_who_needs_most_noise():
     past = some_past([3.0, 30.0, 30.0])
-    plan = fedspend.plan([6.0, 6.0, 9.0], delta=DELTA, rounds=8, rate=0.5, policy="strictest", past=past)
+    plan = fedspend.plan(
+        [6.0, 6.0, 9.0], delta=DELTA, rounds=8, rate=0.5, policy="strictest", past=past
+    )
     assert plan.schedules.count == 1
     total = together(past, plan)
     assert total[0] == pytest.approx(6.0, rel=1e-6)

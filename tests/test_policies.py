@@ -35,8 +35,12 @@ def literal():
 def test_spend_as_you_go_in_the_papers_setting(paper):
     np.testing.assert_allclose(paper.noise_multiplier[0], [2.424, 1.409, 1.045], atol=1e-3)
     np.testing.assert_allclose(paper.noise_multiplier[-1], [1.967, 1.211, 0.950], atol=1e-3)
-    assert (np.diff(paper.noise_multiplier, axis=0) <= 1e-12).all(), "what is saved lowers the noise, round by round"
-    assert (np.ptp(paper.noise_multiplier[12:], axis=0) == 0).all(), "constant from the transition round on"
+    assert (np.diff(paper.noise_multiplier, axis=0) <= 1e-12).all(), (
+        "what is saved lowers the noise, round by round"
+    )
+    assert (np.ptp(paper.noise_multiplier[12:], axis=0) == 0).all(), (
+        "constant from the transition round on"
+    )
     np.testing.assert_array_equal(paper.sampling_rate[:12], np.tile([0.5, 0.6, 0.7], (12, 1)))
     assert (paper.sampling_rate[12:] == 0.9).all()
 
@@ -50,7 +54,9 @@ def test_budgets_are_spent_exactly(paper):
 
 
 def test_each_round_solves_the_recursion(paper):
-    """From any round on, keeping the noise and the full rate would end exactly at the budget: the definition of the policy."""
+    """From any round on, keeping the noise and the full rate would end exactly at the budget: the
+    definition of the policy.
+    """
     noise, rate = paper.noise_multiplier[:, 0], paper.sampling_rate[:, 0]
     for t in (0, 5, 11, 12):
         past = rdp(rate[:t], noise[:t], paper.orders).sum(axis=0)
@@ -82,31 +88,55 @@ def test_strictest_gives_everyone_the_smallest_budget():
 
 def test_weights_shape_the_noise_and_spend_exactly():
     weights = [1, 1, 4, 9, 2]
-    plan = fedspend.plan([3.0, 8.0], delta=1e-5, rounds=5, rate=0.4, policy="weights", weights=weights)
+    plan = fedspend.plan(
+        [3.0, 8.0], delta=1e-5, rounds=5, rate=0.4, policy="weights", weights=weights
+    )
     shape = plan.noise_multiplier * np.sqrt(weights)[:, None]
     np.testing.assert_allclose(shape, np.tile(shape[:1], (5, 1)), rtol=1e-12)
     np.testing.assert_allclose([final_epsilon(plan, n) for n in (0, 1)], [3, 8], rtol=1e-6)
     equal = fedspend.plan([3.0], delta=1e-5, rounds=5, rate=0.4, policy="weights", weights=[7] * 5)
     np.testing.assert_allclose(
-        equal.noise_multiplier, fedspend.plan([3.0], delta=1e-5, rounds=5, rate=0.4).noise_multiplier, rtol=1e-7
+        equal.noise_multiplier,
+        fedspend.plan([3.0], delta=1e-5, rounds=5, rate=0.4).noise_multiplier,
+        rtol=1e-7,
     )
 
 
 def test_geometric_is_weights_with_a_ratio():
-    geometric = fedspend.plan([6.0], delta=1e-5, rounds=8, rate=0.4, policy="geometric", weights=1.3)
-    weights = fedspend.plan([6.0], delta=1e-5, rounds=8, rate=0.4, policy="weights", weights=1.3 ** np.arange(8))
+    geometric = fedspend.plan(
+        [6.0], delta=1e-5, rounds=8, rate=0.4, policy="geometric", weights=1.3
+    )
+    weights = fedspend.plan(
+        [6.0], delta=1e-5, rounds=8, rate=0.4, policy="weights", weights=1.3 ** np.arange(8)
+    )
     np.testing.assert_allclose(geometric.noise_multiplier, weights.noise_multiplier, rtol=1e-7)
 
 
 def test_order_of_clients_does_not_matter():
-    there = fedspend.plan([3, 9, 27], delta=1e-5, rounds=12, rate=0.6, saving_rate=[0.1, 0.2, 0.3], transition=[2, 7, 12])
-    back = fedspend.plan([27, 9, 3], delta=1e-5, rounds=12, rate=0.6, saving_rate=[0.3, 0.2, 0.1], transition=[12, 7, 2])
+    there = fedspend.plan(
+        [3, 9, 27],
+        delta=1e-5,
+        rounds=12,
+        rate=0.6,
+        saving_rate=[0.1, 0.2, 0.3],
+        transition=[2, 7, 12],
+    )
+    back = fedspend.plan(
+        [27, 9, 3],
+        delta=1e-5,
+        rounds=12,
+        rate=0.6,
+        saving_rate=[0.3, 0.2, 0.1],
+        transition=[12, 7, 2],
+    )
     np.testing.assert_allclose(there.noise_multiplier, back.noise_multiplier[:, ::-1], rtol=1e-12)
 
 
 def test_clip_times_noise_is_the_same_for_everyone(paper):
     np.testing.assert_allclose(
-        paper.clip_norm * paper.noise_multiplier, np.tile(paper.clip * paper.round_noise, (3, 1)).T, rtol=1e-12
+        paper.clip_norm * paper.noise_multiplier,
+        np.tile(paper.clip * paper.round_noise, (3, 1)).T,
+        rtol=1e-12,
     )
     np.testing.assert_allclose(paper.clip_norm.mean(axis=1), paper.clip, rtol=1e-12)
     np.testing.assert_allclose(paper.round_rate, paper.sampling_rate.mean(axis=1), rtol=1e-12)
@@ -114,13 +144,20 @@ def test_clip_times_noise_is_the_same_for_everyone(paper):
 
 @st.composite
 def random_terms(draw):
-    """Any plan that a user could ask for, from a handful of clients to extreme rates and budgets."""
+    """Any plan that a user could ask for,
+    from a handful of clients to extreme rates and budgets.
+    """
     clients = draw(st.integers(1, 5))
     rounds = draw(st.integers(1, 60))
     rate = 10.0 ** draw(st.floats(-3, 0))
     several = lambda element: draw(st.lists(element, min_size=clients, max_size=clients))  # noqa: E731
     policy = draw(st.sampled_from([p for p in POLICIES if p != "spend-as-you-go-literal"]))
-    terms = {"delta": 10.0 ** draw(st.floats(-9, -4)), "rounds": rounds, "rate": rate, "policy": policy}
+    terms = {
+        "delta": 10.0 ** draw(st.floats(-9, -4)),
+        "rounds": rounds,
+        "rate": rate,
+        "policy": policy,
+    }
     if policy == "spend-as-you-go":
         terms["saving_rate"] = [rate * x for x in several(st.floats(0.05, 1))]
         terms["transition"] = several(st.integers(1, rounds))
@@ -134,7 +171,9 @@ def random_terms(draw):
 def test_no_client_is_ever_over_and_none_is_under(drawn):
     budgets, terms = drawn
     plan = fedspend.plan(budgets, **terms)
-    target = np.full(len(budgets), min(budgets)) if terms["policy"] == "strictest" else np.array(budgets)
+    target = (
+        np.full(len(budgets), min(budgets)) if terms["policy"] == "strictest" else np.array(budgets)
+    )
     reached = np.array([final_epsilon(plan, n) for n in range(len(budgets))])
     assert (plan.epsilon <= plan.budget).all()
     assert (reached <= target).all()
@@ -219,6 +258,8 @@ def test_lemma_1_solves_equation_1_and_theorem_1_holds(rounds, data, ratio):
 
 
 def test_lemma_1_is_theory_only():
-    """The quadratic model says that halving the rate quarters the cost. It does not: planning with it would overspend."""
+    """The quadratic model says that halving the rate quarters the cost. It does not: planning with
+    it would overspend.
+    """
     real = rdp(0.45, 2.424, 3.0) / rdp(0.9, 2.424, 3.0)
     assert real > 0.25 * 1.01

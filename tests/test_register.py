@@ -33,7 +33,9 @@ def _as_it_was() -> Iterator[None]:
 def read(_folder, seed, *, path="none"):
     generator = np.random.default_rng([seed, len(path)])
     features = generator.normal(size=(40, 3))
-    return rows(features, np.arange(40) % 2, classes=2, test_features=features[:6], test_labels=[0, 1] * 3)
+    return rows(
+        features, np.arange(40) % 2, classes=2, test_features=features[:6], test_labels=[0, 1] * 3
+    )
 
 
 def by_turns(labels, clients, _generator, *, alpha=1):
@@ -100,7 +102,9 @@ def test_what_cannot_be_an_entry_is_refused_in_one_line(kind, arguments, words):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("data set", "csv"), ("partition", "iid"), ("model", "cnn")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("data set", "csv"), ("partition", "iid"), ("model", "cnn")]
+)
 def test_a_name_that_is_taken_is_refused(kind, name):
     with pytest.raises(InvalidInput, match=f"called '{name}' already"):
         fedspend.register(kind, name, read, help="another")
@@ -160,7 +164,8 @@ from fedspend.data import rows
 
 def read(folder, seed, *, path):
     x = np.random.default_rng(0).normal(size=(60, 3))
-    return rows(x, np.arange(60) % 2, classes=2, client_of=np.arange(60) % 3, test_features=x[:6], test_labels=[0, 1] * 3)
+    test = dict(test_features=x[:6], test_labels=[0, 1] * 3)
+    return rows(x, np.arange(60) % 2, classes=2, client_of=np.arange(60) % 3, **test)
 
 fedspend.register("data set", "ours", read, help="made up here", keys=("path",))
 config = {
@@ -177,5 +182,7 @@ print(result.plan.clients, result.metrics[-1]["randomness"])
 
 def test_an_entry_may_come_before_anything_else_is_imported():
     """And its rows, which name their clients, are trained on as private ones."""
-    found = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", FIRST], capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "('0', '1', '2') os"

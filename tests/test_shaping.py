@@ -1,4 +1,6 @@
-"""BLUR and LUS: limits, Lemma 2 on a quadratic, what they do to update norms, refusals. Engines: `contracts/test_engines.py`."""
+"""BLUR and LUS: limits, Lemma 2 on a quadratic, what they do to update norms, refusals. Engines:
+`contracts/test_engines.py`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from fedspend.runs.training import run, train
 
 
 class Quadratic(nn.Module):
-    """A module whose cross-entropy is |w - goal|^2 / 2 + log 2: the second logit undoes the softmax."""
+    """A module whose cross-entropy is |w - goal|^2 / 2 + log 2: the second logit undoes the
+    softmax.
+    """
 
     def __init__(self, goal: torch.Tensor) -> None:
         super().__init__()
@@ -36,12 +40,18 @@ class Quadratic(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         loss = 0.5 * (self.w - self.goal).square().sum() + math.log(2)
-        return torch.stack([torch.zeros(len(x)), torch.log(torch.expm1(loss)).expand(len(x))], dim=1)
+        return torch.stack(
+            [torch.zeros(len(x)), torch.log(torch.expm1(loss)).expand(len(x))], dim=1
+        )
 
 
-def end_of(engine, goal: torch.Tensor, steps: int, lr: float, blur: float, radius: float) -> np.ndarray:
+def end_of(
+    engine, goal: torch.Tensor, steps: int, lr: float, blur: float, radius: float
+) -> np.ndarray:
     shards = {"0": np.arange(1)}
-    work = Workload(Quadratic(goal), torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), shards, Randomness(0))
+    work = Workload(
+        Quadratic(goal), torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), shards, Randomness(0)
+    )
     training = LocalTraining(batch_size=1, steps=steps, shape=Shape(blur=blur))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedspend.client.work.bounded", unclipped)
@@ -56,13 +66,17 @@ def unclipped(vector, task, randomness):
 
 @pytest.mark.parametrize("engine", [ReferenceEngine, ClientwiseEngine])
 def test_lemma_2_on_a_quadratic(engine):
-    """`w_Q - w_t = -lr sum_q gamma_q g_q`, gamma_q the product of `1 - blur lr` over later steps that began outside the ball."""
+    """`w_Q - w_t = -lr sum_q gamma_q g_q`, gamma_q the product of `1 - blur lr` over later steps
+    that began outside the ball.
+    """
     goal, lr, blur, radius, steps = torch.tensor([3.0, -4.0]), 0.1, 0.8, 1.2, 12
     path = [np.zeros(2)] + [end_of(engine, goal, q, lr, blur, radius) for q in range(1, steps + 1)]
     gradients = [w - goal.numpy() for w in path[:-1]]
     outside = [np.linalg.norm(w) > radius for w in path[:-1]]
     assert 2 <= sum(outside) <= steps - 2
-    discount = [np.prod([1 - blur * lr for later in outside[q + 1 :] if later]) for q in range(steps)]
+    discount = [
+        np.prod([1 - blur * lr for later in outside[q + 1 :] if later]) for q in range(steps)
+    ]
     assert discount[-1] == 1.0
     assert discount[0] == pytest.approx((1 - blur * lr) ** sum(outside))
     expected = -lr * sum(factor * g for factor, g in zip(discount, gradients, strict=True))
@@ -70,10 +84,14 @@ def test_lemma_2_on_a_quadratic(engine):
 
 
 def test_where_a_quadratic_settles():
-    """In the ball at its minimum; outside at `goal / (1 + blur)`, where pull and slope are equal; between the two on the rim."""
+    """In the ball at its minimum; outside at `goal / (1 + blur)`, where pull and slope are equal;
+    between the two on the rim.
+    """
     goal = torch.tensor([3.0, -4.0])
     assert np.allclose(end_of(ReferenceEngine, goal, 300, 0.1, 0.8, 6.0), [3, -4], atol=1e-4)
-    assert np.allclose(end_of(ReferenceEngine, goal, 300, 0.1, 0.8, 1.0), np.array([3, -4]) / 1.8, atol=1e-4)
+    assert np.allclose(
+        end_of(ReferenceEngine, goal, 300, 0.1, 0.8, 1.0), np.array([3, -4]) / 1.8, atol=1e-4
+    )
     rim = end_of(ReferenceEngine, goal, 300, 0.1, 0.8, 4.0)
     assert np.linalg.norm(rim) == pytest.approx(4.0, abs=0.4)
 
@@ -94,7 +112,9 @@ def test_lus_keeps_the_most_important_and_of_equals_the_first(size, lus, update,
         for piece in (range(size), range(size, 40)):
             order = sorted(piece, key=lambda n: (-abs(float(values[row, n] * slope[row, n])), n))
             stay = set(order[: kept(len(piece), lus)])
-            assert [float(out[row, n]) for n in piece] == [float(values[row, n]) if n in stay else 0.0 for n in piece]
+            assert [float(out[row, n]) for n in piece] == [
+                float(values[row, n]) if n in stay else 0.0 for n in piece
+            ]
 
 
 @given(st.integers(1, 10_000), st.integers(0, 999))
@@ -120,11 +140,15 @@ def metrics_of(**changes):
 
 
 def test_blur_and_lus_lower_norms_and_the_clipped_share():
-    plain, blurred, both = (metrics_of(shape=shape) for shape in ({}, {"blur": 0.4}, {"blur": 0.4, "lus": 0.5}))
+    plain, blurred, both = (
+        metrics_of(shape=shape) for shape in ({}, {"blur": 0.4}, {"blur": 0.4, "lus": 0.5})
+    )
     for a, b, c in zip(plain, blurred, both, strict=True):
         assert a["mean_norm"] > b["mean_norm"] > c["mean_norm"]
         assert a["clipped_share"] >= b["clipped_share"] >= c["clipped_share"]
-    assert sum(line["clipped_share"] for line in both) < 0.9 * sum(line["clipped_share"] for line in plain)
+    assert sum(line["clipped_share"] for line in both) < 0.9 * sum(
+        line["clipped_share"] for line in plain
+    )
 
 
 def test_off_changes_nothing():
@@ -142,11 +166,22 @@ def test_the_ball_follows_each_client_s_clip_of_the_round(name, monkeypatch):
         return plain(self, tasks)
 
     monkeypatch.setattr("fedspend.engines.local.supports", lambda _: False)
-    monkeypatch.setattr("fedspend.server.rounds.draw_cohort", lambda rate, *_: np.arange(rate.size))  # to see everyone's
+    # to see everyone's
+    monkeypatch.setattr("fedspend.server.rounds.draw_cohort", lambda rate, *_: np.arange(rate.size))
     monkeypatch.setattr(ClientwiseEngine, "run", spy)
-    groups = [{"epsilon": 4.0, "share": 1, "saving_rate": 0.5}, {"epsilon": 8.0, "share": 1, "saving_rate": 0.5}]
-    privacy = {key: value for key, value in DIGITS["privacy"].items() if key != "epsilon"} | {"groups": groups}
-    config = DIGITS | {"method": {"name": name}, "privacy": privacy, "shape": {"blur": 1.0, "lus": 0.5}, "engine": {"workers": 1}}
+    groups = [
+        {"epsilon": 4.0, "share": 1, "saving_rate": 0.5},
+        {"epsilon": 8.0, "share": 1, "saving_rate": 0.5},
+    ]
+    privacy = {key: value for key, value in DIGITS["privacy"].items() if key != "epsilon"} | {
+        "groups": groups
+    }
+    config = DIGITS | {
+        "method": {"name": name},
+        "privacy": privacy,
+        "shape": {"blur": 1.0, "lus": 0.5},
+        "engine": {"workers": 1},
+    }
     setup = from_config(config_of(config))
     run(setup, None)
     assert len(seen) == 4
@@ -196,14 +231,24 @@ def test_from_arrays():
     plan = fedspend.plan([8.0] * 3, delta=1e-3, rounds=2, rate=0.9, clip=0.1)
     x, y = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32), np.arange(30) % 2
     clients = [(x[n::3], y[n::3]) for n in range(3)]
-    terms = {"plan": plan, "test": (x, y), "lr": 0.5, "batch_size": 8, "local_steps": 4, "randomness": "seeded"}
+    terms = {
+        "plan": plan,
+        "test": (x, y),
+        "lr": 0.5,
+        "batch_size": 8,
+        "local_steps": 4,
+        "randomness": "seeded",
+    }
 
     def model():
         torch.manual_seed(0)
         return nn.Linear(5, 2)
 
     norms = [
-        [line["mean_norm"] for line in train(clients=clients, model=model(), **terms, **shape).metrics]
+        [
+            line["mean_norm"]
+            for line in train(clients=clients, model=model(), **terms, **shape).metrics
+        ]
         for shape in ({}, {"blur": 1.0, "lus": 0.5})
     ]
     assert all(b < a for a, b in zip(*norms, strict=True))

@@ -1,4 +1,6 @@
-"""Whole runs: limits, the twin in plain loops, noise as planned, and a run that is killed anywhere."""
+"""Whole runs: limits, the twin in plain loops, noise as planned,
+and a run that is killed anywhere.
+"""
 
 import dataclasses
 import importlib.util
@@ -49,7 +51,9 @@ def test_engines_follow_the_plain_loops(tiny, engine, shape):
     setup = from_config(config_of(tiny))
     data, shards = setup.federation.dataset, setup.federation.shards
     clients = [(data.features[rows].astype(np.float64), data.labels[rows]) for rows in shards]
-    expected = by_hand().train_by_hand(setup.plan, clients, 3, steps=3, batch=8, lr=0.3, seed=5, **shape)
+    expected = by_hand().train_by_hand(
+        setup.plan, clients, 3, steps=3, batch=8, lr=0.3, seed=5, **shape
+    )
     result = run(setup, None)
     flat = torch.nn.utils.parameters_to_vector(result.model.parameters()).detach().numpy()
     np.testing.assert_allclose(flat, expected[-1], atol=2e-6)
@@ -67,22 +71,32 @@ class Unclipped:
     def terms(self, round, state):
         terms = self.method.terms(round, state)
         bit = None if terms.bit_deviation is None else 0.0
-        return dataclasses.replace(terms, deviation=0.0, clip_norm=np.full_like(terms.clip_norm, np.inf), bit_deviation=bit)
+        return dataclasses.replace(
+            terms, deviation=0.0, clip_norm=np.full_like(terms.clip_norm, np.inf), bit_deviation=bit
+        )
 
     def learn(self, state, release):
         return self.method.learn(state, release)
 
 
-@pytest.mark.parametrize("method", [name for name in CLIENT_METHODS if name not in ("fedavg", "ae-dpfl")])
+@pytest.mark.parametrize(
+    "method", [name for name in CLIENT_METHODS if name not in ("fedavg", "ae-dpfl")]
+)
 def test_no_noise_no_clip_and_rate_one_is_fedavg(tiny, method):
     del tiny["privacy"]["saving_rate"]
     tiny["privacy"] |= {"rate": 1.0}
     if method == "time-adaptive":
         tiny["privacy"]["weights"] = 1.1
     setup = from_config(config_of(tiny | {"method": {"name": method}}))
-    plain = from_config(config_of(tiny | {"method": {"name": "fedavg"}, "privacy": tiny["privacy"] | {"weights": 1.1}}))
+    plain = from_config(
+        config_of(
+            tiny | {"method": {"name": "fedavg"}, "privacy": tiny["privacy"] | {"weights": 1.1}}
+        )
+    )
     private = run(dataclasses.replace(setup, method=Unclipped(setup.method)), None)
-    assert [line["accuracy"] for line in private.metrics] == [line["accuracy"] for line in run(plain, None).metrics]
+    assert [line["accuracy"] for line in private.metrics] == [
+        line["accuracy"] for line in run(plain, None).metrics
+    ]
     for ours, theirs in zip(private.model.parameters(), plain.module.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
@@ -102,7 +116,9 @@ def test_one_client_at_rate_one_is_plain_sgd(tiny):
     rows = setup.federation.shards[0]
     for t in range(4):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-        for batch in step_batches(setup.randomness.generator("batches", t, 0), rows.size, LocalTraining(8, steps=3)):
+        for batch in step_batches(
+            setup.randomness.generator("batches", t, 0), rows.size, LocalTraining(8, steps=3)
+        ):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x[rows[batch]]), y[rows[batch]]).backward()
             optimizer.step()
@@ -113,7 +129,9 @@ def test_one_client_at_rate_one_is_plain_sgd(tiny):
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
 def test_released_noise_has_the_planned_variance(tiny, noise, randomness):
-    """Clients whose updates are zero: what is released is noise alone, whoever was sampled and did not answer."""
+    """Clients whose updates are zero: what is released is noise alone, whoever was sampled and did
+    not answer.
+    """
     tiny["data"] |= {"features": 2000}
     tiny["privacy"] |= {"noise": noise, "randomness": randomness}
     setup = from_config(config_of(tiny))
@@ -122,7 +140,15 @@ def test_released_noise_has_the_planned_variance(tiny, noise, randomness):
     start = begin(flat_parameters(setup.module), setup.method)
     for t in range(3):
         now, mechanism = dataclasses.replace(start, done=t), Gaussian(setup.randomness)
-        release = play(now, setup.method, engine, setup.training, setup.randomness, mechanism, mechanism.start()).release
+        release = play(
+            now,
+            setup.method,
+            engine,
+            setup.training,
+            setup.randomness,
+            mechanism,
+            mechanism.start(),
+        ).release
         terms = setup.method.terms(t, {})
         sample = release.update.astype(np.float64) * terms.denominator / terms.deviation
         low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], sample.size)
@@ -143,12 +169,30 @@ def test_arrays_module_and_plan_in_five_lines():
     y = (x[:, 0] > 0.5).astype(np.int64)
     plan = fedspend.plan([8.0] * 3, delta=1e-2, rounds=3, rate=1.0)
     clients = [(x[n::3], y[n::3]) for n in range(3)]
-    result = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), lr=0.5, batch_size=10, local_epochs=1)
+    result = train(
+        clients=clients,
+        model=torch.nn.Linear(4, 2),
+        plan=plan,
+        test=(x, y),
+        lr=0.5,
+        batch_size=10,
+        local_epochs=1,
+    )
     assert [line["round"] for line in result.metrics] == [1, 2, 3]
-    assert result.metrics[-1]["randomness"] == "os", "your own data gets real noise unless you ask otherwise"
+    assert result.metrics[-1]["randomness"] == "os", (
+        "your own data gets real noise unless you ask otherwise"
+    )
     assert "clipped_share" not in result.metrics[-1], "statistics of updates are not private"
     with pytest.raises(InvalidInput, match="plan is for 3 clients"):
-        train(clients=clients[:2], model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), lr=0.5, batch_size=10, local_epochs=1)
+        train(
+            clients=clients[:2],
+            model=torch.nn.Linear(4, 2),
+            plan=plan,
+            test=(x, y),
+            lr=0.5,
+            batch_size=10,
+            local_epochs=1,
+        )
 
 
 def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch):
@@ -172,7 +216,8 @@ def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch)
 
 def outcome(folder: Path) -> dict[str, bytes]:
     return {
-        name: (folder / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
+        name: (folder / name).read_bytes()
+        for name in ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
     }
 
 
@@ -201,7 +246,9 @@ def test_a_seeded_run_killed_at_every_write_ends_the_same(tiny, tmp_path, monkey
 
 
 def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
-    """Killed after the release was stored: fresh noise on the same round would be a second release."""
+    """Killed after the release was stored:
+    fresh noise on the same round would be a second release.
+    """
     tiny["privacy"]["randomness"] = "os"
     folder = tmp_path / "run"
     keep = runs.RunDirectory.keep
@@ -230,7 +277,8 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
     result = run(from_config(config_of(tiny)), folder, resume=True)
     assert played == [3]
     assert [line["round"] for line in result.metrics] == [1, 2, 3, 4]
-    # The iterate after round 3 is the stored release applied once: the checkpoint of the tail holds it.
+    # The iterate after round 3 is the stored release applied once: the checkpoint of the tail holds
+    # it.
     third = before.parameters + velocity
     final = runs.RunDirectory(folder).progress()
     np.testing.assert_allclose(final.tail_sum - final.parameters, third, atol=1e-6)
@@ -263,7 +311,11 @@ def test_kill_nine_at_random_moments(tiny, tmp_path):
     expected = outcome(tmp_path / "whole")
     dice, folder, kills = random.Random(3), tmp_path / "shot", 0
     while kills < wanted:
-        done = len((folder / "metrics.jsonl").read_text().splitlines()) if (folder / "metrics.jsonl").exists() else 0
+        done = (
+            len((folder / "metrics.jsonl").read_text().splitlines())
+            if (folder / "metrics.jsonl").exists()
+            else 0
+        )
         process = subprocess.Popen([*command, str(folder)], env=environment)
         if dice.random() < 0.3:
             time.sleep(dice.uniform(0, 3))  # while it starts, plans and verifies
@@ -281,7 +333,9 @@ def test_kill_nine_at_random_moments(tiny, tmp_path):
 def wait_for_rounds(process, folder, rounds):
     for _ in range(6000):
         metrics = folder / "metrics.jsonl"
-        if process.poll() is not None or (metrics.exists() and len(metrics.read_text().splitlines()) >= rounds):
+        if process.poll() is not None or (
+            metrics.exists() and len(metrics.read_text().splitlines()) >= rounds
+        ):
             return
         time.sleep(0.01)
 
@@ -289,10 +343,20 @@ def wait_for_rounds(process, folder, rounds):
 def as_toml(sections: dict) -> str:
     def value(x):
         if isinstance(x, list):
-            return "[" + ", ".join("{" + ", ".join(f"{k} = {value(v)}" for k, v in item.items()) + "}" for item in x) + "]"
+            return (
+                "["
+                + ", ".join(
+                    "{" + ", ".join(f"{k} = {value(v)}" for k, v in item.items()) + "}"
+                    for item in x
+                )
+                + "]"
+            )
         return json.dumps(x)
 
-    return "\n".join(f"[{name}]\n" + "\n".join(f"{k} = {value(v)}" for k, v in keys.items()) for name, keys in sections.items())
+    return "\n".join(
+        f"[{name}]\n" + "\n".join(f"{k} = {value(v)}" for k, v in keys.items())
+        for name, keys in sections.items()
+    )
 
 
 # --- bad input ---
@@ -352,7 +416,9 @@ def test_an_update_that_is_not_finite_is_counted_and_dropped(tmp_path):
     options = {"lr": 1e12, "batch_size": 10, "local_steps": 2, "randomness": "seeded"}
     result = train(clients=clients, model=torch.nn.Linear(4, 2), plan=plan, test=(x, y), **options)
     assert [line["discarded"] for line in result.metrics] == [1, 1]
-    with pytest.warns(fedspend.errors.FedspendWarning, match=r"round \d: 1 updates were not finite"):
+    with pytest.warns(
+        fedspend.errors.FedspendWarning, match=r"round \d: 1 updates were not finite"
+    ):
         real = train(
             clients=clients,
             model=torch.nn.Linear(4, 2),
@@ -362,9 +428,9 @@ def test_an_update_that_is_not_finite_is_counted_and_dropped(tmp_path):
             **options | {"randomness": "os"},
         )
     assert b"discarded" not in (tmp_path / "real" / "release.safetensors").read_bytes()
-    assert not {"discarded", "cohort", "mean_norm", "norm_quantiles", "clipped_share"} & set(real.metrics[0]), (
-        "only the operator may see these"
-    )
+    assert not {"discarded", "cohort", "mean_norm", "norm_quantiles", "clipped_share"} & set(
+        real.metrics[0]
+    ), "only the operator may see these"
     assert all(math.isfinite(float(p.detach().abs().max())) for p in result.model.parameters())
 
 
@@ -409,10 +475,15 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
     assert setup.federation.clients == ("south", "east", "north") == setup.plan.clients
     assert setup.randomness.source == "os"
     ages = setup.federation.dataset.features[setup.federation.shards[2], 0] * 200
-    assert ages[0] == pytest.approx(float(rows[1].split(",")[1]), abs=1e-3), "north's rows went to north"
+    assert ages[0] == pytest.approx(float(rows[1].split(",")[1]), abs=1e-3), (
+        "north's rows went to north"
+    )
     assert len(run(setup, None).metrics) == 2
     (tmp_path / "budgets.csv").write_text("client,epsilon\nsouth,8\neast,4\nwest,2\n")
-    with pytest.raises(InvalidInput, match=r"'north' has rows in the data and is not in .*budgets\.csv; give it a budget"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"'north' has rows in the data and is not in .*budgets\.csv; give it a budget",
+    ):
         from_config(config_of(sections))
 
 
@@ -422,6 +493,8 @@ def test_the_quickstart_config_serves_every_method(method):
 
     overrides = [f"method.name={method}", "data.public_share=0.1"]
     setup = from_config(load_config(ROOT / "examples" / "quickstart.toml", overrides))
-    expected = {"dp-fedavg": "strictest", "dp-fedsgd": "strictest", "idp-fedavg": "uniform"}.get(method, "spend-as-you-go")
+    expected = {"dp-fedavg": "strictest", "dp-fedsgd": "strictest", "idp-fedavg": "uniform"}.get(
+        method, "spend-as-you-go"
+    )
     assert setup.method.name == method
     assert (setup.plan is None) if method == "fedavg" else (setup.plan.policy == expected)

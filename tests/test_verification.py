@@ -1,4 +1,6 @@
-"""Plans that keep their promise pass; every way we could think of to break one is caught and named."""
+"""Plans that keep their promise pass; every way we could think of to break one is caught
+and named.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ import fedspend
 from fedspend.errors import InvalidInput
 from fedspend.planning.schedules import Schedules
 from fedspend.verification.second_accountant import renyi_divergence
-from fedspend.verification.verify import Verification, lowest_epsilon, no_amplification, participation_revealed, verify
+from fedspend.verification.verify import (
+    Verification,
+    lowest_epsilon,
+    no_amplification,
+    participation_revealed,
+    verify,
+)
 
 BUDGETS = [10.0] * 34 + [20.0] * 43 + [30.0] * 23
 
@@ -30,7 +38,9 @@ def uniform():
 @pytest.fixture(scope="module")
 def small():
     """Cheap enough to verify again and again."""
-    return fedspend.plan([4.0, 4.0, 8.0], delta=1e-3, rounds=4, rate=0.5, clients=["ann", "bob", "cho"])
+    return fedspend.plan(
+        [4.0, 4.0, 8.0], delta=1e-3, rounds=4, rate=0.5, clients=["ann", "bob", "cho"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +49,14 @@ def checked(uniform) -> Verification:
 
 
 def tampered(plan, **tables):
-    """A copy with tables put in place of the plan's, past the checks of `Plan`: {name: array over schedules}, or plan fields."""
+    """A copy with tables put in place of the plan's, past the checks of `Plan`: {name: array over
+    schedules}, or plan fields.
+    """
     broken = copy.copy(plan)
     kept = {name: getattr(plan.schedules, name) for name in Schedules.__dataclass_fields__}
-    object.__setattr__(broken, "schedules", Schedules(**(kept | {k: v for k, v in tables.items() if k in kept})))
+    object.__setattr__(
+        broken, "schedules", Schedules(**(kept | {k: v for k, v in tables.items() if k in kept}))
+    )
     for name, value in tables.items():
         if name not in kept:
             object.__setattr__(broken, name, value)
@@ -52,7 +66,10 @@ def tampered(plan, **tables):
 def own_schedules(plan):
     """The same plan with one column per client, so that one client can be changed alone."""
     s = plan.schedules
-    wide = {name: s.wide(name) for name in ("noise_multiplier", "sampling_rate", "clip_norm", "epsilon", "order")}
+    wide = {
+        name: s.wide(name)
+        for name in ("noise_multiplier", "sampling_rate", "clip_norm", "epsilon", "order")
+    }
     return tampered(plan, of_client=np.arange(len(plan.clients)), **wide)
 
 
@@ -92,8 +109,12 @@ def test_a_file_is_verified_like_the_plan(small, tmp_path):
 def test_observers_of_the_uniform_plan(checked):
     found = {one.name: dict(one.by_budget) for one in checked.observers}
     assert found["plan"][10.0] == pytest.approx(10, rel=1e-6)
-    np.testing.assert_allclose(list(found["participation revealed"].values()), [10.61, 21.09, 31.47], atol=0.01)
-    np.testing.assert_allclose(list(found["picked every round"].values()), [11.14, 22.14, 33.02], atol=0.01)
+    np.testing.assert_allclose(
+        list(found["participation revealed"].values()), [10.61, 21.09, 31.47], atol=0.01
+    )
+    np.testing.assert_allclose(
+        list(found["picked every round"].values()), [11.14, 22.14, 33.02], atol=0.01
+    )
     assert found["10 colluding clients"][10.0] == pytest.approx(10.67, abs=0.01)
     assert found["sees single updates"][10.0] == pytest.approx(298.5, abs=0.1)
 
@@ -113,13 +134,17 @@ def test_observers_of_the_saving_plan():
 
 
 def test_single_updates_bound_is_above_the_exact_value(checked, uniform):
-    """With participation revealed the truth is a binomial mixture of Gaussians: 288.5, of which the Rényi reading is a bound."""
+    """With participation revealed the truth is a binomial mixture of Gaussians: 288.5, of which the
+    Rényi reading is a bound.
+    """
     k, noise = np.arange(1, 26), uniform.noise_multiplier[0, 0] / 10
     mu = np.sqrt(k) / noise
 
     def excess(eps: float) -> float:
         second = np.exp(eps + stats.norm.logsf(eps / mu + mu / 2))
-        return float(stats.binom.pmf(k, 25, 0.9) @ (stats.norm.sf(eps / mu - mu / 2) - second)) - 1e-5
+        return (
+            float(stats.binom.pmf(k, 25, 0.9) @ (stats.norm.sf(eps / mu - mu / 2) - second)) - 1e-5
+        )
 
     exact = brentq(excess, 100, 400)
     assert exact == pytest.approx(288.5, abs=0.1)
@@ -159,14 +184,19 @@ def test_consistently_scaled_but_over_budget(small):
     assert result.worst_margin < 0
     admits = rescaled(small, noise)
     honest = [
-        lowest_epsilon(renyi_divergence, _runs(admits, s), 1.0, np.array([a]), 1e-3) for s, a in enumerate(admits.schedules.order)
+        lowest_epsilon(renyi_divergence, _runs(admits, s), 1.0, np.array([a]), 1e-3)
+        for s, a in enumerate(admits.schedules.order)
     ]
     result = verify(tampered(admits, epsilon=np.array(honest)))
     assert failed_checks(result) == {"claim within budget", "PLD within budget"}
 
 
 def _runs(plan, s):
-    return plan.schedules.sampling_rate[:, s], plan.schedules.noise_multiplier[:, s], np.ones(plan.rounds)
+    return (
+        plan.schedules.sampling_rate[:, s],
+        plan.schedules.noise_multiplier[:, s],
+        np.ones(plan.rounds),
+    )
 
 
 def test_clip_raised(small):
@@ -188,7 +218,9 @@ def test_rate_raised(small):
 
 @pytest.mark.parametrize("factor", [1 - 1e-5, 0.5, 0.0])
 def test_claim_lowered(small, factor):
-    assert failed_checks(verify(tampered(small, epsilon=small.schedules.epsilon * factor))) == {"claim reproduced"}
+    assert failed_checks(verify(tampered(small, epsilon=small.schedules.epsilon * factor))) == {
+        "claim reproduced"
+    }
 
 
 def test_claim_above_budget(small):
@@ -203,7 +235,9 @@ def test_witness_order_outside_the_plans_orders(small, order):
     assert "witness order published" in failed_checks(result)
 
 
-@pytest.mark.parametrize("name", ["noise_multiplier", "sampling_rate", "clip_norm", "epsilon", "order"])
+@pytest.mark.parametrize(
+    "name", ["noise_multiplier", "sampling_rate", "clip_norm", "epsilon", "order"]
+)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
 def test_nonsense_in_any_table_fails(small, name, value):
     table = getattr(small.schedules, name).copy()
@@ -215,7 +249,15 @@ def test_nonsense_in_any_table_fails(small, name, value):
 
 
 @pytest.mark.parametrize(
-    "change", [{"delta": math.nan}, {"delta": 0.0}, {"delta": 1.0}, {"clip": math.nan}, {"clip": -1.0}, {"accountant": "trust-me"}]
+    "change",
+    [
+        {"delta": math.nan},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"clip": math.nan},
+        {"clip": -1.0},
+        {"accountant": "trust-me"},
+    ],
 )
 def test_nonsense_in_a_field_fails(small, change):
     assert not verify(tampered(small, **change), max_pld=0).ok
@@ -255,9 +297,13 @@ def test_many_schedules_are_sampled_and_the_sample_is_stated():
 
 @pytest.mark.parametrize(("rounds_read", "schedules_read"), [(2000, 28), (78, 26), (9, 24)])
 def test_longer_schedules_are_sampled_more_thinly(monkeypatch, rounds_read, schedules_read):
-    """Schedules of three distinct rounds: as many as `max_pld` says and the rounds allow, but at least 24, the extremes first."""
+    """Schedules of three distinct rounds: as many as `max_pld` says and the rounds allow, but at
+    least 24, the extremes first.
+    """
     monkeypatch.setattr("fedspend.verification.verify.SAMPLED_ROUNDS", rounds_read)
-    monkeypatch.setattr("fedspend.verification.verify.pld_epsilons", lambda schedules, *_: [0.5] * len(schedules))
+    monkeypatch.setattr(
+        "fedspend.verification.verify.pld_epsilons", lambda schedules, *_: [0.5] * len(schedules)
+    )
     plan = fedspend.plan(np.linspace(2, 8, 30), delta=1e-3, rounds=4, rate=0.5, saving_rate=0.25)
     assert {len(np.unique(noise)) for noise in plan.noise_multiplier.T} == {3}
     result = verify(plan, max_pld=28)
@@ -281,7 +327,10 @@ def test_plan_by_pld():
     result = verify(plan, max_pld=0)
     assert result.ok, result.failures
     assert result.by_pld.all()
-    assert [c.accountant for c in result.checks if c.name == "claim reproduced"] == ["dp-accounting PLD", "own FFT accountant"]
+    assert [c.accountant for c in result.checks if c.name == "claim reproduced"] == [
+        "dp-accounting PLD",
+        "own FFT accountant",
+    ]
     lower = verify(tampered(plan, epsilon=plan.schedules.epsilon * 0.98))
     assert [c.passed for c in lower.checks if c.name == "claim reproduced"] == [False, False]
     noisy = rescaled(plan, plan.schedules.noise_multiplier * 0.98)

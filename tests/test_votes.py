@@ -1,4 +1,6 @@
-"""AE-DPFL: votes on public rows. Limits, what one client can change, noise, labels that nobody reads, kills, and bad input."""
+"""AE-DPFL: votes on public rows. Limits, what one client can change, noise, labels that nobody
+reads, kills, and bad input.
+"""
 
 import copy
 import dataclasses
@@ -35,7 +37,10 @@ from fedspend.server.mechanism import Gaussian
 from fedspend.server.rounds import Progress, begin, play, round_task, step, tasks_of
 from fedspend.server.student import Ballot, Student
 
-pytestmark = [pytest.mark.usefixtures("quick_verify"), pytest.mark.filterwarnings("ignore:noise on a class")]
+pytestmark = [
+    pytest.mark.usefixtures("quick_verify"),
+    pytest.mark.filterwarnings("ignore:noise on a class"),
+]
 ROWS = torch.from_numpy(np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32))
 
 
@@ -61,10 +66,15 @@ def cast_by(module, ballot, updates, round, clips):
     """One row of votes for each client's update."""
     told = {"parameters": flat(module).numpy(), "round": round, "asked": ballot.asked(round)}
     some = [client_task(ballot.size, clip, number, **told) for number, clip in enumerate(clips)]
-    return torch.stack([votes_of(task, update, module, ballot.rows) for task, update in zip(some, updates, strict=True)])
+    return torch.stack(
+        [
+            votes_of(task, update, module, ballot.rows)
+            for task, update in zip(some, updates, strict=True)
+        ]
+    )
 
 
-# --- what a client sends --------------------------------------------------------------------------------------------------------
+# --- what a client sends --------------------------------------------------------------------------
 
 
 def test_a_vote_is_the_class_that_the_local_model_prefers():
@@ -78,7 +88,9 @@ def test_a_vote_is_the_class_that_the_local_model_prefers():
         chosen = local(ROWS[15:30]).argmax(dim=1)
         assert torch.equal(vote.argmax(dim=1), chosen)
         assert (vote > 0).sum() == 15, "one class of each row"
-        assert float(vote.double().norm()) == pytest.approx(clip, rel=1e-6), "as long as the clip: nothing is wasted"
+        assert float(vote.double().norm()) == pytest.approx(clip, rel=1e-6), (
+            "as long as the clip: nothing is wasted"
+        )
 
 
 def test_a_model_that_did_not_move_casts_no_vote_and_one_that_diverged_is_discarded():
@@ -91,12 +103,21 @@ def test_a_model_that_did_not_move_casts_no_vote_and_one_that_diverged_is_discar
     answers = summed(cast, np.ones(5))
     assert answers.statistics.zeroed.tolist() == [False, False, True, True, True]
     assert not cast[0].any()
-    np.testing.assert_array_equal(answers.total, cast[1].double().numpy() * (answers.total.max() / float(cast[1].max())))
+    np.testing.assert_array_equal(
+        answers.total, cast[1].double().numpy() * (answers.total.max() / float(cast[1].max()))
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.integers(0, 5), st.sampled_from([0.0, 1e-3, 1.0, 1e6, 1e38, math.nan]), st.floats(1e-3, 10))
-def test_whatever_a_clients_model_is_it_moves_the_sum_by_at_most_its_clip(seed, client, scale, clip):
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 5),
+    st.sampled_from([0.0, 1e-3, 1.0, 1e6, 1e38, math.nan]),
+    st.floats(1e-3, 10),
+)
+def test_whatever_a_clients_model_is_it_moves_the_sum_by_at_most_its_clip(
+    seed, client, scale, clip
+):
     """Zero-out: the sum with any model of this client, beside the sum with none."""
     module, ballot = linear(), Ballot(ROWS, 20, 3)
     clips = clip * np.array([0.3, 0.5, 1.0, 1.5, 2.0, 3.0])
@@ -121,7 +142,9 @@ def unclipped(vector, task, randomness):
 
 
 def distance_without_client_0(setup, monkeypatch, bound=bounded):
-    """How far the sum of the votes moves when client 0 is left out, in its clips, if everybody lies."""
+    """How far the sum of the votes moves when client 0 is left out, in its clips, if everybody
+    lies.
+    """
     monkeypatch.setattr(work, "votes", lying)
     monkeypatch.setattr(work, "bounded", bound)
     terms, engine, sums = setup.method.terms(0, {}), make_engine("local", setup.workload()), []
@@ -132,17 +155,21 @@ def distance_without_client_0(setup, monkeypatch, bound=bounded):
     return np.linalg.norm(sums[0] - sums[1]) / terms.clip_norm[0]
 
 
-def test_votes_that_are_too_long_are_clipped_and_unclipped_ones_would_be_noticed(voting, monkeypatch):
+def test_votes_that_are_too_long_are_clipped_and_unclipped_ones_would_be_noticed(
+    voting, monkeypatch
+):
     setup = from_config(config_of(voting))
     assert distance_without_client_0(setup, monkeypatch) <= 1
     assert distance_without_client_0(setup, monkeypatch, unclipped) > 50
 
 
-# --- limits ---------------------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 def plurality_by_hand(setup, round, start):
-    """Votes of each client's own model, trained with torch's optimiser from `start`, on the rows of the round."""
+    """Votes of each client's own model, trained with torch's optimiser from `start`, on the rows of
+    the round.
+    """
     dataset, student = setup.federation.dataset, setup.training.server.student
     counts = np.zeros((student.ballot.queries, 3))
     asked = student.ballot.rows[student.ballot.asked(round)]
@@ -150,9 +177,16 @@ def plurality_by_hand(setup, round, start):
         local = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
         nn.utils.vector_to_parameters(torch.from_numpy(start.copy()), local.parameters())
         optimizer = torch.optim.SGD(local.parameters(), lr=0.3)
-        for batch in step_batches(setup.randomness.generator("batches", round, client), rows.size, LocalTraining(8, steps=3)):
+        for batch in step_batches(
+            setup.randomness.generator("batches", round, client),
+            rows.size,
+            LocalTraining(8, steps=3),
+        ):
             optimizer.zero_grad()
-            x, y = torch.from_numpy(dataset.features[rows[batch]]), torch.from_numpy(dataset.labels[rows[batch]])
+            x, y = (
+                torch.from_numpy(dataset.features[rows[batch]]),
+                torch.from_numpy(dataset.labels[rows[batch]]),
+            )
             nn.functional.cross_entropy(local(x), y).backward()
             optimizer.step()
         if rows.size:
@@ -172,7 +206,9 @@ class Noiseless:
 
 
 @pytest.mark.parametrize("engine", ["local", "reference"])
-def test_without_noise_and_with_everyone_labels_are_the_plurality_of_the_clients_models(voting, engine):
+def test_without_noise_and_with_everyone_labels_are_the_plurality_of_the_clients_models(
+    voting, engine
+):
     del voting["privacy"]["saving_rate"], voting["privacy"]["groups"]
     voting["privacy"] |= {"rate": 1.0, "epsilon": 4.0}
     setup = from_config(config_of(voting | {"engine": {"name": engine}}))
@@ -180,14 +216,26 @@ def test_without_noise_and_with_everyone_labels_are_the_plurality_of_the_clients
     running = make_engine(engine, setup.workload())
     progress = begin(flat_parameters(setup.module), method)
     for t in range(4):
-        made = play(progress, method, running, setup.training, setup.randomness, Gaussian(setup.randomness), {})
+        made = play(
+            progress,
+            method,
+            running,
+            setup.training,
+            setup.randomness,
+            Gaussian(setup.randomness),
+            {},
+        )
         release, statistics = made.release, made.statistics
         counts = plurality_by_hand(setup, t, progress.parameters)
-        votes = release.update.reshape(-1, 3) * 6 * math.sqrt(student.ballot.queries) / setup.plan.clip
+        votes = (
+            release.update.reshape(-1, 3) * 6 * math.sqrt(student.ballot.queries) / setup.plan.clip
+        )
         np.testing.assert_allclose(votes, counts, atol=1e-4)
         np.testing.assert_array_equal(votes.round().argmax(axis=1), counts.argmax(axis=1))
         assert statistics["labels_changed"] == 0
-        assert statistics["agreement"] == pytest.approx((counts.max(axis=1) / counts.sum(axis=1)).mean())
+        assert statistics["agreement"] == pytest.approx(
+            (counts.max(axis=1) / counts.sum(axis=1)).mean()
+        )
         progress = step(progress, release, method, setup.training.server)
     assert progress.votes.any(axis=1).all(), "every public row was asked about once"
 
@@ -229,7 +277,7 @@ def test_a_client_with_a_larger_budget_weighs_more(voting):
     np.testing.assert_allclose(cast.double().norm(dim=1), clips, rtol=1e-6)
 
 
-# --- noise ----------------------------------------------------------------------------------------------------------------------
+# --- noise ----------------------------------------------------------------------------------------
 
 
 def only_noise(sections, done=1, change=lambda terms: terms):
@@ -241,7 +289,9 @@ def only_noise(sections, done=1, change=lambda terms: terms):
     planned = setup.method.terms(done, {})
     method = Noiseless(setup.method)
     method.terms = lambda *_: change(planned)
-    made = play(progress, method, engine, setup.training, setup.randomness, Gaussian(setup.randomness), {})
+    made = play(
+        progress, method, engine, setup.training, setup.randomness, Gaussian(setup.randomness), {}
+    )
     return made.release.update.astype(np.float64) * planned.denominator / planned.deviation
 
 
@@ -258,8 +308,15 @@ def test_noise_on_votes_is_as_planned_and_missing_noise_would_be_noticed(voting,
     voting["votes"] = {"queries": 1200}
     assert as_planned(only_noise(voting))
     if noise == "central":
-        assert not as_planned(only_noise(voting, change=lambda terms: dataclasses.replace(terms, deviation=terms.deviation * 0.9)))
-        assert not as_planned(only_noise(voting, change=lambda terms: dataclasses.replace(terms, deviation=0.0)))
+        assert not as_planned(
+            only_noise(
+                voting,
+                change=lambda terms: dataclasses.replace(terms, deviation=terms.deviation * 0.9),
+            )
+        )
+        assert not as_planned(
+            only_noise(voting, change=lambda terms: dataclasses.replace(terms, deviation=0.0))
+        )
 
 
 @pytest.mark.parametrize("noise", ["discrete", "discrete-distributed"])
@@ -271,7 +328,7 @@ def test_discrete_noise_trains_and_repeats(voting, noise):
     assert all(line["overflowed"] == 0 for line in first.metrics)
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def test_with_much_budget_the_student_learns(voting):
@@ -283,7 +340,9 @@ def test_with_much_budget_the_student_learns(voting):
     result = train(voting)
     assert result.accuracy > 0.75
     assert all(line["labels_changed"] < 0.1 for line in result.metrics)
-    assert not {"clipped_share", "mean_norm", "norm_quantiles"} & set(result.metrics[-1]), "votes are all as long as their clip"
+    assert not {"clipped_share", "mean_norm", "norm_quantiles"} & set(result.metrics[-1]), (
+        "votes are all as long as their clip"
+    )
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
@@ -295,7 +354,8 @@ def test_threads_and_workers_change_no_bit(voting, model, monkeypatch):
     results, threads = [], torch.get_num_threads()
     for count in (1, 2):
         torch.set_num_threads(count)
-        results.append(train(voting | ({"engine": {"workers": count}} if model == "cnn" else {})))  # mlp has no workers
+        # mlp has no workers
+        results.append(train(voting | ({"engine": {"workers": count}} if model == "cnn" else {})))
     torch.set_num_threads(threads)
     assert results[0].metrics == results[1].metrics
     assert torch.equal(flat(results[0].model), flat(results[1].model))
@@ -324,18 +384,27 @@ def test_labels_of_public_rows_are_never_read(voting, monkeypatch):
 
 
 def test_rows_that_were_set_aside_belong_to_nobody(voting):
-    public = {row.tobytes() for row in from_config(config_of(voting)).training.server.student.ballot.rows.numpy()}
+    public = {
+        row.tobytes()
+        for row in from_config(config_of(voting)).training.server.student.ballot.rows.numpy()
+    }
     for method in ("ae-dpfl", "dp-fedavg"):
         voting["method"]["name"] = method
         federation = from_config(config_of(voting)).federation
-        held = {federation.dataset.features[row].tobytes() for shard in federation.shards for row in shard}
+        held = {
+            federation.dataset.features[row].tobytes()
+            for shard in federation.shards
+            for row in shard
+        }
         assert (len(held), len(public)) == (168, 72)
         assert not held & public, "every method gets the same federation"
 
 
 def test_a_lost_round_leaves_its_rows_without_votes(voting, tmp_path, monkeypatch):
     voting["privacy"]["randomness"] = "os"
-    monkeypatch.setattr("fedspend.server.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "fedspend.server.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         train(voting, output=tmp_path / "run")
     monkeypatch.undo()
@@ -345,7 +414,9 @@ def test_a_lost_round_leaves_its_rows_without_votes(voting, tmp_path, monkeypatc
     votes = runs.RunDirectory(tmp_path / "run").progress().votes
     assert not votes[:18].any()
     assert votes[18:].any(axis=1).all()
-    assert not {"agreement", "labels_changed", "discarded", "cohort"} & set(result.metrics[-1]), "a real run says nothing of votes"
+    assert not {"agreement", "labels_changed", "discarded", "cohort"} & set(result.metrics[-1]), (
+        "a real run says nothing of votes"
+    )
 
 
 class Passed:
@@ -367,7 +438,7 @@ def test_other_methods_keep_no_votes(tiny, tmp_path):
     assert "votes" not in arrays
 
 
-# --- your own data --------------------------------------------------------------------------------------------------------------
+# --- your own data --------------------------------------------------------------------------------
 
 
 def own(folder, kind, public):
@@ -375,16 +446,25 @@ def own(folder, kind, public):
     features, labels = generator.random((60, 2)), generator.integers(0, 2, 60)
     if kind == "csv":
         numbered = enumerate(zip(features, labels, strict=True))
-        lines = [f"{a},{b},{y},{'train' if n < 50 else 'test'},c{n % 5}" for n, ((a, b), y) in numbered]
+        lines = [
+            f"{a},{b},{y},{'train' if n < 50 else 'test'},c{n % 5}" for n, ((a, b), y) in numbered
+        ]
         (folder / "own.csv").write_text("\n".join(["a,b,label,split,client", *lines]))
     else:
         np.savez(
             folder / "own.npz",
-            features=features[:50], label=labels[:50], test_features=features[50:], test_label=labels[50:],
+            features=features[:50], label=labels[:50],
+            test_features=features[50:], test_label=labels[50:],
             client=np.arange(50) % 5,
         )  # fmt: skip
     return {
-        "data": {"name": kind, "path": str(folder / f"own.{kind}"), "classes": 2, "clients": 5, "public_path": str(public)},
+        "data": {
+            "name": kind,
+            "path": str(folder / f"own.{kind}"),
+            "classes": 2,
+            "clients": 5,
+            "public_path": str(public),
+        },
         "model": {"name": "logistic"},
         "method": {"name": "ae-dpfl"},
         "privacy": {"epsilon": 8.0, "delta": 1e-3, "rate": 0.8},
@@ -395,7 +475,8 @@ def own(folder, kind, public):
 def test_public_rows_of_your_own_from_csv_and_npz(tmp_path):
     rows = np.random.default_rng(3).random((9, 2))
     lines = [f"{b},{a},who knows" for a, b in rows]
-    (tmp_path / "public.csv").write_text("\n".join(["b,a,label", *lines]))  # columns go by name, and labels are not read
+    # columns go by name, and labels are not read
+    (tmp_path / "public.csv").write_text("\n".join(["b,a,label", *lines]))
     np.savez(tmp_path / "public.npz", features=rows)
     found = []
     for kind in ("csv", "npz"):
@@ -453,12 +534,14 @@ def test_bad_arrays_of_public_rows(tmp_path, arrays, says):
 
 def test_rows_of_your_own_data_are_never_set_aside(tmp_path):
     sections = own(tmp_path, "csv", tmp_path / "public.csv")
-    sections["data"] = {key: value for key, value in sections["data"].items() if key != "public_path"} | {"public_share": 0.2}
+    sections["data"] = {
+        key: value for key, value in sections["data"].items() if key != "public_path"
+    } | {"public_share": 0.2}
     with pytest.raises(InvalidInput, match="would publish rows of your own data"):
         from_config(config_of(sections))
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -476,7 +559,11 @@ def test_rows_of_your_own_data_are_never_set_aside(tmp_path):
         ("data", {"public_share": 1e-4}, "public_share must leave rows on either side"),
         ("votes", {"queries": 0}, "queries in .* must be a whole number of at least 1"),
         ("votes", {"queries": 2.5}, "queries"),
-        ("votes", {"queries": 73}, "queries must be from 1 to the number of public rows, 72, got 73"),
+        (
+            "votes",
+            {"queries": 73},
+            "queries must be from 1 to the number of public rows, 72, got 73",
+        ),
         ("votes", {"lr": math.nan}, "lr"),
         ("votes", {"lr": -0.1}, "lr"),
         ("votes", {"epochs": 0}, "epochs"),
@@ -487,14 +574,21 @@ def test_rows_of_your_own_data_are_never_set_aside(tmp_path):
     ],
 )
 def test_bad_values_are_refused_in_one_line(voting, section, changes, says):
-    changed = {key: value for key, value in (voting.get(section, {}) | changes).items() if value is not None}
+    changed = {
+        key: value
+        for key, value in (voting.get(section, {}) | changes).items()
+        if value is not None
+    }
     with pytest.raises(InvalidInput, match=says) as refused:
         from_config(config_of(voting | {section: changed}))
     assert "\n" not in str(refused.value)
 
 
 def test_labels_that_will_drown_in_noise_are_announced(voting):
-    with pytest.warns(FedspendWarning, match=r"deviation \d+% with 18 rows in a round; ask about at most \d+ with votes"):
+    with pytest.warns(
+        FedspendWarning,
+        match=r"deviation \d+% with 18 rows in a round; ask about at most \d+ with votes",
+    ):
         from_config(config_of(voting))
     voting["privacy"]["groups"] = [{"epsilon": 0.5, "share": 1}]
     with pytest.warns(FedspendWarning, match="one is too many"):
@@ -510,10 +604,18 @@ def test_few_queries_are_not_warned_of(voting):
 def test_arrays_have_no_public_rows_to_vote_on(voting):
     setup = from_config(config_of(voting))
     with pytest.raises(InvalidInput, match="needs public rows"):
-        train(clients=[], model=setup.module, plan=setup.plan, test=([[0.0] * 6], [0]), lr=0.1, batch_size=8, local_steps=1)
+        train(
+            clients=[],
+            model=setup.module,
+            plan=setup.plan,
+            test=([[0.0] * 6], [0]),
+            lr=0.1,
+            batch_size=8,
+            local_steps=1,
+        )
 
 
-# --- what people see ------------------------------------------------------------------------------------------------------------
+# --- what people see ------------------------------------------------------------------------------
 
 
 def test_the_report_speaks_of_votes(voting, tmp_path):
@@ -522,11 +624,19 @@ def test_the_report_speaks_of_votes(voting, tmp_path):
     train(voting, output=tmp_path / "run")
     write_report([tmp_path / "run"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    for words in ("Inside the votes", "Agreement", "Labels changed by noise", "Noise of a share of votes", "not protected"):
+    for words in (
+        "Inside the votes",
+        "Agreement",
+        "Labels changed by noise",
+        "Noise of a share of votes",
+        "not protected",
+    ):
         assert words in page
     for words in ("Update norms", "Clipped updates", "Noise of the averaged update"):
         assert words not in page
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["votes.queries"] == 18
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["votes.queries"] == 18
+    )
 
 
 def test_compare_takes_votes_beside_updates(voting, tmp_path):
@@ -534,7 +644,10 @@ def test_compare_takes_votes_beside_updates(voting, tmp_path):
 
     voting["train"]["rounds"] = 2
     document = "\n".join(
-        [f"[{section}]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in keys.items()) for section, keys in voting.items()]
+        [
+            f"[{section}]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in keys.items())
+            for section, keys in voting.items()
+        ]
     )
     (tmp_path / "config.toml").write_text(document)
     for method in ("dp-fedavg", "ae-dpfl"):
@@ -543,5 +656,11 @@ def test_compare_takes_votes_beside_updates(voting, tmp_path):
 
 def toml(value):
     if isinstance(value, list):
-        return "[" + ", ".join("{" + ", ".join(f"{k} = {v}" for k, v in item.items()) + "}" for item in value) + "]"
+        return (
+            "["
+            + ", ".join(
+                "{" + ", ".join(f"{k} = {v}" for k, v in item.items()) + "}" for item in value
+            )
+            + "]"
+        )
     return json.dumps(value)

@@ -1,6 +1,8 @@
-"""The matrix-multiply bound: the products and convolutions of forward and backward passes alone, on ready tensors.
+"""The matrix-multiply bound: the products and convolutions of forward and backward passes alone, on
+ready tensors.
 
-No loss, no activation, no pooling, no gather, no step, no update. Each shape in the faster of the layouts that were tried.
+No loss, no activation, no pooling, no gather, no step, no update. Each shape in the faster of the
+layouts that were tried.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import torch
 from torch.nn import functional
 
 
-def dense_bound(widths: list[int], clients: int, steps: int, batch: int) -> list[Callable[[], None]]:
+def dense_bound(
+    widths: list[int], clients: int, steps: int, batch: int
+) -> list[Callable[[], None]]:
     """One client at a time, and fifteen at a time."""
     layers = list(pairwise(widths))
     values = [torch.randn(clients, batch, width) for width in widths]
@@ -60,13 +64,19 @@ def uneven_bound(widths: list[int], sizes: list[int], batch: int) -> Callable[[]
 
 
 def cnn_bound(clients: int, steps: int, batch: int) -> list[Callable[[], None]]:
-    """The two-layer CNN of McMahan et al. on 28x28x1, in both memory layouts. The first layer needs no gradient for its input."""
-    return [_cnn_bound(clients * steps, batch, layout) for layout in (torch.channels_last, torch.contiguous_format)]
+    """The two-layer CNN of McMahan et al. on 28x28x1, in both memory layouts. The first layer needs
+    no gradient for its input.
+    """
+    return [
+        _cnn_bound(clients * steps, batch, layout)
+        for layout in (torch.channels_last, torch.contiguous_format)
+    ]
 
 
 def _cnn_bound(repeats: int, batch: int, layout: torch.memory_format) -> Callable[[], None]:
     def image(*shape: int) -> torch.Tensor:
-        if layout == torch.channels_last:  # spelled out, because one channel has both layouts at once
+        # spelled out, because one channel has both layouts at once
+        if layout == torch.channels_last:
             return torch.randn(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
         return torch.randn(*shape)
 

@@ -1,12 +1,14 @@
-"""How fast the account is: 100,000 clients or a million records charged in one round, the balance of all of them, and how the
-file grows.
+"""How fast the account is: 100,000 clients or a million records charged in one round, the balance
+of all of them, and how the file grows.
 
-    .venv/bin/python benchmarks/speed/ledger.py                                  # SQLite in a temporary folder
-    .venv/bin/python benchmarks/speed/ledger.py --ledger postgresql://...        # an empty database
+    .venv/bin/python benchmarks/speed/ledger.py                                  # SQLite in a
+    temporary folder .venv/bin/python benchmarks/speed/ledger.py --ledger postgresql://...        #
+    an empty database
 
-One core, one process. `charge` is what a round costs: reserve and commit, each on disk before it returns. `admit` happens once a
-run: everyone's past, everything held and the whole plan are composed and checked against every budget. Wall-clock and CPU seconds,
-medians of --repeats; memory is the peak of the process beyond what it had with the plan in memory.
+One core, one process. `charge` is what a round costs: reserve and commit, each on disk before it
+returns. `admit` happens once a run: everyone's past, everything held and the whole plan are
+composed and checked against every budget. Wall-clock and CPU seconds, medians of --repeats; memory
+is the peak of the process beyond what it had with the plan in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def peak_memory() -> float:
 
 
 def median(times: list[tuple[float, float, Any]]) -> tuple[float, float]:
-    return statistics.median(wall for wall, _, _ in times), statistics.median(cpu for _, cpu, _ in times)
+    return statistics.median(wall for wall, _, _ in times), statistics.median(
+        cpu for _, cpu, _ in times
+    )
 
 
 def charge_round(ledger: Ledger, round: int) -> None:
@@ -70,7 +74,11 @@ def measure(place: str, plan: AnyPlan, repeats: int, rounds: int) -> dict[str, A
     balances = balanced[-1][2]
     assert np.all(balances.total <= balances.budget)
     table = plan.schedules
-    distinct = int(np.unique(np.stack([table.sampling_rate.ravel(), table.noise_multiplier.ravel()]), axis=1).shape[1])
+    distinct = int(
+        np.unique(
+            np.stack([table.sampling_rate.ravel(), table.noise_multiplier.ravel()]), axis=1
+        ).shape[1]
+    )
     return {
         f"{unit}s": plan.budget.size,
         "classes": table.count,
@@ -86,7 +94,9 @@ def measure(place: str, plan: AnyPlan, repeats: int, rounds: int) -> dict[str, A
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--rate", type=float, default=0.1)
@@ -100,7 +110,10 @@ def main() -> None:
     terms = {"delta": 0.1 / args.clients, "rounds": args.rounds, "rate": args.rate}
     cases = {
         "distinct budgets, uniform": (budgets, {}),
-        "three groups, uniform": (np.repeat([10.0, 20.0, 30.0], args.clients)[::3][: args.clients], {}),
+        "three groups, uniform": (
+            np.repeat([10.0, 20.0, 30.0], args.clients)[::3][: args.clients],
+            {},
+        ),
         "distinct budgets, saving then spending": (budgets, {"saving_rate": args.rate / 2}),
     }
     results = {}
@@ -113,16 +126,28 @@ def main() -> None:
             results[name] = measure(place, plan, args.repeats, rounds=5)
         if not args.ledger:
             budgets = np.random.default_rng(1).uniform(0.1, 10, args.records)
-            terms = Terms(delta=1e-6, rounds=15, local_steps=50, client_rate=0.8, noise_multiplier=5.0)
-            plan = plan_records(budgets, np.arange(args.records) % 10, terms, clients=[f"hospital-{n}" for n in range(10)])
-            results["distinct budgets of records"] = measure(str(Path(folder) / "records.db"), plan, args.repeats, rounds=5)
+            terms = Terms(
+                delta=1e-6, rounds=15, local_steps=50, client_rate=0.8, noise_multiplier=5.0
+            )
+            plan = plan_records(
+                budgets,
+                np.arange(args.records) % 10,
+                terms,
+                clients=[f"hospital-{n}" for n in range(10)],
+            )
+            results["distinct budgets of records"] = measure(
+                str(Path(folder) / "records.db"), plan, args.repeats, rounds=5
+            )
     if args.json:
         print(json.dumps(results, indent=1))
         return
     for name, figures in results.items():
         print(name)
         for what, value in figures.items():
-            shown = [f"{part:>12,.4g}" if isinstance(part, float) else f"{part:>12,}" for part in np.atleast_1d(value).tolist()]
+            shown = [
+                f"{part:>12,.4g}" if isinstance(part, float) else f"{part:>12,}"
+                for part in np.atleast_1d(value).tolist()
+            ]
             print(f"  {what:<42}{''.join(shown)}")
 
 

@@ -1,10 +1,12 @@
-"""One peer, one workload: a process that `rounds.py` starts and drives. Needs only numpy and the peer, not fedspend.
+"""One peer, one workload: a process that `rounds.py` starts and drives. Needs only numpy and the
+peer, not fedspend.
 
     python peers.py pfl|fedjax FOLDER
 
-FOLDER holds what `rounds.py` wrote: `work.json`, `features.npy` (clients, examples, ...) in the order of the batches, `labels.npy`
-and `start.npy`, the flat parameters. The first round is a warm-up that leaves the mean update in `update.npy`. Then every line on
-standard input is one more round, answered by its CPU seconds. Each client's data lies together in memory.
+FOLDER holds what `rounds.py` wrote: `work.json`, `features.npy` (clients, examples, ...) in the
+order of the batches, `labels.npy` and `start.npy`, the flat parameters. The first round is a
+warm-up that leaves the mean update in `update.npy`. Then every line on standard input is one more
+round, answered by its CPU seconds. Each client's data lies together in memory.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Work:
 
 
 def serve(work: Work, rounds: Iterator[np.ndarray]) -> None:
-    """`rounds` yields the parameters after each round, and does the work of a round when asked for the next one."""
+    """`rounds` yields the parameters after each round, and does the work of a round when asked for
+    the next one.
+    """
     after = next(rounds)
     np.save(work.folder / "update.npy", after - work.start)
     print(json.dumps({"steps": work.steps_done, "examples": work.examples_done}), flush=True)
@@ -85,15 +89,23 @@ def pfl(work: Work) -> Iterator[np.ndarray]:
     clip = CentrallyAppliedPrivacyMechanism(NormClippingOnly(2, work.clip))
     backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[clip])
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
-    training = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=work.lr, local_batch_size=work.batch)
+    training = NNTrainHyperParams(
+        local_num_epochs=1, local_learning_rate=work.lr, local_batch_size=work.batch
+    )
     terms = NNAlgorithmParams(
-        central_num_iterations=2, evaluation_frequency=10**9, train_cohort_size=len(users), val_cohort_size=None
+        central_num_iterations=2,
+        evaluation_frequency=10**9,
+        train_cohort_size=len(users),
+        val_cohort_size=None,
     )
     while True:
         work.steps_done = work.examples_done = 0
         algorithm = FederatedAveraging()
-        algorithm._current_central_iteration = 1  # iteration 0 would also evaluate every user, before and after training
-        model = algorithm.run(terms, backend, model, training, None, callbacks=[], send_metrics_to_platform=False)
+        # iteration 0 would also evaluate every user, before and after training
+        algorithm._current_central_iteration = 1
+        model = algorithm.run(
+            terms, backend, model, training, None, callbacks=[], send_metrics_to_platform=False
+        )
         yield torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
         if work.kind == "cnn":
             kinked(module.body)
@@ -170,13 +182,16 @@ def fedjax(work: Work) -> Iterator[np.ndarray]:
     )
     keys = jax.random.split(jax.random.PRNGKey(0), len(work.labels))
     state = algorithm.init(params)
-    kind = Ordered  # for the first round, whose update is compared; after that fedjax shuffles by itself
+    # for the first round, whose update is compared; after that fedjax shuffles by itself
+    kind = Ordered
     while True:
         data = enumerate(zip(work.features, work.labels, strict=True))
         clients = [(b"%d" % n, kind({"x": x, "y": y}), keys[n]) for n, (x, y) in data]
         state, _ = algorithm.apply(state, clients)
         kind = fj.ClientDataset
-        yield np.concatenate([np.asarray(piece).reshape(-1) for pair in state.params for piece in pair])
+        yield np.concatenate(
+            [np.asarray(piece).reshape(-1) for pair in state.params for piece in pair]
+        )
 
 
 PEERS: dict[str, Callable[[Work], Iterator[np.ndarray]]] = {"pfl": pfl, "fedjax": fedjax}

@@ -3,8 +3,9 @@
     make bench                                   # or:
     .venv/bin/python benchmarks/speed/plan.py --clients 100000 --rounds 100
 
-Everything runs on one core in one process, one after the other. Prints CPU seconds, peak memory, how far any client is over or
-under its budget (recomputed at the plan's orders), and the ratio to Opacus' `get_noise_multiplier`.
+Everything runs on one core in one process, one after the other. Prints CPU seconds, peak memory,
+how far any client is over or under its budget (recomputed at the plan's orders), and the ratio to
+Opacus' `get_noise_multiplier`.
 """
 
 from __future__ import annotations
@@ -39,13 +40,24 @@ def cpu_seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def final_epsilon(plan: fedspend.Plan, schedule: int) -> float:
     """Composed afresh, at all of the plan's orders."""
-    noise, rate = plan.schedules.noise_multiplier[:, schedule], plan.schedules.sampling_rate[:, schedule]
+    noise, rate = (
+        plan.schedules.noise_multiplier[:, schedule],
+        plan.schedules.sampling_rate[:, schedule],
+    )
     pairs, times = np.unique(np.stack([rate, noise]), axis=1, return_counts=True)
-    return float(epsilon((times[:, None] * rdp(pairs[0], pairs[1], plan.orders)).sum(axis=0), plan.orders, plan.delta))
+    return float(
+        epsilon(
+            (times[:, None] * rdp(pairs[0], pairs[1], plan.orders)).sum(axis=0),
+            plan.orders,
+            plan.delta,
+        )
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--rate", type=float, default=0.9)
@@ -56,7 +68,12 @@ def main() -> None:
 
     budgets = np.random.default_rng(0).uniform(0.5, 30, args.clients)
     delta = 0.1 / args.clients
-    terms = {"delta": delta, "rounds": args.rounds, "rate": args.rate, "saving_rate": args.saving_rate}
+    terms = {
+        "delta": delta,
+        "rounds": args.rounds,
+        "rate": args.rate,
+        "saving_rate": args.saving_rate,
+    }
 
     times = []
     for _ in range(args.repeats):
@@ -65,7 +82,9 @@ def main() -> None:
         times.append(seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
-    sample = np.random.default_rng(1).choice(plan.schedules.count, min(60, plan.schedules.count), replace=False)
+    sample = np.random.default_rng(1).choice(
+        plan.schedules.count, min(60, plan.schedules.count), replace=False
+    )
     reached = np.array([final_epsilon(plan, k) for k in sample])
     strictest = np.array([plan.budget[plan.schedules.of_client == k].min() for k in sample])
     claim_ratio = plan.epsilon / plan.budget
@@ -99,13 +118,19 @@ def main() -> None:
         one = [
             cpu_seconds(
                 lambda e=e: get_noise_multiplier(
-                    target_epsilon=float(e), target_delta=delta, sample_rate=args.rate, steps=args.rounds, accountant="rdp"
+                    target_epsilon=float(e),
+                    target_delta=delta,
+                    sample_rate=args.rate,
+                    steps=args.rounds,
+                    accountant="rdp",
                 )
             )[0]
             for e in budgets[:5]
         ]
         result["opacus_seconds_per_client"] = round(statistics.median(one), 4)
-        result["times_faster_per_client"] = round(statistics.median(one) / (statistics.median(times) / args.clients))
+        result["times_faster_per_client"] = round(
+            statistics.median(one) / (statistics.median(times) / args.clients)
+        )
     if args.json:
         print(json.dumps(result))
     else:

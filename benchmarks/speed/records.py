@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/speed/records.py
 
-One core, one process; CPU seconds. `table` is made once for a set of terms; `assign` is every further set of budgets. An
-independent accountant reads the epsilon of a random 1,000 of the records at `records.ORDERS`. Per-record binary search and the
-paper's curve fit are timed on some of the same budgets and scaled to 6,000 records, the number for which the paper reports
-64 minutes (search) and 8 seconds (curve fit).
+One core, one process; CPU seconds. `table` is made once for a set of terms; `assign` is every
+further set of budgets. An independent accountant reads the epsilon of a random 1,000 of the records
+at `records.ORDERS`. Per-record binary search and the paper's curve fit are timed on some of the
+same budgets and scaled to 6,000 records, the number for which the paper reports 64 minutes (search)
+and 8 seconds (curve fit).
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from fedspend import records
 from fedspend.records.table import ladder
 from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
-TERMS: dict[str, Any] = {"delta": 1e-3, "rounds": 20, "local_steps": 5, "client_rate": 0.5, "noise_multiplier": 1.0}
+TERMS: dict[str, Any] = {
+    "delta": 1e-3,
+    "rounds": 20,
+    "local_steps": 5,
+    "client_rate": 0.5,
+    "noise_multiplier": 1.0,
+}
 PAPER_RECORDS = 6000
 
 
@@ -47,9 +54,13 @@ def independent(rate: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--searched", type=int, default=60, help="records that the binary search is timed on")
+    parser.add_argument(
+        "--searched", type=int, default=60, help="records that the binary search is timed on"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
 
@@ -58,7 +69,11 @@ def main() -> None:
     table, rungs = seconds(lambda: ladder(records.Terms(**TERMS)))
     assign, rates = seconds(lambda: records.rates(budgets, **TERMS))
     some = generator.choice(budgets.size, min(1000, budgets.size), replace=False)
-    spent, allowed, inner = independent(rates[some]), budgets[some], (rates[some] > 0) & (rates[some] < 1)
+    spent, allowed, inner = (
+        independent(rates[some]),
+        budgets[some],
+        (rates[some] > 0) & (rates[some] < 1),
+    )
     search, _ = seconds(lambda: records.rates(budgets[: args.searched], **TERMS, method="search"))
     fit, _ = seconds(lambda: records.rates(budgets[:PAPER_RECORDS], **TERMS, method="scf"))
     exact, _ = seconds(lambda: records.rates(budgets[:PAPER_RECORDS], **TERMS))

@@ -1,18 +1,23 @@
-"""How fast a round is: three workloads beside pfl, fedjax, a plain torch loop and the matrix-multiply bound.
+"""How fast a round is: three workloads beside pfl, fedjax, a plain torch loop and the
+matrix-multiply bound.
 
-    .venv/bin/python benchmarks/speed/rounds.py                                  # ours, the plain loop and the bound
-    .venv/bin/python benchmarks/speed/rounds.py --peers-python PEERS/bin/python  # with peers, from an environment of their own:
-    python -m venv PEERS && PEERS/bin/pip install --constraint constraints.txt 'pfl[pytorch]==0.6.0' fedjax==0.0.17 torch
+    .venv/bin/python benchmarks/speed/rounds.py                                  # ours, the plain
+    loop and the bound .venv/bin/python benchmarks/speed/rounds.py --peers-python PEERS/bin/python
+    # with peers, from an environment of their own: python -m venv PEERS && PEERS/bin/pip install
+    --constraint constraints.txt 'pfl[pytorch]==0.6.0' fedjax==0.0.17 torch
 
-Every client takes 10 steps of `--batch` examples, one pass over its data. The default of 16 favours the dense engine, which saves
-cost per step: with `--batch 64` matrix products take over and the lead shrinks. Quote both. In the uneven cases the same number of
-rows is divided by Dirichlet(0.5) proportions and every client takes one pass over its own: there padding costs, and the bound is
-that of the rows that are there. Peers take clients of equal size only. 90 clients take part in a round of the dense models, 8 in a
-round of the CNN, whose cost is linear in clients. Updates are clipped to norm 1, except by fedjax, which has no clipping.
-Everything is pinned to one core; all contestants run one round each in turn; medians of their CPU seconds are compared. Equal work:
-the same number of steps and examples, the same mean update up to rounding (of a smooth twin in the case of the CNN). What BLUR and
-LUS cost is measured with rounds without and with them in turn, BLUR acting in every step but the first. Then: the CNN with 2
-workers against 1 (wall time, all cores), and the memory of 10,000 clients.
+Every client takes 10 steps of `--batch` examples, one pass over its data. The default of 16 favours
+the dense engine, which saves cost per step: with `--batch 64` matrix products take over and the
+lead shrinks. Quote both. In the uneven cases the same number of rows is divided by Dirichlet(0.5)
+proportions and every client takes one pass over its own: there padding costs, and the bound is that
+of the rows that are there. Peers take clients of equal size only. 90 clients take part in a round
+of the dense models, 8 in a round of the CNN, whose cost is linear in clients. Updates are clipped
+to norm 1, except by fedjax, which has no clipping. Everything is pinned to one core; all
+contestants run one round each in turn; medians of their CPU seconds are compared. Equal work: the
+same number of steps and examples, the same mean update up to rounding (of a smooth twin in the case
+of the CNN). What BLUR and LUS cost is measured with rounds without and with them in turn, BLUR
+acting in every step but the first. Then: the CNN with 2 workers against 1 (wall time, all cores),
+and the memory of 10,000 clients.
 """
 
 from __future__ import annotations
@@ -56,7 +61,8 @@ SHAPE, SMALL_CLIP = (
     1e-3,
 )  # everybody leaves so small a ball at once: BLUR acts in every step but the first
 RANDOMNESS = Randomness(0)
-AGREEMENT = 1e-4  # how far mean updates may be apart, relative to their norm; rounding alone gives about 3e-6
+# how far mean updates may be apart, relative to their norm; rounding alone gives about 3e-6
+AGREEMENT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -80,17 +86,31 @@ class Setting:
     def work(self, batch: int) -> Workload:
         generator = np.random.default_rng(0)
         rows = self.clients * STEPS * batch
-        features = torch.from_numpy(generator.standard_normal((rows, *self.shape), dtype=np.float32))
+        features = torch.from_numpy(
+            generator.standard_normal((rows, *self.shape), dtype=np.float32)
+        )
         labels = torch.from_numpy(generator.integers(0, self.widths[-1], rows))
         ends = np.arange(1, self.clients) * STEPS * batch
         if self.uneven:
-            ends = np.rint(np.cumsum(generator.dirichlet(np.full(self.clients, 0.5)))[:-1] * rows).astype(np.int64)
+            ends = np.rint(
+                np.cumsum(generator.dirichlet(np.full(self.clients, 0.5)))[:-1] * rows
+            ).astype(np.int64)
         shards = np.split(generator.permutation(rows), ends)
-        return Workload(self.module(), features, labels, dict(zip(map(str, range(self.clients)), shards, strict=True)), RANDOMNESS)
+        return Workload(
+            self.module(),
+            features,
+            labels,
+            dict(zip(map(str, range(self.clients)), shards, strict=True)),
+            RANDOMNESS,
+        )
 
 
-def tasks(start: torch.Tensor, training: LocalTraining, cohort: int, clip: float, round: int) -> list[ClientTask]:
-    shared = RoundTask(round=round, parameters=start.numpy(), training=training, lr=LR, size=start.numel())
+def tasks(
+    start: torch.Tensor, training: LocalTraining, cohort: int, clip: float, round: int
+) -> list[ClientTask]:
+    shared = RoundTask(
+        round=round, parameters=start.numpy(), training=training, lr=LR, size=start.numel()
+    )
     return [ClientTask(str(n), n, clip, shared) for n in range(cohort)]
 
 
@@ -110,15 +130,20 @@ WORKLOADS = {
 def smooth(module: nn.Module) -> nn.Module:
     """The CNN with Tanh and average pooling, for the comparison of updates.
 
-    Rounding decides now and then on which side of a ReLU or in which pixel of a pool a value falls. After one such flip two correct
-    float32 runs drift apart, up to a seventh of a client's update in 10 steps, so that no tolerance would mean anything.
+    Rounding decides now and then on which side of a ReLU or in which pixel of a pool a value falls.
+    After one such flip two correct float32 runs drift apart, up to a seventh of a client's update
+    in 10 steps, so that no tolerance would mean anything.
     """
     twins = {nn.ReLU: nn.Tanh, nn.MaxPool2d: lambda: nn.AvgPool2d(2)}
-    return nn.Sequential(*(twins[type(layer)]() if type(layer) in twins else layer for layer in module.children()))
+    return nn.Sequential(
+        *(twins[type(layer)]() if type(layer) in twins else layer for layer in module.children())
+    )
 
 
 class Contest:
-    """One workload with everybody who runs it: a function that does one round and returns its CPU seconds."""
+    """One workload with everybody who runs it: a function that does one round and returns its CPU
+    seconds.
+    """
 
     def __init__(self, work: Setting, batch: int, peers_python: str | None, folder: Path) -> None:
         self.work, self.batch, self.folder = work, batch, folder
@@ -146,7 +171,12 @@ class Contest:
             elif peers_python is None:
                 self.notes[peer] = "not installed, see --help"
             elif not (peer == "fedjax" and work.name == "cnn"):
-                self._join(peer, peers_python, terms, self.updates["plain torch"][1] if peer == "pfl" else free)
+                self._join(
+                    peer,
+                    peers_python,
+                    terms,
+                    self.updates["plain torch"][1] if peer == "pfl" else free,
+                )
 
     def _bounds(self, terms: Workload) -> list[Callable[[], None]]:
         amount = (self.work.cohort, STEPS, self.batch)
@@ -157,10 +187,14 @@ class Contest:
         sizes = [len(terms.shards[str(n)]) for n in range(self.work.cohort)]
         return [uneven_bound(self.work.widths, sizes, self.batch)]
 
-    def _engine(self, engine: Engine, clip: float, training: LocalTraining) -> Callable[[int], float]:
+    def _engine(
+        self, engine: Engine, clip: float, training: LocalTraining
+    ) -> Callable[[int], float]:
         def one_round(number: int) -> float:
             began = time.process_time()
-            total = answers(engine, tasks(self.start, training, self.work.cohort, clip, number)).total
+            total = answers(
+                engine, tasks(self.start, training, self.work.cohort, clip, number)
+            ).total
             self.start + torch.from_numpy(total / self.work.cohort).float()
             return time.process_time() - began
 
@@ -173,32 +207,57 @@ class Contest:
         return found.total / self.work.cohort
 
     def _join(self, peer: str, python: str, terms: Workload, expected: np.ndarray) -> None:
-        features, labels, shards = terms.features, terms.labels, [terms.shards[str(n)] for n in range(self.work.cohort)]
+        features, labels, shards = (
+            terms.features,
+            terms.labels,
+            [terms.shards[str(n)] for n in range(self.work.cohort)],
+        )
         steps = sum(step_count(len(shard), self.training) for shard in shards)
         if not (self.folder / "work.json").exists():
             rows = [
-                shard[np.concatenate(step_batches(RANDOMNESS.generator("batches", 0, n), len(shard), self.training))]
+                shard[
+                    np.concatenate(
+                        step_batches(
+                            RANDOMNESS.generator("batches", 0, n), len(shard), self.training
+                        )
+                    )
+                ]
                 for n, shard in enumerate(shards)
             ]
             np.save(self.folder / "features.npy", features.numpy()[np.stack(rows)])
             np.save(self.folder / "labels.npy", labels.numpy()[np.stack(rows)])
             np.save(self.folder / "start.npy", self.start.numpy())
-            settings = {"kind": self.work.name, "widths": self.work.widths, "batch": self.batch, "lr": LR, "clip": CLIP}
+            settings = {
+                "kind": self.work.name,
+                "widths": self.work.widths,
+                "batch": self.batch,
+                "lr": LR,
+                "clip": CLIP,
+            }
             (self.folder / "work.json").write_text(json.dumps(settings))
         script = str(Path(__file__).with_name("peers.py"))
         log = (self.folder / f"{peer}.log").open("w")
         process = subprocess.Popen(
-            [python, script, peer, str(self.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            [python, script, peer, str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         )
         self.processes.append(process)
         assert process.stdin is not None
         assert process.stdout is not None
         first = process.stdout.readline()
         if not first.startswith("{"):
-            self.notes[peer] = f"did not start: {(self.folder / f'{peer}.log').read_text().strip().splitlines()[-1:]}"
+            self.notes[peer] = (
+                "did not start: "
+                f"{(self.folder / f'{peer}.log').read_text().strip().splitlines()[-1:]}"
+            )
             return
         done = json.loads(first)
-        assert done == {"steps": steps, "examples": steps * self.batch}, f"{peer} did {done}, not {steps} steps"
+        assert done == {"steps": steps, "examples": steps * self.batch}, (
+            f"{peer} did {done}, not {steps} steps"
+        )
         self.updates[peer] = (np.load(self.folder / "update.npy"), expected)
         inlet, outlet = process.stdin, process.stdout
 
@@ -210,7 +269,10 @@ class Contest:
         self.runs[peer] = one_round
 
     def measure(self, repeats: int) -> dict[str, Any]:
-        apart = {name: float(np.linalg.norm(a - b) / np.linalg.norm(b)) for name, (a, b) in self.updates.items()}
+        apart = {
+            name: float(np.linalg.norm(a - b) / np.linalg.norm(b))
+            for name, (a, b) in self.updates.items()
+        }
         assert max(apart.values()) < AGREEMENT, f"mean updates disagree: {apart}"
         seconds: dict[str, list[float]] = {name: [] for name in self.runs}
         for number in range(repeats + 1):  # the first one warms up
@@ -225,7 +287,11 @@ class Contest:
         return {
             "cpu_seconds": {**medians, "bound": bound},
             "times_the_bound": {name: value / bound for name, value in medians.items()},
-            "fedspend_is_faster_by": {name: value / medians["fedspend"] for name, value in medians.items() if name != "fedspend"},
+            "fedspend_is_faster_by": {
+                name: value / medians["fedspend"]
+                for name, value in medians.items()
+                if name != "fedspend"
+            },
             "shaping_costs": statistics.median(shaping[1][1:]) / statistics.median(shaping[0][1:]),
             "updates_apart": apart,
             "notes": self.notes,
@@ -301,9 +367,11 @@ before = peak()
 features, labels = torch.rand(60_000, 1, 28, 28), torch.randint(0, 10, (60_000,))
 module = build(sys.argv[1], input_shape=(1, 28, 28), classes=10, seed=0)
 shards = np.array_split(np.random.default_rng(0).permutation(60_000), 10_000)
-work = Workload(module, features, labels, {str(n): shard for n, shard in enumerate(shards)}, Randomness(0))
+rows = {str(n): shard for n, shard in enumerate(shards)}
+work = Workload(module, features, labels, rows, Randomness(0))
 start = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
-shared = RoundTask(1, start.numpy(), LocalTraining(batch_size=64, steps=int(sys.argv[3])), 0.1, start.numel())
+training = LocalTraining(batch_size=64, steps=int(sys.argv[3]))
+shared = RoundTask(1, start.numpy(), training, 0.1, start.numel())
 tasks = [ClientTask(str(n), n, 1.0, shared) for n in range(int(sys.argv[2]))]
 gather(tasks, make_engine("local", work, workers=1).run(tasks), start.numel())
 print(peak() - before - features.numel() * 4 / 2**20)
@@ -311,16 +379,26 @@ print(peak() - before - features.numel() * 4 / 2**20)
     found = {}
     for name, cohort, steps in (("logistic", 9_000, 10), ("cnn", 400, 1)):
         done = subprocess.run(
-            [sys.executable, "-c", script, name, str(cohort), str(steps)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", script, name, str(cohort), str(steps)],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         found[name] = float(done.stdout)
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peers-python", help="interpreter of an environment with pfl and fedjax")
-    parser.add_argument("--only", choices=[*WORKLOADS, "workers", "memory"], action="append", help="default: everything")
+    parser.add_argument(
+        "--only",
+        choices=[*WORKLOADS, "workers", "memory"],
+        action="append",
+        help="default: everything",
+    )
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", action="store_true")
@@ -334,7 +412,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             contest = Contest(WORKLOADS[name], args.batch, args.peers_python, Path(folder))
             try:
-                result[name] = contest.measure(args.repeats if WORKLOADS[name].name != "cnn" else min(args.repeats, 5))
+                result[name] = contest.measure(
+                    args.repeats if WORKLOADS[name].name != "cnn" else min(args.repeats, 5)
+                )
             finally:
                 contest.close()
         os.sched_setaffinity(0, cores)
@@ -346,7 +426,10 @@ def main() -> None:
             found = result["workers"]
             print(f"cnn, 2 workers are {found['ratio_of_best']:.2f} times as fast as 1 (same bits)")
             if found["cores_taken_by_others"] > 0.1:
-                print(f"  not a measurement: other processes took {found['cores_taken_by_others']:.1f} cores meanwhile")
+                print(
+                    "  not a measurement: other processes took "
+                    f"{found['cores_taken_by_others']:.1f} cores meanwhile"
+                )
     if "memory" in chosen:
         result["memory_mib_beyond_data"] = memory()
         if not args.json:
@@ -361,10 +444,22 @@ def main() -> None:
 def _print_workload(name: str, found: dict[str, Any]) -> None:
     print(f"{name:12} {'CPU s a round':>14} {'x bound':>9} {'fedspend is faster by':>22}")
     for who, seconds in found["cpu_seconds"].items():
-        times, faster = found["times_the_bound"].get(who, 1.0), found["fedspend_is_faster_by"].get(who)
-        print(f"  {who:10} {seconds:14.4f} {times:9.2f} {'' if faster is None else format(faster, '22.1f')}")
-    print(f"  a round with BLUR and LUS takes {found['shaping_costs']:.2f} times as long as one without")
-    print("  mean updates apart: " + ", ".join(f"{who} {apart:.0e}" for who, apart in found["updates_apart"].items()))
+        times, faster = (
+            found["times_the_bound"].get(who, 1.0),
+            found["fedspend_is_faster_by"].get(who),
+        )
+        print(
+            f"  {who:10} {seconds:14.4f} {times:9.2f} "
+            f"{'' if faster is None else format(faster, '22.1f')}"
+        )
+    print(
+        f"  a round with BLUR and LUS takes {found['shaping_costs']:.2f} times as long as one "
+        "without"
+    )
+    print(
+        "  mean updates apart: "
+        + ", ".join(f"{who} {apart:.0e}" for who, apart in found["updates_apart"].items())
+    )
     for who, note in found["notes"].items():
         print(f"  {who:10} {note}")
 

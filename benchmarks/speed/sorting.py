@@ -1,9 +1,11 @@
-"""How fast non-dominated points are found among a million, beside comparing all pairs of a few thousand.
+"""How fast non-dominated points are found among a million, beside comparing all pairs of a few
+thousand.
 
     .venv/bin/python benchmarks/speed/sorting.py --points 1000000
 
-One core, medians of CPU seconds. Every kind of set is first checked against all pairs on a small sample. `all optimal` is the worst
-case of two objectives for most algorithms and for this one like any other; with three objectives the cost is points times front.
+One core, medians of CPU seconds. Every kind of set is first checked against all pairs on a small
+sample. `all optimal` is the worst case of two objectives for most algorithms and for this one like
+any other; with three objectives the cost is points times front.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ Points = npt.NDArray[np.float64]
 
 def all_pairs(points: Points) -> npt.NDArray[np.bool_]:
     """Every point against all others, one row of comparisons at a time."""
-    dominated = [bool(((points <= point).all(axis=1) & (points < point).any(axis=1)).any()) for point in points]
+    dominated = [
+        bool(((points <= point).all(axis=1) & (points < point).any(axis=1)).any())
+        for point in points
+    ]
     return ~np.array(dominated)
 
 
@@ -54,15 +59,21 @@ def cpu_seconds(points: Points, repeats: int, find: Any = non_dominated) -> floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--points", type=int, default=1_000_000)
-    parser.add_argument("--pairs", type=int, default=4000, help="points that are compared pair by pair")
+    parser.add_argument(
+        "--pairs", type=int, default=4000, help="points that are compared pair by pair"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
 
     result: dict[str, Any] = {}
-    for (name, points), small in zip(sets(args.points).items(), sets(args.pairs).values(), strict=True):
+    for (name, points), small in zip(
+        sets(args.points).items(), sets(args.pairs).values(), strict=True
+    ):
         assert (non_dominated(small) == all_pairs(small)).all(), name
         result[name] = {
             "points": args.points,
@@ -76,7 +87,10 @@ def main() -> None:
         print(json.dumps(result))
         return
     for name, row in result.items():
-        print(f"{name:28} {row['points']:,} points, {row['optimal']:,} optimal: {row['cpu_seconds']} s of CPU")
+        print(
+            f"{name:28} {row['points']:,} points, {row['optimal']:,} optimal: {row['cpu_seconds']} "
+            "s of CPU"
+        )
         few = f"{row['all_pairs_points']:,} points: {row['same_points_cpu_seconds']} s"
         print(f"{'':28} {few}, all pairs {row['all_pairs_cpu_seconds']} s")
 

@@ -1,11 +1,13 @@
-"""What votes on public rows (AE-DPFL) are worth beside DP-FedAvg at equal epsilon: MNIST by writer, logistic regression on Gabor.
+"""What votes on public rows (AE-DPFL) are worth beside DP-FedAvg at equal epsilon: MNIST by writer,
+logistic regression on Gabor.
 
-    FEDSPEND_DATA=... .venv/bin/python benchmarks/utility/votes.py run --output votes.jsonl   # goes on where it stopped
-    .venv/bin/python benchmarks/utility/votes.py show --output votes.jsonl
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/utility/votes.py run --output votes.jsonl   # goes
+    on where it stopped .venv/bin/python benchmarks/utility/votes.py show --output votes.jsonl
 
-Both arms have the same federation: a fifth of the training rows is set aside as public, and only the voting arm uses it, without
-labels. Both are tuned over equally many cells, with a seed of their own, by accuracy on training rows that are held out; nothing
-is chosen on the test set. Then every cell runs with the same seeds, so that differences are paired.
+Both arms have the same federation: a fifth of the training rows is set aside as public, and only
+the voting arm uses it, without labels. Both are tuned over equally many cells, with a seed of their
+own, by accuracy on training rows that are held out; nothing is chosen on the test set. Then every
+cell runs with the same seeds, so that differences are paired.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ SEEDS = 3
 # As many trainings of clients either way: many rounds of few clients, or few rounds of all.
 FEW, ALL = ("privacy.rate=0.1", "train.rounds=40"), ("privacy.rate=1", "train.rounds=4")
 LAYOUTS = {"dp-fedavg": (FEW, ALL), "ae-dpfl": ((*FEW, "votes.queries=300"), ALL)}
-STEPS = {"dp-fedavg": ("privacy.clip=0.3", "privacy.clip=1.0"), "ae-dpfl": ("votes.lr=0.02", "votes.lr=0.1")}
+STEPS = {
+    "dp-fedavg": ("privacy.clip=0.3", "privacy.clip=1.0"),
+    "ae-dpfl": ("votes.lr=0.02", "votes.lr=0.1"),
+}
 RATES = ("train.lr=0.1", "train.lr=0.2")
 
 
@@ -56,13 +61,20 @@ def show(results: Results) -> None:
         if all(name in results.found for name in names):
             updates, votes = (100 * np.array(results.found[name]["accuracy"]) for name in names)
             numbers = [interval(values) for values in (updates, votes, votes - updates)]
-            print(f"epsilon {epsilon}  " + "  ".join(f"{mean:6.2f} +- {half:.2f}" for mean, half in numbers))
+            print(
+                f"epsilon {epsilon}  "
+                + "  ".join(f"{mean:6.2f} +- {half:.2f}" for mean, half in numbers)
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("action", choices=["run", "show"])
-    parser.add_argument("--output", type=Path, required=True, help="file with one JSON line per cell")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="file with one JSON line per cell"
+    )
     args = parser.parse_args()
     results = Results(args.output)
     if args.action == "run":

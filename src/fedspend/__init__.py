@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from fedspend.verification.verify import verify as verify
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Verification", "__version__", "accounting", "design", "plan", "records", "register", "train", "verify"]
+__all__ = [
+    "Plan",
+    "Verification",
+    "__version__",
+    "accounting",
+    "design",
+    "plan",
+    "records",
+    "register",
+    "train",
+    "verify",
+]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
 _HOME = {

@@ -1,8 +1,8 @@
 """The two ways in which fedspend says no.
 
-`InvalidInput` means that the question was wrong: a value, a file, a flag (exit code 2).
-`Refused` means that the question was right and the answer is no: over budget, failed verification (exit code 1).
-Every message is one line that names the value, what it was, and what to do.
+`InvalidInput` means that the question was wrong: a value, a file, a flag (exit code 2). `Refused`
+means that the question was right and the answer is no: over budget, failed verification (exit code
+1). Every message is one line that names the value, what it was, and what to do.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ def spent(noise, rate, rounds, delta, orders=ORDERS):
 
 
 def test_paper_setting():
-    np.testing.assert_allclose(noise_multiplier([10, 20, 30], 1e-5, 0.9, 25), [2.424, 1.409, 1.045], atol=6e-4)
+    np.testing.assert_allclose(
+        noise_multiplier([10, 20, 30], 1e-5, 0.9, 25), [2.424, 1.409, 1.045], atol=6e-4
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -39,7 +41,9 @@ def test_many_at_once_equal_one_by_one(rate):
     budgets = np.exp(np.random.default_rng(3).uniform(np.log(0.2), np.log(40), 3000))
     together = noise_multiplier(budgets, 1e-6, rate, 100)
     some = [0, 17, 999, int(budgets.argmin()), int(budgets.argmax())]
-    np.testing.assert_allclose(together[some], [noise_multiplier(budgets[i], 1e-6, rate, 100) for i in some], rtol=1e-6)
+    np.testing.assert_allclose(
+        together[some], [noise_multiplier(budgets[i], 1e-6, rate, 100) for i in some], rtol=1e-6
+    )
     order = np.argsort(budgets)
     assert (np.diff(together[order]) <= 0).all(), "a larger budget never needs more noise"
 
@@ -64,7 +68,9 @@ def test_huge_budget_gets_the_smallest_noise_and_stays_within():
 def test_pld_needs_less_noise_and_stays_within():
     from fedspend.verification.second_accountant import pld_epsilon
 
-    by_rdp, by_pld = (noise_multiplier(10.0, 1e-5, 0.9, 25, accountant=name) for name in ("rdp", "pld"))
+    by_rdp, by_pld = (
+        noise_multiplier(10.0, 1e-5, 0.9, 25, accountant=name) for name in ("rdp", "pld")
+    )
     assert 0.93 < by_pld / by_rdp < 0.96
     assert pld_epsilon(np.array([0.9]), np.array([by_pld]), np.array([25]), 1e-5) <= 10
 
@@ -92,7 +98,10 @@ def test_bad_input_is_named(arguments, names):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(-8, 8).map(lambda x: round(x, 9)), min_size=1, max_size=20), st.floats(0.1, 300))
+@given(
+    st.lists(st.floats(-8, 8).map(lambda x: round(x, 9)), min_size=1, max_size=20),
+    st.floats(0.1, 300),
+)
 def test_roots_are_approached_from_the_safe_side(roots, steepness):
     """gap = -expm1(k (x - root)) falls through zero at the root, gently or with a cliff."""
     wanted = np.array(roots)

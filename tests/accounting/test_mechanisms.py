@@ -17,9 +17,9 @@ rounds = st.lists(st.tuples(rates, noises), min_size=1, max_size=6)
 def of_rounds(columns):
     """One history per list of (rate, noise)."""
     parts = [
-        Mechanisms.of_schedules(np.array([[s] for _, s in column]), np.array([[q] for q, _ in column])).renamed(
-            np.array([n]), len(columns)
-        )
+        Mechanisms.of_schedules(
+            np.array([[s] for _, s in column]), np.array([[q] for q, _ in column])
+        ).renamed(np.array([n]), len(columns))
         for n, column in enumerate(columns)
     ]
     return Mechanisms.joined(parts, len(columns))
@@ -55,15 +55,21 @@ def test_dp_accounting_agrees():
     mixed = of_rounds([[(0.1, 1.3)] * 40 + [(0.5, 3.0)] * 7 + [(1.0, 9.0)] * 2])
     assert mixed.history.size == 3, "equal rounds are counted together"
     orders = np.arange(2.0, 300.0)
-    assert epsilon(mixed.curves(orders)[0], orders, 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-6)
+    assert epsilon(mixed.curves(orders)[0], orders, 1e-6) == pytest.approx(
+        accountant.get_epsilon(1e-6), rel=1e-6
+    )
     found, _ = mixed.best(np.array([1e-6]))
-    assert 0.97 * accountant.get_epsilon(1e-6) < found[0] <= accountant.get_epsilon(1e-6), "more orders can only read lower"
+    assert 0.97 * accountant.get_epsilon(1e-6) < found[0] <= accountant.get_epsilon(1e-6), (
+        "more orders can only read lower"
+    )
 
 
 def test_two_stages_of_sampling():
     """Known answer: T=20, tau=5, lambda=0.5, q=0.1, sigma=1, delta=1e-3 at the orders 2..64."""
     orders = np.arange(2.0, 65.0)
-    rounds = Mechanisms.of_schedules(np.ones((20, 1)), np.full((20, 1), 0.1), client_rate=0.5, steps=5)
+    rounds = Mechanisms.of_schedules(
+        np.ones((20, 1)), np.full((20, 1), 0.1), client_rate=0.5, steps=5
+    )
     assert epsilon(rounds.curves(orders)[0], orders, 1e-3) == pytest.approx(4.20990690, abs=1e-8)
     read = rounds.rdp_at(np.array([7.0]))
     assert read[0] == pytest.approx(rounds.curves(orders)[0][5], rel=1e-9)
@@ -73,7 +79,9 @@ def test_two_stages_of_sampling():
 def test_a_second_stage_never_costs_more_and_never_less_than_its_share(inner, share, order):
     value = float(two_stage(np.array([inner]), np.array([share]), np.array([order]))[0])
     assert 0 <= value <= inner * (1 + 1e-12)
-    assert value >= share * inner * (1 - 1e-9), "the moment is convex: lambda R is a lower bound, which is why it is no upper one"
+    assert value >= share * inner * (1 - 1e-9), (
+        "the moment is convex: lambda R is a lower bound, which is why it is no upper one"
+    )
     assert float(two_stage(np.array([inner]), np.array([1.0]), np.array([order]))[0]) == inner
 
 
@@ -83,7 +91,9 @@ def test_take_and_alike(columns, data):
     rows = np.array(data.draw(st.lists(st.integers(0, len(columns) - 1), min_size=1, max_size=6)))
     taken = all_of_them.take(rows)
     order = np.full(rows.size, 5.0)
-    np.testing.assert_allclose(taken.rdp_at(order), all_of_them.rdp_at(np.full(len(columns), 5.0))[rows], rtol=1e-12)
+    np.testing.assert_allclose(
+        taken.rdp_at(order), all_of_them.rdp_at(np.full(len(columns), 5.0))[rows], rtol=1e-12
+    )
     numbers = taken.alike()
     for a in range(rows.size):
         for b in range(rows.size):

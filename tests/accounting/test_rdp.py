@@ -37,7 +37,11 @@ def reference(rate: float, noise: float, order: float) -> float:
 
 @pytest.mark.parametrize(
     ("rate", "noise", "order", "expected"),
-    [(0.9, 2.4, 2, 0.142861666907219), (0.9, 2.4, 1.5, 0.10636517953), (1e-8, 1, 2, 1.718281828e-16)],
+    [
+        (0.9, 2.4, 2, 0.142861666907219),
+        (0.9, 2.4, 1.5, 0.10636517953),
+        (1e-8, 1, 2, 1.718281828e-16),
+    ],
 )
 def test_known_answers(rate, noise, order, expected):
     assert rdp(rate, noise, order) == pytest.approx(expected, rel=1e-9)
@@ -66,12 +70,18 @@ def test_real_orders_against_quadrature(rate, noise, order):
 
 
 @pytest.mark.parametrize("order", [2, 3, 17, 64, 300, 1025])
-@pytest.mark.parametrize(("rate", "noise"), [(1e-9, 1.0), (1e-4, 0.4), (0.3, 2.0), (0.97, 0.05), (0.5, 1e5)])
+@pytest.mark.parametrize(
+    ("rate", "noise"), [(1e-9, 1.0), (1e-4, 0.4), (0.3, 2.0), (0.97, 0.05), (0.5, 1e5)]
+)
 def test_integer_orders_against_exact_sum(rate, noise, order):
     with mpmath.workdps(60):
         q, x = mpmath.mpf(rate), 1 / (2 * mpmath.mpf(noise) ** 2)
         total = sum(
-            mpmath.binomial(order, k) * q**k * (1 - q) ** (order - k) * mpmath.expm1((k * k - k) * x) for k in range(2, order + 1)
+            mpmath.binomial(order, k)
+            * q**k
+            * (1 - q) ** (order - k)
+            * mpmath.expm1((k * k - k) * x)
+            for k in range(2, order + 1)
         )
         expected = float(mpmath.log1p(total) / (order - 1))
     assert rdp(rate, noise, order) == pytest.approx(expected, rel=1e-11)
@@ -101,7 +111,9 @@ def test_more_noise_or_less_sampling_never_costs_more(rate, noise, order):
 
 
 def test_limits():
-    np.testing.assert_allclose(rdp(1.0, [0.5, 3.0], [1.5, 2, 9]), np.outer([2, 1 / 18], [1.5, 2, 9]), rtol=1e-13)
+    np.testing.assert_allclose(
+        rdp(1.0, [0.5, 3.0], [1.5, 2, 9]), np.outer([2, 1 / 18], [1.5, 2, 9]), rtol=1e-13
+    )
     assert rdp(0.0, 1.0, 2) == 0
     assert rdp(1 - 1e-12, 2.0, 3.5) == pytest.approx(3.5 / 8, rel=1e-9)
 
@@ -144,10 +156,15 @@ def test_composition_k_rounds_once_is_one_round_k_times():
     np.testing.assert_allclose(compose(*[one] * 7), 7 * one, rtol=1e-14)
 
 
-@pytest.mark.parametrize(("rate", "noise", "rounds", "expected"), [(0.9, 2.424098, 25, 10.1234215), (0.01, 1.0, 1000, 2.10775308)])
+@pytest.mark.parametrize(
+    ("rate", "noise", "rounds", "expected"),
+    [(0.9, 2.424098, 25, 10.1234215), (0.01, 1.0, 1000, 2.10775308)],
+)
 def test_epsilon_known_answers(rate, noise, rounds, expected):
     orders = range(2, 65)
-    assert epsilon(rounds * rdp(rate, noise, orders), orders, 1e-5) == pytest.approx(expected, rel=1e-8)
+    assert epsilon(rounds * rdp(rate, noise, orders), orders, 1e-5) == pytest.approx(
+        expected, rel=1e-8
+    )
 
 
 def test_epsilon_agrees_with_dp_accounting_at_integer_orders():
@@ -156,8 +173,12 @@ def test_epsilon_agrees_with_dp_accounting_at_integer_orders():
 
     orders = list(range(2, 100))
     accountant = RdpAccountant(orders)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.3)), 700)
-    assert epsilon(700 * rdp(0.02, 1.3, orders), orders, 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-9)
+    accountant.compose(
+        dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.3)), 700
+    )
+    assert epsilon(700 * rdp(0.02, 1.3, orders), orders, 1e-6) == pytest.approx(
+        accountant.get_epsilon(1e-6), rel=1e-9
+    )
 
 
 def test_fewer_orders_read_higher():

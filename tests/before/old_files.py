@@ -1,7 +1,8 @@
 """What the old files are called, how they were made, and how a test gets copies of its own.
 
-Guarantee: a copy lies anywhere on disk. Run directories name their data and ledgers by absolute paths; in the files that are kept
-here a placeholder stands for the folder, and `copied` puts the real one in its place.
+Guarantee: a copy lies anywhere on disk. Run directories name their data and ledgers by absolute
+paths; in the files that are kept here a placeholder stands for the folder, and `copied` puts the
+real one in its place.
 """
 
 from __future__ import annotations
@@ -17,24 +18,87 @@ GROUPS = ("--epsilon", "10:3,20:4,30:2", "--delta", "1e-3", "--rounds", "8", "--
 
 # Arguments of `fedspend plan`, given in the folder of the files.
 PLANS: dict[str, tuple[str, ...]] = {
-    "rdp.json": ("--epsilon", "3", "--clients", "6", "--delta", "1e-3", "--rounds", "5", "--rate", "0.5", "--method", "dp-fedavg"),
-    "pld.json": ("--epsilon", "2:3,6:3", "--delta", "1e-3", "--rounds", "3", "--rate", "0.5", "--accountant", "pld"),
+    "rdp.json": (
+        "--epsilon",
+        "3",
+        "--clients",
+        "6",
+        "--delta",
+        "1e-3",
+        "--rounds",
+        "5",
+        "--rate",
+        "0.5",
+        "--method",
+        "dp-fedavg",
+    ),
+    "pld.json": (
+        "--epsilon",
+        "2:3,6:3",
+        "--delta",
+        "1e-3",
+        "--rounds",
+        "3",
+        "--rate",
+        "0.5",
+        "--accountant",
+        "pld",
+    ),
     "discrete.json": (*GROUPS, "--set", "privacy.noise=discrete"),
     "individual.json.gz": (*GROUPS, "--method", "idp-fedavg"),
     "time-adaptive-groups.json": (
-        *(*GROUPS, "--method", "time-adaptive", "--saving-rate", "10:0.3,20:0.4,30:0.5", "--transition", "10:6,20:5,30:4"),
+        *(
+            *GROUPS,
+            "--method",
+            "time-adaptive",
+            "--saving-rate",
+            "10:0.3,20:0.4,30:0.5",
+            "--transition",
+            "10:6,20:5,30:4",
+        ),
         *("--clip", "0.5"),
     ),
     "weights.json": (*GROUPS, "--weights", "geometric:1.1"),
-    "named.json": ("--budgets", "wishes.csv", "--delta", "1e-3", "--rounds", "6", "--rate", "0.7", "--method", "time-adaptive"),
+    "named.json": (
+        "--budgets",
+        "wishes.csv",
+        "--delta",
+        "1e-3",
+        "--rounds",
+        "6",
+        "--rate",
+        "0.7",
+        "--method",
+        "time-adaptive",
+    ),
     "votes.json": ("votes.toml",),
-    "noise-level.json": ("plain.toml", "--method", "dp-fedsgd", "--set", "method.noise_level=0.2", "--delta", "1e-3"),
+    "noise-level.json": (
+        "plain.toml",
+        "--method",
+        "dp-fedsgd",
+        "--set",
+        "method.noise_level=0.2",
+        "--delta",
+        "1e-3",
+    ),
     "remaining.json": ("--ledger", "ledgers/simulated.db", "--rounds", "4", "--rate", "0.6"),
     "records-rpdp.json": ("patients.toml",),
-    "records-saving.json.gz": ("patients.toml", "--set", "method.saving_share=0.5", "--set", "privacy.transition=3"),
+    "records-saving.json.gz": (
+        "patients.toml",
+        "--set",
+        "method.saving_share=0.5",
+        "--set",
+        "privacy.transition=3",
+    ),
     "records-minimum.json": ("patients.toml", "--method", "minimum"),
     "records-dropout.json": ("patients.toml", "--method", "dropout"),
-    "records-filter-clip.json": ("patients.toml", "--method", "filter", "--set", "method.common_rate=0.8"),
+    "records-filter-clip.json": (
+        "patients.toml",
+        "--method",
+        "filter",
+        "--set",
+        "method.common_rate=0.8",
+    ),
     "records-filter-norm.json": ("by-norm.toml",),
     "records-drawn-budgets.json.gz": ("drawn.toml",),
 }

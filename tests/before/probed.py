@@ -1,4 +1,6 @@
-"""The vectors, and the rule by which they are compared: bits where the kernels are the same, else up to rounding."""
+"""The vectors, and the rule by which they are compared: bits where the kernels are the same, else
+up to rounding.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,19 @@ def vectors() -> dict[str, np.ndarray]:
 @cache
 def same_machine() -> bool:
     """Whether this machine has the kernels of the one where the vectors were made."""
-    return probe.computed() == vectors()["probe"].tobytes() and str(torch.__version__) == str(vectors()["torch"])
+    return probe.computed() == vectors()["probe"].tobytes() and str(torch.__version__) == str(
+        vectors()["torch"]
+    )
 
 
 def machine() -> str:
     """For messages: which rule holds here, and why."""
     if same_machine():
         return "bit for bit"
-    return f"up to rounding, since this machine's probe differs ({probe.versions()}; it was {vectors()['versions']})"
+    return (
+        f"up to rounding, since this machine's probe differs ({probe.versions()}; it was "
+        f"{vectors()['versions']})"
+    )
 
 
 def apart(found: np.ndarray, stored: np.ndarray) -> float:

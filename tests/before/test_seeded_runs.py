@@ -1,8 +1,9 @@
 """Seeded runs stay what they were in version 0.1.0.
 
-Guarantee: engines for single clients and for records give the same bits; the dense engine the same update up to rounding, and the
-same accuracy over five seeds. Bits are compared where `probe` gives the bytes that it gave when the vectors were made; on other
-machines numbers must agree up to rounding. Nothing is ever skipped.
+Guarantee: engines for single clients and for records give the same bits; the dense engine the same
+update up to rounding, and the same accuracy over five seeds. Bits are compared where `probe` gives
+the bytes that it gave when the vectors were made; on other machines numbers must agree up to
+rounding. Nothing is ever skipped.
 """
 
 from __future__ import annotations
@@ -41,10 +42,14 @@ def check_metrics(found: np.ndarray, stored: np.ndarray, about: str) -> None:
 def test_every_vector_belongs_to_a_run_and_every_run_has_one():
     stored = {name.rpartition("/")[0] for name in vectors() if name.endswith("/model")}
     assert stored == {*runs.EXACT, *runs.ARRAYS, *runs.DENSE}
-    assert {name.removeprefix("accuracy/") for name in vectors() if name.startswith("accuracy/")} == {*runs.ACCURACY}
+    assert {
+        name.removeprefix("accuracy/") for name in vectors() if name.startswith("accuracy/")
+    } == {*runs.ACCURACY}
 
 
-@pytest.mark.parametrize("name", [name for name in (*runs.EXACT, *runs.ARRAYS) if name not in MENDED])
+@pytest.mark.parametrize(
+    "name", [name for name in (*runs.EXACT, *runs.ARRAYS) if name not in MENDED]
+)
 def test_a_seeded_run_gives_the_bits_that_it_gave(name):
     model, metrics = runs.result_of(name)
     check_same(model, vectors()[f"{name}/model"], name)

@@ -34,10 +34,16 @@ def run(capsys, monkeypatch):
 
 @pytest.fixture
 def refused(run, tmp_path):
-    """Run `fedspend` with bad arguments: exit code 2, one line on stderr, nothing on stdout, nothing written. Returns the line."""
+    """Run `fedspend` with bad arguments: exit code 2, one line on stderr, nothing on stdout,
+    nothing written. Returns the line.
+    """
 
     def contents() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and os.access(path, os.R_OK)}
+        return {
+            path: path.read_bytes()
+            for path in tmp_path.rglob("*")
+            if path.is_file() and os.access(path, os.R_OK)
+        }
 
     def refused(*argv: object, code: int = 2) -> str:
         before = contents()

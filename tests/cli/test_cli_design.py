@@ -1,4 +1,6 @@
-"""`fedspend design` as a user meets it: theory at once, a search with its files, and refusals in one line."""
+"""`fedspend design` as a user meets it: theory at once, a search with its files, and refusals in
+one line.
+"""
 
 import csv
 import json
@@ -54,12 +56,23 @@ def test_theory_answers_with_the_known_numbers(run):
     assert rows[45]["noise"][1] == 0.1 > rows[46]["noise"][1], "the crossing is shown"
     fifty = json.loads(run(*THEORY, "--max-rounds", 200, "--rounds", 50, "--json").out)["rows"]
     assert fifty[0]["noise"] == pytest.approx([0.0953462589] * 2, abs=5e-11)
-    assert fifty[0]["exact"] == pytest.approx([math.sqrt(10 / (22 * 51)), math.sqrt(10 / (22 * 49))])
+    assert fifty[0]["exact"] == pytest.approx(
+        [math.sqrt(10 / (22 * 51)), math.sqrt(10 / (22 * 49))]
+    )
 
 
 def test_theory_as_a_table(run):
-    out = run(*THEORY, "--max-rounds", 200, "--max-noise", 0.1, "--delta", "1e-5", "--clip", 0.3).out
-    for words in ("paper's curve", "exact band", "privacy proxy", "real ε", "0.09535", "case        II"):
+    out = run(
+        *THEORY, "--max-rounds", 200, "--max-noise", 0.1, "--delta", "1e-5", "--clip", 0.3
+    ).out
+    for words in (
+        "paper's curve",
+        "exact band",
+        "privacy proxy",
+        "real ε",
+        "0.09535",
+        "case        II",
+    ):
         assert words in out
     free = run("design", "theory", "--k", 22, "--clients", 40, "--max-rounds", 100).out
     assert "q free" in free
@@ -68,7 +81,20 @@ def test_theory_as_a_table(run):
 
 
 def test_theory_recommends_under_a_real_epsilon(run):
-    flags = ("--rate", 0.5, "--clients", 400, "--max-rounds", 80, "--delta", "1e-5", "--clip", 0.3, "--max-epsilon", 5)
+    flags = (
+        "--rate",
+        0.5,
+        "--clients",
+        400,
+        "--max-rounds",
+        80,
+        "--delta",
+        "1e-5",
+        "--clip",
+        0.3,
+        "--max-epsilon",
+        5,
+    )
     outcome = run("design", "theory", "--k", 25, *flags, "--json")
     best = json.loads(outcome.out)["recommended"]
     assert best["epsilon"] == 5
@@ -82,7 +108,8 @@ def test_theory_loads_no_torch():
     code = (
         "import sys\n"
         "from fedspend.cli.main import main\n"
-        "assert main(['design', 'theory', '--k', '22', '--rate', '1', '--clients', '10', '--max-rounds', '200']) == 0\n"
+        "assert main(['design', 'theory', '--k', '22', '--rate', '1', '--clients', '10', "
+        "'--max-rounds', '200']) == 0\n"
         "import fedspend\n"
         "fedspend.design.non_dominated([[1, 2]])\n"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"
@@ -98,21 +125,95 @@ def test_theory_loads_no_torch():
         (["theory", "--clients", "10"], "--max-rounds"),
         (["theory", "--clients", "10", "--max-rounds", "9"], "--k"),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--k-from", "x"], "--k"),
-        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "nan"], "k must be a finite number"),
+        (
+            ["theory", "--clients", "10", "--max-rounds", "9", "--k", "nan"],
+            "k must be a finite number",
+        ),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k", "-1"], "k must be positive"),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "2"], "rate"),
-        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rounds", "10"], "at most max_rounds"),
-        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--max-noise", "1"], "--rate"),
-        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "1", "--max-epsilon", "1"], "--delta"),
-        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "1", "--delta", "1"], "delta must lie strictly"),
         (
-            ["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "1", "--delta", "1e-5", "--clip", "0"],
+            ["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rounds", "10"],
+            "at most max_rounds",
+        ),
+        (
+            ["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--max-noise", "1"],
+            "--rate",
+        ),
+        (
+            [
+                "theory",
+                "--clients",
+                "10",
+                "--max-rounds",
+                "9",
+                "--k",
+                "2",
+                "--rate",
+                "1",
+                "--max-epsilon",
+                "1",
+            ],
+            "--delta",
+        ),
+        (
+            [
+                "theory",
+                "--clients",
+                "10",
+                "--max-rounds",
+                "9",
+                "--k",
+                "2",
+                "--rate",
+                "1",
+                "--delta",
+                "1",
+            ],
+            "delta must lie strictly",
+        ),
+        (
+            [
+                "theory",
+                "--clients",
+                "10",
+                "--max-rounds",
+                "9",
+                "--k",
+                "2",
+                "--rate",
+                "1",
+                "--delta",
+                "1e-5",
+                "--clip",
+                "0",
+            ],
             "clip must",
         ),
-        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--rate", "1", "--clip", "nan"], "clip must"),
+        (
+            [
+                "theory",
+                "--clients",
+                "10",
+                "--max-rounds",
+                "9",
+                "--k",
+                "2",
+                "--rate",
+                "1",
+                "--clip",
+                "nan",
+            ],
+            "clip must",
+        ),
         (["theory", "--clients", "10", "--max-rounds", "9", "--k-from", "nowhere"], "nowhere"),
-        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--output", "x"], "--output goes with a search"),
-        (["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--max-seconds", "5"], "--max-seconds goes with a search"),
+        (
+            ["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--output", "x"],
+            "--output goes with a search",
+        ),
+        (
+            ["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--max-seconds", "5"],
+            "--max-seconds goes with a search",
+        ),
         (["CONFIG", "--k", "22"], "--k goes with theory"),
         (["CONFIG", "--max-noise", "22"], "--max-noise goes with theory"),
         (["CONFIG", "--workers", "0"], "at least 1"),
@@ -125,7 +226,9 @@ def test_theory_loads_no_torch():
 )
 def test_bad_arguments(refused, config, tmp_path, argv, word):
     place = [] if "theory" in argv else ["--output", tmp_path / "out"]
-    assert word in refused("design", *(config if word == "CONFIG" else word for word in argv), *(place if argv else []))
+    assert word in refused(
+        "design", *(config if word == "CONFIG" else word for word in argv), *(place if argv else [])
+    )
 
 
 @pytest.mark.parametrize("change", ["data.name=csv", "privacy.randomness=os"])
@@ -162,7 +265,14 @@ def test_a_search_leaves_its_files_and_says_so(run, config, tmp_path):
     ):
         assert words in first.out
     assert "8 of 8 trainings" in first.err
-    for name in ("pareto.json", "front.csv", "front.png", "solutions.png", "trainings.jsonl", "search.json"):
+    for name in (
+        "pareto.json",
+        "front.csv",
+        "front.png",
+        "solutions.png",
+        "trainings.jsonl",
+        "search.json",
+    ):
         assert (folder / name).stat().st_size > 0
     assert (folder / "front.png").read_bytes().startswith(b"\x89PNG")
     with (folder / "front.csv").open() as file:
@@ -186,12 +296,23 @@ def test_limits_that_nothing_meets_are_a_refusal(run, config, tmp_path):
 
 
 def test_a_search_over_policies(run, config, tmp_path):
-    policies = "[{policy='uniform'},{policy='spend-as-you-go',saving_rate=0.25},{policy='geometric',ratio=0.8}]"
-    text = CONFIG.replace("noise_levels = [0.05, 0.2, 0.6, 1.0]", f"epsilons = [3, 9]\npolicies = {policies}")
+    policies = (
+        "[{policy='uniform'},{policy='spend-as-you-go',saving_rate=0.25},"
+        "{policy='geometric',ratio=0.8}]"
+    )
+    text = CONFIG.replace(
+        "noise_levels = [0.05, 0.2, 0.6, 1.0]", f"epsilons = [3, 9]\npolicies = {policies}"
+    )
     config.write_text(text)
     outcome = run("design", config, "-o", tmp_path / "out", "--workers", 1, "--max-epsilon", 5)
     assert outcome.code == 0, outcome.err
-    for words in ("uniform", "spend-as-you-go (saving rate 0.25)", "geometric (ratio 0.8)", "paired by seed", "epsilon = 3.0"):
+    for words in (
+        "uniform",
+        "spend-as-you-go (saving rate 0.25)",
+        "geometric (ratio 0.8)",
+        "paired by seed",
+        "epsilon = 3.0",
+    ):
         assert words in outcome.out
     assert not (tmp_path / "out" / "solutions.png").exists()
     assert (tmp_path / "out" / "front.png").exists()

@@ -35,7 +35,9 @@ def half_spent(book):
     """One run of ten rounds, stopped after five."""
     import fedspend
 
-    plan = fedspend.plan([10.0, 10.0, 20.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"])
+    plan = fedspend.plan(
+        [10.0, 10.0, 20.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"]
+    )
     with Ledger.open(book, write=True) as ledger:
         ledger.admit("first", Proposal.of_plan(plan), simulation=False)
         for round in range(5):
@@ -54,7 +56,11 @@ def balance(run, place, *more):
 def test_init_register_balance(run, book):
     found = balance(run, book)
     assert [line["client"] for line in found] == ["north", "south", "east"]
-    assert [line["budget"] for line in found] == [line["remaining"] for line in found] == [10.0, 10.0, 20.0]
+    assert (
+        [line["budget"] for line in found]
+        == [line["remaining"] for line in found]
+        == [10.0, 10.0, 20.0]
+    )
     assert {"client", "budget", "spent", "reserved", "remaining"} <= found[0].keys()
     assert stat.S_IMODE(book.stat().st_mode) == 0o600
     table = run("ledger", "balance", "--ledger", book).out
@@ -64,7 +70,18 @@ def test_init_register_balance(run, book):
 
 def test_plan_with_what_is_left(run, half_spent, tmp_path):
     before = half_spent.read_bytes()
-    outcome = run("plan", "--ledger", half_spent, "--rounds", 8, "--rate", 0.5, "-o", tmp_path / "next.json", "--json")
+    outcome = run(
+        "plan",
+        "--ledger",
+        half_spent,
+        "--rounds",
+        8,
+        "--rate",
+        0.5,
+        "-o",
+        tmp_path / "next.json",
+        "--json",
+    )
     assert outcome.code == 0, outcome.err
     assert half_spent.read_bytes() == before, "planning charges nothing"
     assert run("verify", tmp_path / "next.json").code == 0
@@ -112,8 +129,16 @@ def test_another_delta_for_a_plan_is_refused(run, half_spent):
 
 
 def test_change_withdraw_close(run, book):
-    assert run("ledger", "change", "north", "--epsilon", 12, "--reason", "new form", "--ledger", book).code == 0
-    assert run("ledger", "withdraw", "south", "--reason", "asked by letter", "--ledger", book).code == 0
+    assert (
+        run(
+            "ledger", "change", "north", "--epsilon", 12, "--reason", "new form", "--ledger", book
+        ).code
+        == 0
+    )
+    assert (
+        run("ledger", "withdraw", "south", "--reason", "asked by letter", "--ledger", book).code
+        == 0
+    )
     found = balance(run, book)
     assert [line["budget"] for line in found] == [12.0, 10.0, 20.0]
     assert [line["withdrawn"] for line in found] == [False, True, False]
@@ -130,13 +155,21 @@ def test_show_and_history(run, half_spent):
     assert whole["runs"][0]["begun"] == 5
     one = json.loads(run("ledger", "show", "--run", "first", "--ledger", half_spent, "--json").out)
     assert [line["members"] for line in one["classes"]] == [2, 1]
-    client = json.loads(run("ledger", "show", "--client", "east", "--ledger", half_spent, "--json").out)
+    client = json.loads(
+        run("ledger", "show", "--client", "east", "--ledger", half_spent, "--json").out
+    )
     assert client["runs"][0]["begun"] == "5 of 10"
     for arguments in ((), ("--run", "first"), ("--client", "east")):
         assert "first" in run("ledger", "show", *arguments, "--ledger", half_spent).out
-    of_run = json.loads(run("ledger", "history", "--run", "first", "--last", 2, "--ledger", half_spent, "--json").out)
+    of_run = json.loads(
+        run(
+            "ledger", "history", "--run", "first", "--last", 2, "--ledger", half_spent, "--json"
+        ).out
+    )
     assert [line["kind"] for line in of_run] == ["commit", "close"]
-    assert "stopped early" in run("ledger", "history", "--client", "east", "--ledger", half_spent).out
+    assert (
+        "stopped early" in run("ledger", "history", "--client", "east", "--ledger", half_spent).out
+    )
 
 
 def test_verify_and_heads(run, half_spent):
@@ -148,7 +181,14 @@ def test_verify_and_heads(run, half_spent):
     cut = run("ledger", "verify", "--ledger", half_spent, "--head", later)
     assert cut.code == 1
     assert "cut off" in cut.out
-    other = run("ledger", "verify", "--ledger", half_spent, "--head", head[:-1] + ("0" if head[-1] != "0" else "1"))
+    other = run(
+        "ledger",
+        "verify",
+        "--ledger",
+        half_spent,
+        "--head",
+        head[:-1] + ("0" if head[-1] != "0" else "1"),
+    )
     assert other.code == 1
     assert run("ledger", "verify", "--ledger", half_spent, "--head", f"{half_spent}.head").code == 0
 
@@ -156,7 +196,16 @@ def test_verify_and_heads(run, half_spent):
 def test_verify_finds_an_overdrawn_account(run, half_spent):
     """A sound chain that says too much: written by a program that does not check."""
     with Ledger.open(half_spent, write=True) as ledger:
-        forge(ledger, {"kind": "change", "unit": "client", "names": ["north"], "budgets": [1.0], "reason": "forged"})
+        forge(
+            ledger,
+            {
+                "kind": "change",
+                "unit": "client",
+                "names": ["north"],
+                "budgets": [1.0],
+                "reason": "forged",
+            },
+        )
     outcome = run("ledger", "verify", "--ledger", half_spent)
     assert outcome.code == 1
     assert "FAIL" in outcome.out
@@ -168,24 +217,41 @@ def test_export(run, half_spent, tmp_path):
     with (tmp_path / "x.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 15
-    assert rows[0] == rows[0] | {"name": "north", "run": "first", "round": "1", "state": "committed", "rate": "0.5", "steps": "1"}
+    assert rows[0] == rows[0] | {
+        "name": "north",
+        "run": "first",
+        "round": "1",
+        "state": "committed",
+        "rate": "0.5",
+        "steps": "1",
+    }
     assert run("ledger", "export", "-o", tmp_path / "x.json", "--ledger", half_spent).code == 0
     document = json.loads((tmp_path / "x.json").read_text())
     import hashlib
 
     previous = bytes(32)
     for entry in document["entries"]:
-        previous = hashlib.sha256(previous + entry["number"].to_bytes(8, "big") + entry["text"].encode()).digest()
+        previous = hashlib.sha256(
+            previous + entry["number"].to_bytes(8, "big") + entry["text"].encode()
+        ).digest()
         assert entry["hash"] == previous.hex()
     assert document["head"] == f"{len(document['entries'])}:{previous.hex()}"
     assert document["balances"]["client"] == balance(run, half_spent)
     again = run("ledger", "export", "-o", tmp_path / "x.csv", "--ledger", half_spent)
     assert (again.code, "--force" in again.err) == (2, True)
-    assert run("ledger", "export", "-o", tmp_path / "x.csv", "--force", "--ledger", half_spent).code == 0
+    assert (
+        run("ledger", "export", "-o", tmp_path / "x.csv", "--force", "--ledger", half_spent).code
+        == 0
+    )
 
 
 def test_plots_of_few_and_of_many(run, half_spent, tmp_path):
-    assert run("ledger", "balance", "--ledger", half_spent, "--plot", tmp_path / "few.svg", "--json").code == 0
+    assert (
+        run(
+            "ledger", "balance", "--ledger", half_spent, "--plot", tmp_path / "few.svg", "--json"
+        ).code
+        == 0
+    )
     text = (tmp_path / "few.svg").read_text()
     assert text.startswith("<?xml")
     assert stat.S_IMODE((tmp_path / "few.svg").stat().st_mode) == 0o600, "balances are private"
@@ -215,11 +281,17 @@ def test_plots_of_few_and_of_many(run, half_spent, tmp_path):
         (("register", "nowhere.csv", "--delta", "1e-5", "--ledger", "BOOK"), "nowhere.csv"),
         (("register", "CLIENTS", "--delta", "nan", "--ledger", "BOOK"), "delta"),
         (("register", "CLIENTS", "--delta", "0", "--ledger", "BOOK"), "delta"),
-        (("change", "zoe", "--epsilon", "5", "--reason", "x", "--ledger", "BOOK"), "'zoe' is not in the ledger"),
+        (
+            ("change", "zoe", "--epsilon", "5", "--reason", "x", "--ledger", "BOOK"),
+            "'zoe' is not in the ledger",
+        ),
         (("change", "north", "--epsilon", "nan", "--reason", "x", "--ledger", "BOOK"), "nan"),
         (("change", "north", "--epsilon", "-3", "--reason", "x", "--ledger", "BOOK"), "-3"),
         (("change", "north", "--epsilon", "5", "--ledger", "BOOK"), "--reason"),
-        (("change", "north", "--epsilon", "5", "--reason", " ", "--ledger", "BOOK"), "reason is missing"),
+        (
+            ("change", "north", "--epsilon", "5", "--reason", " ", "--ledger", "BOOK"),
+            "reason is missing",
+        ),
         (("withdraw", "north", "north", "--reason", "x", "--ledger", "BOOK"), "twice"),
         (("close-run", "nope", "--reason", "x", "--ledger", "BOOK"), "no run 'nope'"),
         (("show", "--run", "nope", "--ledger", "BOOK"), "no run 'nope'"),
@@ -234,7 +306,9 @@ def test_plots_of_few_and_of_many(run, half_spent, tmp_path):
 )
 def test_bad_input(refused, book, clients, tmp_path, arguments, names):
     places = {"BOOK": str(book), "CLIENTS": str(clients), "FOLDER": str(tmp_path)}
-    given = [places.get(argument, argument).replace("FOLDER", str(tmp_path)) for argument in arguments]
+    given = [
+        places.get(argument, argument).replace("FOLDER", str(tmp_path)) for argument in arguments
+    ]
     assert names in refused("ledger", *given)
 
 
@@ -244,7 +318,9 @@ def test_registering_twice_is_refused(run, book, clients):
 
 
 def test_passwords_are_never_shown(run):
-    outcome = run("ledger", "balance", "--ledger", "postgresql://ann:secret@127.0.0.1:1/none?password=hidden")
+    outcome = run(
+        "ledger", "balance", "--ledger", "postgresql://ann:secret@127.0.0.1:1/none?password=hidden"
+    )
     assert outcome.code == 2
     assert "ann@127.0.0.1" in outcome.err
     assert "secret" not in outcome.err + outcome.out
@@ -274,12 +350,16 @@ def test_strange_urls_leak_nothing(run, url, tmp_path, monkeypatch):
 
 
 def test_bytes_that_are_no_text(run, book):
-    outcome = run("ledger", "change", "north", "--epsilon", 12, "--reason", "\udcff", "--ledger", book)
+    outcome = run(
+        "ledger", "change", "north", "--epsilon", 12, "--reason", "\udcff", "--ledger", book
+    )
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert "UTF-8" in outcome.err
 
 
-@pytest.mark.parametrize("content", ['{"ledger":"x","entries":Infinity,"hash":"y"}', "[" * 100_000, "", "{}", "\udcff"])
+@pytest.mark.parametrize(
+    "content", ['{"ledger":"x","entries":Infinity,"hash":"y"}', "[" * 100_000, "", "{}", "\udcff"]
+)
 def test_a_head_that_is_none(run, book, tmp_path, content):
     (tmp_path / "head").write_bytes(content.encode(errors="surrogateescape"))
     outcome = run("ledger", "verify", "--ledger", book, "--head", tmp_path / "head")
@@ -290,17 +370,26 @@ def test_a_head_that_is_none(run, book, tmp_path, content):
 def test_lowering_a_budget_under_an_open_run(run, book):
     import fedspend
 
-    plan = fedspend.plan([9.0, 9.0, 18.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"])
+    plan = fedspend.plan(
+        [9.0, 9.0, 18.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"]
+    )
     with Ledger.open(book, write=True) as ledger:
         ledger.admit("first", Proposal.of_plan(plan), simulation=False)
         ledger.reserve("first", 0)
-    lowered = run("ledger", "change", "north", "--epsilon", 8, "--reason", "stricter", "--ledger", book)
+    lowered = run(
+        "ledger", "change", "north", "--epsilon", 8, "--reason", "stricter", "--ledger", book
+    )
     assert lowered.code == 0
     assert "open runs hold more than that" in lowered.err
     checked = run("ledger", "verify", "--ledger", book)
     assert checked.code == 0, "nobody has overspent"
     assert "hold more than the budget of 1" in checked.out
-    assert run("ledger", "close-run", "first", "--reason", "north is stricter now", "--ledger", book).code == 0
+    assert (
+        run(
+            "ledger", "close-run", "first", "--reason", "north is stricter now", "--ledger", book
+        ).code
+        == 0
+    )
     again = run("ledger", "close-run", "first", "--reason", "again", "--ledger", book)
     assert (again.code, "was closed (north is stricter now)" in again.err) == (1, True)
 
@@ -314,14 +403,29 @@ def test_verify_says_when_there_is_no_head_to_hold_it_against(run, book):
 
 
 def test_help_of_every_action(run):
-    for action in ("init", "register", "change", "withdraw", "show", "balance", "history", "verify", "export", "close-run"):
+    for action in (
+        "init",
+        "register",
+        "change",
+        "withdraw",
+        "show",
+        "balance",
+        "history",
+        "verify",
+        "export",
+        "close-run",
+    ):
         outcome = run("ledger", action, "--help")
         assert outcome.code == 0
         assert "--ledger" in outcome.out
 
 
 def test_keeping_the_account_needs_no_torch(half_spent):
-    commands = (["verify"], ["balance"], ["change", "north", "--epsilon", "11", "--reason", "consent"])
+    commands = (
+        ["verify"],
+        ["balance"],
+        ["change", "north", "--epsilon", "11", "--reason", "consent"],
+    )
     lines = [["ledger", *command, "--ledger", str(half_spent)] for command in commands]
     lines.append(["plan", "--rounds", "3", "--rate", "0.5", "--ledger", str(half_spent)])
     script = (
@@ -397,11 +501,21 @@ def test_train_twice_then_the_rest(run, config, tmp_path):
     assert not (tmp_path / "two").exists()
     assert (tmp_path / "accounts.db.head").read_text() == head
     for client in range(5):
-        assert run("ledger", "change", client, "--epsilon", 9, "--reason", "consent", "--ledger", place).code == 0
+        assert (
+            run(
+                "ledger", "change", client, "--epsilon", 9, "--reason", "consent", "--ledger", place
+            ).code
+            == 0
+        )
     third = run("train", config, "-o", tmp_path / "three", "--ledger", place, "--remaining")
     assert third.code == 0, third.err
     assert all(8.99 < line["spent"] <= 9 for line in balance(run, place))
-    assert run("ledger", "verify", "--ledger", place, "--runs", tmp_path / "one", tmp_path / "three").code == 0
+    assert (
+        run(
+            "ledger", "verify", "--ledger", place, "--runs", tmp_path / "one", tmp_path / "three"
+        ).code
+        == 0
+    )
 
 
 @pytest.mark.usefixtures("quick_verify")
@@ -428,7 +542,17 @@ def test_train_under_a_plan_that_was_approved(run, config, tmp_path):
     for client in range(5):
         run("ledger", "change", client, "--epsilon", 9, "--reason", "consent", "--ledger", place)
     assert run("plan", config, "--ledger", place, "-o", tmp_path / "rest.json", "--quiet").code == 0
-    rest = ("train", config, "--plan", tmp_path / "rest.json", "--ledger", place, "--quiet", "-o", tmp_path / "three")
+    rest = (
+        "train",
+        config,
+        "--plan",
+        tmp_path / "rest.json",
+        "--ledger",
+        place,
+        "--quiet",
+        "-o",
+        tmp_path / "three",
+    )
     assert run(*rest).code == 0
     assert all(8.99 < line["spent"] <= 9 for line in balance(run, place))
 
@@ -443,6 +567,8 @@ def test_train_under_a_plan_that_was_approved(run, config, tmp_path):
 )
 def test_a_plan_for_something_else(run, config, tmp_path, changes, message):
     assert run("plan", config, "-o", tmp_path / "plan.json", "--quiet").code == 0
-    outcome = run("train", config, "--plan", tmp_path / "plan.json", "-o", tmp_path / "one", "--set", changes)
+    outcome = run(
+        "train", config, "--plan", tmp_path / "plan.json", "-o", tmp_path / "one", "--set", changes
+    )
     assert (outcome.code, (tmp_path / "one").exists()) == (2, False)
     assert message in outcome.err

@@ -24,16 +24,33 @@ def numbers(outcome) -> dict:
     return json.loads(outcome.out)
 
 
-# --- what it shows --------------------------------------------------------------------------------------------------------------
+# --- what it shows --------------------------------------------------------------------------------
 
 
 def test_quickstart_table(run):
     outcome = run("plan", QUICKSTART)
     assert (outcome.code, outcome.err) == (0, "")
-    for word in ("100 clients", "25 rounds", "1e-05", "spend-as-you-go", "rdp", "zero-out", "who took part", "Next:"):
+    for word in (
+        "100 clients",
+        "25 rounds",
+        "1e-05",
+        "spend-as-you-go",
+        "rdp",
+        "zero-out",
+        "who took part",
+        "Next:",
+    ):
         assert word in outcome.out
-    rows = [line.split() for line in outcome.out.splitlines() if line.split()[:1] in (["10"], ["20"], ["30"])]
-    assert [row[:3] for row in rows] == [["10", "34", "2.424"], ["20", "43", "1.409"], ["30", "23", "1.045"]]
+    rows = [
+        line.split()
+        for line in outcome.out.splitlines()
+        if line.split()[:1] in (["10"], ["20"], ["30"])
+    ]
+    assert [row[:3] for row in rows] == [
+        ["10", "34", "2.424"],
+        ["20", "43", "1.409"],
+        ["30", "23", "1.045"],
+    ]
     assert all(row[-1] == "0.00%" for row in rows)
 
 
@@ -49,7 +66,12 @@ def test_json_agrees_with_the_plan(run, tmp_path):
     shown = numbers(run("plan", QUICKSTART, "--json", "-o", tmp_path / "plan.json"))
     plan = fedspend.Plan.load(tmp_path / "plan.json")
     assert shown["hash"] == plan.hash
-    assert (shown["rounds"], shown["delta"], shown["clients"], shown["policy"]) == (25, 1e-5, 100, "spend-as-you-go")
+    assert (shown["rounds"], shown["delta"], shown["clients"], shown["policy"]) == (
+        25,
+        1e-5,
+        100,
+        "spend-as-you-go",
+    )
     spent = plan.spent()
     for group, client in zip(shown["groups"], (0, 34, 77), strict=True):
         assert group["budget"]["mean"] == plan.budget[client]
@@ -57,11 +79,20 @@ def test_json_agrees_with_the_plan(run, tmp_path):
         assert group["clip_norm"]["25"]["high"] == plan.clip_norm[24, client]
         assert group["epsilon_spent"]["6"]["mean"] == spent[5, client]
         assert 0 <= group["unspent_fraction"]["high"] < 1e-3
-    assert shown["noise_of_average"][0] == pytest.approx(plan.round_noise[0] / (100 * plan.round_rate[0]))
+    assert shown["noise_of_average"][0] == pytest.approx(
+        plan.round_noise[0] / (100 * plan.round_rate[0])
+    )
 
 
 def test_flags_give_the_same_plan_as_the_config(run):
-    flags = ("--saving-rate", "10:0.5,20:0.6,30:0.7", "--transition", "13", "--method", "time-adaptive")
+    flags = (
+        "--saving-rate",
+        "10:0.5,20:0.6,30:0.7",
+        "--transition",
+        "13",
+        "--method",
+        "time-adaptive",
+    )
     by_flags = numbers(run("plan", *PAPER, *flags, "--json"))
     assert by_flags["hash"] == numbers(run("plan", QUICKSTART, "--json"))["hash"]
 
@@ -71,14 +102,19 @@ def test_csv_gives_the_same_schedules_and_its_group_names(run, tmp_path):
     lines = [f"p{n},{10 if n % 2 else 20},0.5,2,{'clinic' if n % 2 else 'phone'}" for n in range(6)]
     table.write_text("client,epsilon,saving_rate,transition,group\n" + "\n".join(lines))
     shown = numbers(run("plan", "--budgets", table, *SMALL[3:], "--json"))
-    assert [(g["group"], g["clients"], g["budget"]["mean"]) for g in shown["groups"]] == [("clinic", 3, 10), ("phone", 3, 20)]
+    assert [(g["group"], g["clients"], g["budget"]["mean"]) for g in shown["groups"]] == [
+        ("clinic", 3, 10),
+        ("phone", 3, 20),
+    ]
     assert shown["policy"] == "spend-as-you-go"
     assert "clinic" in run("plan", "--budgets", table, *SMALL[3:]).out
 
 
 def test_config_with_csv_beside_it(run, tmp_path):
     (tmp_path / "b.csv").write_text("client,epsilon\nx,3\ny,4\n")
-    (tmp_path / "c.toml").write_text("[privacy]\nbudgets = 'b.csv'\ndelta = 1e-5\nrate = 0.5\n[train]\nrounds = 3\n")
+    (tmp_path / "c.toml").write_text(
+        "[privacy]\nbudgets = 'b.csv'\ndelta = 1e-5\nrate = 0.5\n[train]\nrounds = 3\n"
+    )
     shown = numbers(run("plan", tmp_path / "c.toml", "--json"))
     assert [g["group"] for g in shown["groups"]] == ["3", "4"]
 
@@ -105,7 +141,10 @@ def test_flags_win_over_the_config(run):
     assert numbers(run("plan", QUICKSTART, "--set", "train.rounds=14", "--json"))["rounds"] == 14
 
 
-@pytest.mark.parametrize(("flags", "policy"), [(("--policy", "uniform"), "uniform"), (("--method", "dp-fedavg"), "strictest")])
+@pytest.mark.parametrize(
+    ("flags", "policy"),
+    [(("--policy", "uniform"), "uniform"), (("--method", "dp-fedavg"), "strictest")],
+)
 def test_a_policy_or_method_flag_puts_the_configs_aside(run, flags, policy):
     outcome = run("plan", QUICKSTART, *flags, "--json")
     assert outcome.err == ""
@@ -144,12 +183,28 @@ def test_many_budgets_become_bands(run, tmp_path):
 
 def test_compare(run, tmp_path):
     plot = tmp_path / "compare.svg"
-    outcome = run("plan", QUICKSTART, "--compare", "uniform,spend-as-you-go,strictest,geometric", "--plot", plot)
+    outcome = run(
+        "plan",
+        QUICKSTART,
+        "--compare",
+        "uniform,spend-as-you-go,strictest,geometric",
+        "--plot",
+        plot,
+    )
     assert (outcome.code, outcome.err) == (0, "")
     assert plot.read_bytes().lstrip().startswith(b"<?xml")
-    for word in ("uniform", "spend-as-you-go", "strictest", "geometric", "66.67%", "noise of average"):
+    for word in (
+        "uniform",
+        "spend-as-you-go",
+        "strictest",
+        "geometric",
+        "66.67%",
+        "noise of average",
+    ):
         assert word in outcome.out
-    shown = numbers(run("plan", QUICKSTART, "--compare", "uniform,spend-as-you-go", "--json"))["policies"]
+    shown = numbers(run("plan", QUICKSTART, "--compare", "uniform,spend-as-you-go", "--json"))[
+        "policies"
+    ]
     assert list(shown) == ["uniform", "spend-as-you-go"]
     last = [shown[policy]["groups"][0]["noise_multiplier"]["25"]["mean"] for policy in shown]
     assert last[1] < last[0]
@@ -162,16 +217,30 @@ def test_quiet_prints_nothing(run, tmp_path):
 
 
 def test_large_delta_is_one_warning(run):
-    outcome = run("plan", "--epsilon", "10:3", "--delta", "0.5", "--rounds", "2", "--rate", "0.5", "--compare", "uniform,strictest")
+    outcome = run(
+        "plan",
+        "--epsilon",
+        "10:3",
+        "--delta",
+        "0.5",
+        "--rounds",
+        "2",
+        "--rate",
+        "0.5",
+        "--compare",
+        "uniform,strictest",
+    )
     assert outcome.code == 0
     assert outcome.err.startswith("warning: delta")
     assert outcome.err.count("\n") == 1
 
 
-# --- files ----------------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")])
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")]
+)
 def test_plots(run, tmp_path, name, start):
     assert run(*SMALL, "--plot", tmp_path / name).code == 0
     content = (tmp_path / name).read_bytes()
@@ -229,7 +298,10 @@ def test_permissions(run):
         locked.mkdir(mode=0o500)
         secret.write_text("client,epsilon\na,1\n")
         secret.chmod(0)
-        for argv in ([*SMALL, "-o", locked / "plan.json"], ["plan", "--budgets", secret, *SMALL[3:]]):
+        for argv in (
+            [*SMALL, "-o", locked / "plan.json"],
+            ["plan", "--budgets", secret, *SMALL[3:]],
+        ):
             outcome = run(*argv)
             assert outcome.code == 2
             assert "Permission denied" in outcome.err
@@ -252,7 +324,7 @@ def test_missing_files(refused, tmp_path):
     refused("plan", "--budgets", tmp_path, *SMALL[3:])
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -271,8 +343,14 @@ def test_missing_files(refused, tmp_path):
         (["plan"], "--epsilon"),
         (["plan", "--epsilon", "10"], "--clients"),
         (["plan", "--epsilon", "10:2"], "delta is missing: give --delta, or delta under [privacy]"),
-        (["plan", "--epsilon", "10:2", "--delta", "1e-5"], "rounds is missing: give --rounds, or rounds under [train]"),
-        (["plan", "--epsilon", "10:2", "--delta", "1e-5", "--rounds", "3"], "rate is missing: give --rate"),
+        (
+            ["plan", "--epsilon", "10:2", "--delta", "1e-5"],
+            "rounds is missing: give --rounds, or rounds under [train]",
+        ),
+        (
+            ["plan", "--epsilon", "10:2", "--delta", "1e-5", "--rounds", "3"],
+            "rate is missing: give --rate",
+        ),
         (["plan", "--set", "privacy.epsilon=3"], "--clients"),
         (["plan", "--set", "privacy.rat=3"], "did you mean 'rate'"),
     ],
@@ -341,13 +419,17 @@ def test_bad_values(refused, flags, names, tmp_path):
 def test_bad_config_and_csv_point_at_the_line(refused, tmp_path):
     config, table = tmp_path / "c.toml", tmp_path / "b.csv"
     config.write_text("[privacy]\nepsilom = 1\n")
-    assert f"{config}:2: unknown key 'epsilom' in [privacy]; did you mean 'epsilon'?" in refused("plan", config)
+    assert f"{config}:2: unknown key 'epsilom' in [privacy]; did you mean 'epsilon'?" in refused(
+        "plan", config
+    )
     table.write_text("client,epsilon\na,1\nb,\n")
     assert f"{table}:3: epsilon is empty" in refused("plan", "--budgets", table, *SMALL[3:])
     config.write_text("[data]\nclients = 3\n[privacy]\nbudgets = 'b.csv'\n")
     table.write_text("client,epsilon\na,1\n")
     assert "3 clients" in refused("plan", config)
-    config.write_text("[data]\nclients = 2\n[privacy]\ngroups = [{epsilon = 1}, {epsilon = 2}, {epsilon = 3}]\n")
+    config.write_text(
+        "[data]\nclients = 2\n[privacy]\ngroups = [{epsilon = 1}, {epsilon = 2}, {epsilon = 3}]\n"
+    )
     assert f"{config}:4: group 3" in refused("plan", config)
 
 
@@ -360,7 +442,7 @@ def test_interruption(run, monkeypatch):
     assert (outcome.code, outcome.err) == (130, "fedspend: interrupted\n")
 
 
-# --- the process ----------------------------------------------------------------------------------------------------------------
+# --- the process ----------------------------------------------------------------------------------
 
 
 def test_help_is_light():
@@ -368,9 +450,11 @@ def test_help_is_light():
     code = (
         "import sys, time\n"
         "from fedspend.cli.main import main\n"
-        "codes = [main(argv) for argv in (['--help'], ['plan', '--help'], ['verify', '--help'], ['--version'])]\n"
+        "codes = [main(argv) for argv in (['--help'], ['plan', '--help'], ['verify', '--help'], "
+        "['--version'])]\n"
         "assert codes == [0, 0, 0, 0], codes\n"
-        "heavy = {'numpy', 'scipy', 'torch', 'rich', 'matplotlib', 'dp_accounting'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'scipy', 'torch', 'rich', 'matplotlib', 'dp_accounting'} & "
+        "set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "assert time.process_time() < 0.5, time.process_time()\n"
     )
@@ -397,7 +481,11 @@ def test_planning_loads_no_torch_and_survives_a_closed_pipe():
 def test_a_full_output_is_one_line():
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "fedspend", *SMALL], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "fedspend", *SMALL],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert done.returncode == 2
     assert done.stderr == "fedspend: cannot write: No space left on device\n"

@@ -19,7 +19,9 @@ NOISE = ["--noise", "1"]
 @pytest.fixture
 def budgets(tmp_path):
     path = tmp_path / "budgets.csv"
-    path.write_text("record,client,epsilon\np1,north,0.01\np2,north,0.02\np3,south,0.1\np4,south,1\np5,south,500\n")
+    path.write_text(
+        "record,client,epsilon\np1,north,0.01\np2,north,0.02\np3,south,0.1\np4,south,1\np5,south,500\n"
+    )
     return path
 
 
@@ -31,8 +33,12 @@ def test_rates_are_written_and_told(run, budgets, tmp_path):
     assert [row["record"] for row in rows] == ["p1", "p2", "p3", "p4", "p5"]
     rates = np.array([float(row["rate"]) for row in rows])
     assert rates.tolist() == records.rates([0.01, 0.02, 0.1, 1, 500], **PAPER).tolist()
-    assert [float(row["spent"]) for row in rows] == pytest.approx(records.epsilon(rates, **PAPER).tolist())
-    assert "Left out at rate 0, since no rate can meet the budget: 2 records: p1, p2." in outcome.out
+    assert [float(row["spent"]) for row in rows] == pytest.approx(
+        records.epsilon(rates, **PAPER).tolist()
+    )
+    assert (
+        "Left out at rate 0, since no rate can meet the budget: 2 records: p1, p2." in outcome.out
+    )
     assert "Clients without a single usable record: north" in outcome.out
     assert "R^2 0.99" in outcome.out
     assert "overspend" in outcome.out
@@ -49,7 +55,11 @@ def test_json_has_everything(run, budgets):
     assert document["fit"]["worst_overspending"] == pytest.approx(83.7, rel=0.01)
     assert document["fit"]["worst_budget"] == 0.01
     by_observer = document["levels"][3]["spent"]
-    assert by_observer["public"] == by_observer["sees-participation"] < by_observer["picks-participants"]
+    assert (
+        by_observer["public"]
+        == by_observer["sees-participation"]
+        < by_observer["picks-participants"]
+    )
 
 
 def test_the_papers_rates_are_called_over_budget(run, budgets):
@@ -67,7 +77,10 @@ def test_noise_is_suggested(run, tmp_path):
     assert outcome.code == 0, outcome.err
     assert "Suggested noise multiplier" in outcome.out
     document = json.loads(run("records", "noise", path, *TERMS, "--json").out)
-    best = min((one for one in document["candidates"] if one["step_noise"]), key=lambda one: one["step_noise"])
+    best = min(
+        (one for one in document["candidates"] if one["step_noise"]),
+        key=lambda one: one["step_noise"],
+    )
     assert document["noise_multiplier"] == best["noise_multiplier"]
     assert plot.exists()
 
@@ -89,7 +102,10 @@ def test_drawn_budgets_can_be_read_and_repeat(run, tmp_path):
         ("record,epsilon\na,-1\n", "budgets.csv:2: epsilon must be a positive number, got '-1'"),
         ("record,epsilon\na,1\nb,nan\n", "budgets.csv:3"),
         ("record,epsilon\na,inf\n", "budgets.csv:2"),
-        ("record,epsilon\na,1\na,2\n", "budgets.csv:3: record 'a' stands there twice, first on line 2"),
+        (
+            "record,epsilon\na,1\na,2\n",
+            "budgets.csv:3: record 'a' stands there twice, first on line 2",
+        ),
         ("record,epsilon\n,1\n", "record is empty"),
         ("record,client,epsilon\na,,1\n", "client is empty"),
         ("record,budget\na,1\n", "unknown column"),
@@ -123,7 +139,9 @@ def test_bad_arguments(refused, budgets, arguments, told):
 
 def test_other_refusals(refused, budgets, tmp_path):
     assert "needs an action: rates, noise, draw" in refused("records")
-    assert "did you mean 'three-levels'" in refused("records", "draw", "three-level", 5, "-o", tmp_path / "x.csv")
+    assert "did you mean 'three-levels'" in refused(
+        "records", "draw", "three-level", 5, "-o", tmp_path / "x.csv"
+    )
     assert "records" in refused("records", "draw", "three-levels", 0, "-o", tmp_path / "x.csv")
     assert "exists" in refused("records", "rates", budgets, *TERMS, *NOISE, "-o", budgets)
     line = refused("records", "rates", budgets, *TERMS, "--noise", "0.3", "--method", "scf", code=1)
@@ -163,9 +181,14 @@ def config(tmp_path):
     """Ten patients of two hospitals; p0 asks for more than any rate can give."""
     folder = tmp_path / "study"
     folder.mkdir()
-    rows = [f"{n / 12},{n % 2},{'north' if n < 6 else 'south'},{'train' if n < 10 else 'test'}" for n in range(12)]
+    rows = [
+        f"{n / 12},{n % 2},{'north' if n < 6 else 'south'},{'train' if n < 10 else 'test'}"
+        for n in range(12)
+    ]
     (folder / "patients.csv").write_text("age,sick,hospital,split\n" + "\n".join(rows) + "\n")
-    (folder / "budgets.csv").write_text("record,epsilon\np0,0.001\n" + "".join(f"p{n},{[0.5, 2][n % 2]}\n" for n in range(1, 10)))
+    (folder / "budgets.csv").write_text(
+        "record,epsilon\np0,0.001\n" + "".join(f"p{n},{[0.5, 2][n % 2]}\n" for n in range(1, 10))
+    )
     (folder / "run.toml").write_text(CONFIG)
     return folder / "run.toml"
 
@@ -178,8 +201,13 @@ def test_a_plan_is_made_checked_and_trained_under(run, config, tmp_path, monkeyp
     assert (outcome.code, outcome.err) == (0, "")
     for words in ("10 records of 2 clients", "rpdp", "zero-out", "does not choose", "server picks"):
         assert words in outcome.out
-    assert "At rate 0 in every round, since no rate can meet their budgets: 1 record: p0." in outcome.out
-    assert [line.split()[:3] for line in outcome.out.splitlines() if line.split()[:1] == ["north"]] == [["north", "6", "1"]]
+    assert (
+        "At rate 0 in every round, since no rate can meet their budgets: 1 record: p0."
+        in outcome.out
+    )
+    assert [
+        line.split()[:3] for line in outcome.out.splitlines() if line.split()[:1] == ["north"]
+    ] == [["north", "6", "1"]]
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert stat.S_IMODE(plan.stat().st_mode) == 0o600, "a plan tells budgets"
     made = records.RecordPlan.load(plan)
@@ -189,12 +217,21 @@ def test_a_plan_is_made_checked_and_trained_under(run, config, tmp_path, monkeyp
     outcome = run("train", config, "--plan", plan, "-o", "run", "--quiet")
     assert outcome.code == 0, outcome.err
     assert records.RecordPlan.load(elsewhere / "run" / "plan.json").hash == made.hash
-    assert run("plan", config, "-o", plan).out.splitlines()[-2].endswith("(the same plan was there already)")
+    assert (
+        run("plan", config, "-o", plan)
+        .out.splitlines()[-2]
+        .endswith("(the same plan was there already)")
+    )
 
 
 def test_a_plan_as_json(run, config):
     document = json.loads(run("plan", config, "--json").out)
-    assert (document["unit"], document["records"], document["clients"], document["method"]) == ("record", 10, 2, "rpdp")
+    assert (document["unit"], document["records"], document["clients"], document["method"]) == (
+        "record",
+        10,
+        2,
+        "rpdp",
+    )
     assert document["left_out"] == ["p0"]
     assert document["active_records"] == [9, 9, 9]
     assert [level["budget"]["mean"] for level in document["levels"]] == [0.001, 0.5, 2.0]
@@ -204,7 +241,9 @@ def test_a_plan_as_json(run, config):
         {"delta": 1e-5, "rounds": 3, "local_steps": 4, "client_rate": 0.8, "noise_multiplier": 8},
     )
     for observer, spent in level["epsilon"].items():
-        assert spent["high"] == pytest.approx(records.epsilon(rate, **terms, observer=observer), rel=1e-6)
+        assert spent["high"] == pytest.approx(
+            records.epsilon(rate, **terms, observer=observer), rel=1e-6
+        )
     assert level["epsilon"]["public"] == level["epsilon"]["sees-participation"]
     assert level["epsilon"]["picks-participants"]["high"] > level["epsilon"]["public"]["high"]
     plan = records.rates([0.5, 2.0], **terms)
@@ -215,20 +254,42 @@ def test_a_plan_as_json(run, config):
 
 
 def test_flags_stand_for_values_of_the_config(run, refused, config, tmp_path):
-    flags = ("--rounds", 2, "--rate", 0.5, "--delta", 1e-4, "--clip", 0.3, "--method", "minimum", "--epsilon", 1.5)
+    flags = (
+        "--rounds",
+        2,
+        "--rate",
+        0.5,
+        "--delta",
+        1e-4,
+        "--clip",
+        0.3,
+        "--method",
+        "minimum",
+        "--epsilon",
+        1.5,
+    )
     document = json.loads(run("plan", config, *flags, "--json").out)
     found = [document[name] for name in ("rounds", "client_rate", "delta", "clip", "method")]
     assert found == [2, 0.5, 1e-4, 0.3, "minimum"]
     assert [level["budget"]["mean"] for level in document["levels"]] == [1.5]
     other = tmp_path / "other [1].csv"
     other.write_text("record,epsilon\n" + "".join(f"q{n},3\n" for n in range(10)))
-    assert json.loads(run("plan", config, "--budgets", other, "--json").out)["levels"][0]["budget"]["mean"] == 3
+    assert (
+        json.loads(run("plan", config, "--budgets", other, "--json").out)["levels"][0]["budget"][
+            "mean"
+        ]
+        == 3
+    )
     assert "--rounds 0: rounds in [train] must be" in refused("plan", config, "--rounds", 0)
-    assert "--epsilon 1:3,2:4: epsilon in [privacy] must be" in refused("plan", config, "--epsilon", "1:3,2:4")
+    assert "--epsilon 1:3,2:4: epsilon in [privacy] must be" in refused(
+        "plan", config, "--epsilon", "1:3,2:4"
+    )
     for flag in ("--policy", "--weights", "--saving-rate", "--accountant", "--compare"):
         assert f"{flag} is for client-level methods" in refused("plan", config, flag, "rdp")
     assert "data.csv" in refused("plan", config, "--set", "data.path=data.csv")
-    assert "10 training records" in refused("plan", config, "--set", f"privacy.budgets={budget_file(tmp_path, 9)}")
+    assert "10 training records" in refused(
+        "plan", config, "--set", f"privacy.budgets={budget_file(tmp_path, 9)}"
+    )
     assert "did you mean" in refused("plan", config, "--set", "method.common_rat=0.5")
     assert "scf-clamped" in refused("plan", config, "--set", "method.rates=scf", code=1)
     assert "no record of client 'north'" in refused("plan", config, "--epsilon", 1e-6)
@@ -241,7 +302,9 @@ def budget_file(folder, count):
 
 
 def tampered(path, change):
-    """A plan file whose content was changed and whose hash was made anew, as a careful forger would."""
+    """A plan file whose content was changed and whose hash was made anew, as a careful forger
+    would.
+    """
     from fedspend.planning.plan_json import canonical, hash_of
 
     content = json.loads(path.read_text())
@@ -273,15 +336,32 @@ def test_a_forged_plan_fails(run, refused, config, tmp_path):
 def test_a_plan_goes_with_its_config(refused, run, config, tmp_path):
     plan, clients = tmp_path / "plan.json", tmp_path / "clients.json"
     run("plan", config, "-o", plan, "--quiet")
-    run("plan", "--epsilon", "1:2", "--delta", "1e-5", "--rounds", 3, "--rate", 0.8, "-o", clients, "--quiet")
+    run(
+        "plan",
+        "--epsilon",
+        "1:2",
+        "--delta",
+        "1e-5",
+        "--rounds",
+        3,
+        "--rate",
+        0.8,
+        "-o",
+        clients,
+        "--quiet",
+    )
     train = ("train", config, "-o", tmp_path / "run", "--plan")
-    assert "the plan has clip 1.0, and the config 0.5" in refused(*train, plan, "--set", "privacy.clip=0.5")
+    assert "the plan has clip 1.0, and the config 0.5" in refused(
+        *train, plan, "--set", "privacy.clip=0.5"
+    )
     assert "the plan is for clients" in refused(*train, clients)
     assert "--colluders is for plans of clients" in refused("verify", plan, "--colluders", 2)
     assert "holds something else" in refused("plan", config, "--rate", 0.5, "-o", plan)
 
 
-def test_a_plan_of_a_filter_says_what_it_charges_and_how_long_records_last(run, refused, config, tmp_path):
+def test_a_plan_of_a_filter_says_what_it_charges_and_how_long_records_last(
+    run, refused, config, tmp_path
+):
     by_norm = ("--set", "method.name=filter", "--set", "method.charge=norm", "--rate", 1)
     plan, plot = tmp_path / "norm.json", tmp_path / "norm.png"
     outcome = run("plan", config, *by_norm, "-o", plan, "--plot", plot)
@@ -295,28 +375,59 @@ def test_a_plan_of_a_filter_says_what_it_charges_and_how_long_records_last(run, 
     (line,) = [line for line in outcome.out.splitlines() if line.split()[:1] == ["0.5"]]
     assert float(line.split()[3]) == pytest.approx(lasts[2], rel=1e-3)
     assert "filter by norm" in run("verify", plan).out
-    train = ("train", config, "--plan", plan, "-o", tmp_path / "run", "--set", "method.name=filter", "--set", "privacy.rate=1")
+    train = (
+        "train",
+        config,
+        "--plan",
+        plan,
+        "-o",
+        tmp_path / "run",
+        "--set",
+        "method.name=filter",
+        "--set",
+        "privacy.rate=1",
+    )
     assert "the plan has charge norm, and the config clip" in refused(*train)
-    outcome = run("plan", config, "--set", "method.name=filter", "--plot", plot, "-o", tmp_path / "clip.json")
+    outcome = run(
+        "plan", config, "--set", "method.name=filter", "--plot", plot, "-o", tmp_path / "clip.json"
+    )
     assert "filter by clip" in outcome.out
     assert "of 12 a record stops" in outcome.out
     assert plot.read_bytes().startswith(b"\x89PNG")
-    named = ("--set", "method.name=filter", "--set", "method.charge=clip")  # what it would do anyhow
-    assert run("train", config, *named, "--plan", tmp_path / "clip.json", "-o", tmp_path / "run", "--quiet").code == 0
+    # what it would do anyhow
+    named = ("--set", "method.name=filter", "--set", "method.charge=clip")
+    assert (
+        run(
+            "train",
+            config,
+            *named,
+            "--plan",
+            tmp_path / "clip.json",
+            "-o",
+            tmp_path / "run",
+            "--quiet",
+        ).code
+        == 0
+    )
 
 
 @pytest.mark.parametrize("method", ["rpdp", "filter"])
 def test_without_client_sampling_there_is_nothing_to_pick(run, config, tmp_path, method):
     plan = tmp_path / "plan.json"
     run("plan", config, "--rate", 1, "--method", method, "-o", plan, "--quiet")
-    told = {one["name"]: one["largest"] for one in json.loads(run("verify", plan, "--json").out)["observers"]}
+    told = {
+        one["name"]: one["largest"]
+        for one in json.loads(run("verify", plan, "--json").out)["observers"]
+    }
     assert told["plan"] == told["server picks who takes part"] > 0
 
 
 def test_accounts_of_the_other_unit_are_named(run, refused, config, tmp_path):
     place, clients = tmp_path / "accounts.db", tmp_path / "clients.db"
     assert run("train", config, "--ledger", place, "-o", tmp_path / "one", "--quiet").code == 0
-    assert "accounts of records only; ask with --unit record" in refused("ledger", "balance", "--ledger", place)
+    assert "accounts of records only; ask with --unit record" in refused(
+        "ledger", "balance", "--ledger", place
+    )
     (tmp_path / "clients.csv").write_text("client,epsilon\nnorth,1\n")
     run("ledger", "init", "--ledger", clients, "--simulation")
     run("ledger", "register", tmp_path / "clients.csv", "--ledger", clients, "--delta", 1e-5)
@@ -326,20 +437,35 @@ def test_accounts_of_the_other_unit_are_named(run, refused, config, tmp_path):
 def test_a_plan_made_without_a_ledger_does_not_spend_what_remains(run, refused, config, tmp_path):
     plan = tmp_path / "plan.json"
     run("plan", config, "-o", plan, "--quiet")
-    assert "drop --remaining" in refused("train", config, "--plan", plan, "--remaining", "-o", tmp_path / "run")
+    assert "drop --remaining" in refused(
+        "train", config, "--plan", plan, "--remaining", "-o", tmp_path / "run"
+    )
 
 
 def test_what_a_ledger_has_left_is_planned(run, refused, config, tmp_path):
     place, plan = tmp_path / "accounts.db", tmp_path / "next.json"
     train = ("train", config, "--ledger", place, "--quiet")
     assert "accounts.db" in refused("plan", config, "--ledger", place)
-    assert run(*train, "-o", tmp_path / "one", "--set", "privacy.noise_multiplier=20", "--set", "train.rounds=1").code == 0
+    assert (
+        run(
+            *train,
+            "-o",
+            tmp_path / "one",
+            "--set",
+            "privacy.noise_multiplier=20",
+            "--set",
+            "train.rounds=1",
+        ).code
+        == 0
+    )
     outcome = run("plan", config, "--ledger", place, "-o", plan)
     assert outcome.code == 0, outcome.err
     assert "budgets are for a lifetime" in outcome.out
     assert "with too little left: 1 record: p0" in outcome.out
     assert "claims are what this plan adds" in run("verify", plan).out
-    assert "name that ledger" in refused("train", config, "--plan", plan, "-o", tmp_path / "x", "--quiet", code=1)
+    assert "name that ledger" in refused(
+        "train", config, "--plan", plan, "-o", tmp_path / "x", "--quiet", code=1
+    )
     assert run(*train, "--plan", plan, "-o", tmp_path / "two").code == 0
     assert run("ledger", "verify", "--ledger", place).code == 0
     rows = json.loads(run("ledger", "balance", "--unit", "record", "--ledger", place, "--json").out)
@@ -352,7 +478,15 @@ def test_a_config_that_spends_what_remains_names_its_ledger(run, refused, config
     config.write_text(CONFIG + '[ledger]\nlocation = "accounts.db"\n')
     assert (
         run(
-            "train", config, "-o", tmp_path / "one", "--quiet", "--set", "train.rounds=1", "--set", "privacy.noise_multiplier=20"
+            "train",
+            config,
+            "-o",
+            tmp_path / "one",
+            "--quiet",
+            "--set",
+            "train.rounds=1",
+            "--set",
+            "privacy.noise_multiplier=20",
         ).code
         == 0
     )
@@ -360,15 +494,19 @@ def test_a_config_that_spends_what_remains_names_its_ledger(run, refused, config
     outcome = run("plan", config, "--set", "ledger.spend=remaining", "--json")
     assert outcome.code == 0, outcome.err
     assert json.loads(outcome.out)["ledger"]
-    assert "no.db" in refused("plan", config, "--set", "ledger.spend=remaining", "--set", "ledger.location=no.db")
+    assert "no.db" in refused(
+        "plan", config, "--set", "ledger.spend=remaining", "--set", "ledger.location=no.db"
+    )
     config.write_text(CONFIG)
-    assert "needs a ledger with record accounts" in refused("plan", config, "--set", "ledger.spend=remaining")
+    assert "needs a ledger with record accounts" in refused(
+        "plan", config, "--set", "ledger.spend=remaining"
+    )
 
 
 def test_no_torch(budgets, config):
     code = (
-        "import sys; from fedspend.cli.main import main; "
-        f"assert main(['records', 'rates', {str(budgets)!r}, *{TERMS + NOISE!r}, '--json']) == 0; "
-        f"assert main(['plan', {str(config)!r}, '--json']) == 0; assert 'torch' not in sys.modules"
+        "import sys; from fedspend.cli.main import main; assert main(['records', 'rates', "
+        f"{str(budgets)!r}, *{TERMS + NOISE!r}, '--json']) == 0; assert main(['plan', "
+        f"{str(config)!r}, '--json']) == 0; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

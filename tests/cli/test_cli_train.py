@@ -23,7 +23,10 @@ name = "logistic"
 [method]
 name = "time-adaptive"
 [privacy]
-groups = [{ epsilon = 5, share = 2, saving_rate = 0.4 }, { epsilon = 15, share = 3, saving_rate = 0.6 }]
+groups = [
+  { epsilon = 5, share = 2, saving_rate = 0.4 },
+  { epsilon = 15, share = 3, saving_rate = 0.6 },
+]
 delta = 1e-3
 rate = 0.8
 clip = 0.5
@@ -52,7 +55,14 @@ def test_train_leaves_a_whole_run(config, tmp_path, capsys):
     stored = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert stored == lines[:-1]
     assert set(stored[-1]["epsilon"]) == {"5", "15"}
-    for name in ("run.json", "plan.json", "certificate.json", "model.safetensors", "report.html", "checkpoint.safetensors"):
+    for name in (
+        "run.json",
+        "plan.json",
+        "certificate.json",
+        "model.safetensors",
+        "report.html",
+        "checkpoint.safetensors",
+    ):
         assert (folder / name).stat().st_size > 0
     assert json.loads((folder / "certificate.json").read_text())["randomness"] == "seeded"
 
@@ -87,11 +97,18 @@ def test_fedavg_needs_no_plan(config, tmp_path):
         ([], "CONFIG.toml"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(config, tmp_path, capsys, monkeypatch, arguments, names):
+def test_bad_input_is_one_line_and_leaves_nothing(
+    config, tmp_path, capsys, monkeypatch, arguments, names
+):
     monkeypatch.delenv("FEDSPEND_DATA", raising=False)
     monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "run"
-    argv = ["train", *(config if item == "CONFIG" else item for item in arguments), "-o", str(folder)]
+    argv = [
+        "train",
+        *(config if item == "CONFIG" else item for item in arguments),
+        "-o",
+        str(folder),
+    ]
     assert main(argv) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -106,14 +123,28 @@ def test_another_run_in_the_folder_is_left_alone(config, tmp_path, capsys):
     assert main(["train", config, "-o", folder, "--quiet"]) == 0
     assert main(["train", config, "-o", folder, "--quiet"]) == 2
     assert "--resume" in capsys.readouterr().err
-    assert main(["train", config, "-o", folder, "--quiet", "--resume", "--set", "train.seed=9"]) == 2
+    assert (
+        main(["train", config, "-o", folder, "--quiet", "--resume", "--set", "train.seed=9"]) == 2
+    )
     assert "train.seed was 0 and is now 9" in capsys.readouterr().err
 
 
 def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "fedspend", "train", config, "-o", str(folder), "--set", "train.rounds=400"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    command = [
+        sys.executable,
+        "-m",
+        "fedspend",
+        "train",
+        config,
+        "-o",
+        str(folder),
+        "--set",
+        "train.rounds=400",
+    ]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     for _ in range(6000):
         if (folder / "metrics.jsonl").exists() or process.poll() is not None:
             break
@@ -125,20 +156,40 @@ def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
     done = len((folder / "metrics.jsonl").read_text().splitlines())
     assert 1 <= done < 400
     assert (folder / "report.html").exists()
-    assert main(["train", config, "-o", str(folder), "--set", "train.rounds=400", "--resume", "--quiet"]) == 0
+    assert (
+        main(
+            ["train", config, "-o", str(folder), "--set", "train.rounds=400", "--resume", "--quiet"]
+        )
+        == 0
+    )
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 400
 
 
 def test_compare_shows_paired_differences(config, tmp_path, capsys):
     folder = tmp_path / "compare"
-    argv = ["compare", config, "--methods", "fedavg,idp-fedavg,time-adaptive", "--seeds", "2", "-o", str(folder), "--json"]
+    argv = [
+        "compare",
+        config,
+        "--methods",
+        "fedavg,idp-fedavg,time-adaptive",
+        "--seeds",
+        "2",
+        "-o",
+        str(folder),
+        "--json",
+    ]
     assert main(argv) == 0
     result = json.loads(capsys.readouterr().out)
     rows = {row["method"]: row for row in result["methods"]}
     assert result["seeds"] == [0, 1]
     for row in rows.values():
         assert row["mean"] == pytest.approx(sum(row["accuracy_by_seed"]) / 2)
-        paired = [a - b for a, b in zip(row["accuracy_by_seed"], rows["fedavg"]["accuracy_by_seed"], strict=True)]
+        paired = [
+            a - b
+            for a, b in zip(
+                row["accuracy_by_seed"], rows["fedavg"]["accuracy_by_seed"], strict=True
+            )
+        ]
         assert row["difference"] == pytest.approx(sum(paired) / 2)
     assert (folder / "accuracy.png").read_bytes()[:4] == b"\x89PNG"
     assert (folder / "comparison.csv").read_text().startswith("method,mean")
@@ -146,21 +197,68 @@ def test_compare_shows_paired_differences(config, tmp_path, capsys):
 
 def test_compare_varies_settings(config, tmp_path, capsys):
     folder = tmp_path / "compare"
-    argv = ["compare", config, "--methods", "dp-fedavg", "--vary", "train.rounds=2,3", "--vary", "shape.lus=0,0.5", "--seeds", "2"]
+    argv = [
+        "compare",
+        config,
+        "--methods",
+        "dp-fedavg",
+        "--vary",
+        "train.rounds=2,3",
+        "--vary",
+        "shape.lus=0,0.5",
+        "--seeds",
+        "2",
+    ]
     assert main([*argv, "-o", str(folder), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["methods"]
-    assert [row["method"] for row in rows] == [f"train.rounds={t}, shape.lus={c}" for t in (2, 3) for c in ("0", "0.5")]
+    assert [row["method"] for row in rows] == [
+        f"train.rounds={t}, shape.lus={c}" for t in (2, 3) for c in ("0", "0.5")
+    ]
     stored = json.loads((folder / "comparison.json").read_text())
-    assert [[len(curve) for curve in method] for method in stored["accuracy"]] == [[2, 2], [2, 2], [3, 3], [3, 3]]
+    assert [[len(curve) for curve in method] for method in stored["accuracy"]] == [
+        [2, 2],
+        [2, 2],
+        [3, 3],
+        [3, 3],
+    ]
     for row, curves in zip(rows, stored["accuracy"], strict=True):
         assert row["accuracy_by_seed"] == [curve[-1] for curve in curves]
-    alone = ["compare", config, "--methods", "dp-fedavg", "--set", "train.rounds=3", "--set", "shape.lus=0.5", "--seeds", "2"]
+    alone = [
+        "compare",
+        config,
+        "--methods",
+        "dp-fedavg",
+        "--set",
+        "train.rounds=3",
+        "--set",
+        "shape.lus=0.5",
+        "--seeds",
+        "2",
+    ]
     assert main([*alone, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["methods"][0]["accuracy_by_seed"] == rows[3]["accuracy_by_seed"]
+    assert (
+        json.loads(capsys.readouterr().out)["methods"][0]["accuracy_by_seed"]
+        == rows[3]["accuracy_by_seed"]
+    )
 
 
 def test_compare_names_the_method_whose_settings_vary(config, capsys):
-    assert main(["compare", config, "--methods", "dp-fedavg", "--vary", "train.rounds=1,2", "--seeds", "1", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                config,
+                "--methods",
+                "dp-fedavg",
+                "--vary",
+                "train.rounds=1,2",
+                "--seeds",
+                "1",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.startswith("dp-fedavg with")
 
 
@@ -170,9 +268,15 @@ def test_compare_names_the_method_whose_settings_vary(config, capsys):
         (["--methods", "fedavg", "--vary", "shape.lus"], "section.key=value"),
         (["--methods", "fedavg", "--vary", "shape.lus=0,,1"], "different values"),
         (["--methods", "fedavg", "--vary", "shape.lus=0,0"], "different values"),
-        (["--methods", "fedavg", "--vary", "shape.lus=0,1"], "--vary shape.lus=1: lus in [shape] must be"),
+        (
+            ["--methods", "fedavg", "--vary", "shape.lus=0,1"],
+            "--vary shape.lus=1: lus in [shape] must be",
+        ),
         (["--methods", "fedavg", "--vary", "shape.luss=0.1"], "--vary shape.luss=0.1: unknown key"),
-        (["--methods", "fedavg", "--vary", "shape.lus=0,0.1", "--vary", "shape.lus=0.2"], "--vary shape.lus is given twice"),
+        (
+            ["--methods", "fedavg", "--vary", "shape.lus=0,0.1", "--vary", "shape.lus=0.2"],
+            "--vary shape.lus is given twice",
+        ),
         (["--methods", "fedavg", "--vary", "train.seed=1,2"], "--seeds"),
         (["--methods", "fedavg,fedavg"], "different"),
         (["--methods", "sgd"], "sgd"),
@@ -190,11 +294,31 @@ def test_compare_refuses(config, capsys, arguments, names):
 
 
 def test_compare_makes_no_real_run_on_your_own_data(config, tmp_path, capsys):
-    """Nobody has to ask for real randomness there: it is the default. Its releases would be on no account."""
+    """Nobody has to ask for real randomness there: it is the default. Its releases would be on no
+    account.
+    """
     lines = [f"{n % 7},{n % 3},{n % 2},{'test' if n % 5 == 0 else 'train'}" for n in range(60)]
     (tmp_path / "own.csv").write_text("\n".join(["x,y,label,split", *lines]) + "\n")
-    own = ["--set", "data.name=csv", "--set", f"data.path={tmp_path / 'own.csv'}", "--set", "data.classes=2"]
-    argv = ["compare", config, *own, "--methods", "dp-fedavg", "--seeds", "1", "--workers", "1", "--quiet"]
+    own = [
+        "--set",
+        "data.name=csv",
+        "--set",
+        f"data.path={tmp_path / 'own.csv'}",
+        "--set",
+        "data.classes=2",
+    ]
+    argv = [
+        "compare",
+        config,
+        *own,
+        "--methods",
+        "dp-fedavg",
+        "--seeds",
+        "1",
+        "--workers",
+        "1",
+        "--quiet",
+    ]
     assert main(argv) == 2
     said = capsys.readouterr().err
     assert "no account covers" in said

@@ -1,4 +1,6 @@
-"""`fedspend verify`: the verdict and its exit code, and how it says no to files that are no plans."""
+"""`fedspend verify`: the verdict and its exit code,
+and how it says no to files that are no plans.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,18 @@ def plan_file(plan, tmp_path):
 
 def test_a_plan_for_discrete_noise_says_what_carries_its_guarantee(run, refused, tmp_path):
     path = tmp_path / "discrete.json"
-    terms = ("--epsilon", "4:2,8:1", "--delta", "1e-3", "--rounds", "3", "--rate", "0.5", "--set", "privacy.noise=discrete")
+    terms = (
+        "--epsilon",
+        "4:2,8:1",
+        "--delta",
+        "1e-3",
+        "--rounds",
+        "3",
+        "--rate",
+        "0.5",
+        "--set",
+        "privacy.noise=discrete",
+    )
     assert run("plan", *terms, "-o", path).code == 0
     outcome = run("verify", path)
     assert outcome.code == 0

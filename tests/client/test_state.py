@@ -1,4 +1,6 @@
-"""What clients remember: any id has a place of its own, for its owner's eyes only; what cannot be read is said in one line."""
+"""What clients remember: any id has a place of its own, for its owner's eyes only; what cannot be
+read is said in one line.
+"""
 
 import os
 import stat
@@ -32,7 +34,9 @@ AWKWARD = [
     "A",
     "a",
 ]
-ids = st.one_of(st.sampled_from(AWKWARD), st.text(max_size=120), st.text(st.characters(codec=None), max_size=5))
+ids = st.one_of(
+    st.sampled_from(AWKWARD), st.text(max_size=120), st.text(st.characters(codec=None), max_size=5)
+)
 
 
 @given(st.lists(ids, unique=True, min_size=2, max_size=8))
@@ -43,7 +47,9 @@ def test_any_id_has_a_place_of_its_own_inside_the_folder(clients):
         assert place.parent.parent == folder, "neither the folder itself nor anything above it"
         assert place.parent.resolve().parent == folder.resolve()
         assert len(place.parent.name) <= 255
-    assert len({place.parent.name.lower() for place in places}) == len(clients), "also where capitals are not told apart"
+    assert len({place.parent.name.lower() for place in places}) == len(clients), (
+        "also where capitals are not told apart"
+    )
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])
@@ -53,7 +59,9 @@ def test_what_was_written_is_read_by_its_client_and_by_nobody_else(tmp_path, kin
         assert states.read(client) is None
         states.write(client, b"old")
         states.write(client, bytes([number]))
-    assert [states.read(client) for client in AWKWARD] == [bytes([number]) for number in range(len(AWKWARD))]
+    assert [states.read(client) for client in AWKWARD] == [
+        bytes([number]) for number in range(len(AWKWARD))
+    ]
     assert states.read("somebody else") is None
     assert "somebody else" in states.place("somebody else") or kind == "folder"
 
@@ -61,7 +69,10 @@ def test_what_was_written_is_read_by_its_client_and_by_nobody_else(tmp_path, kin
 def test_an_id_that_is_the_hash_of_another_has_a_place_of_its_own(tmp_path):
     states, long = FolderStates(tmp_path), "x" * 5000
     states.write(long, b"long")
-    for forged in (Path(states.place(long)).parent.name, Path(states.place(long)).parent.name.lstrip("=")):
+    for forged in (
+        Path(states.place(long)).parent.name,
+        Path(states.place(long)).parent.name.lstrip("="),
+    ):
         assert states.read(forged) is None
 
 
@@ -74,8 +85,12 @@ def test_states_are_for_their_owner_only(tmp_path):
         os.umask(before)
     path = Path(states.place("north"))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)} == {0o700}
-    assert [one.name for one in path.parent.iterdir()] == [state.FILE], "no half-written file is left"
+    assert {
+        stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)
+    } == {0o700}
+    assert [one.name for one in path.parent.iterdir()] == [state.FILE], (
+        "no half-written file is left"
+    )
 
 
 def test_a_state_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -93,7 +108,9 @@ def test_a_state_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_a_state_that_cannot_be_read_is_named_and_not_taken_for_a_missing_one(tmp_path):
-    """A missing state has a meaning: all rounds so far are paid at the clip. One that is there and unreadable must not have it."""
+    """A missing state has a meaning: all rounds so far are paid at the clip. One that is there and
+    unreadable must not have it.
+    """
     states = FolderStates(tmp_path)
     path = Path(states.place("north"))
     path.mkdir(parents=True)

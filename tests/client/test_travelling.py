@@ -1,4 +1,6 @@
-"""Tasks and contributions as bytes: exact inverses over anything they may hold, and nothing else is taken in."""
+"""Tasks and contributions as bytes: exact inverses over anything they may hold, and nothing else is
+taken in.
+"""
 
 import json
 import math
@@ -64,21 +66,29 @@ def tasks(draw):
         run=draw(st.text(max_size=9)),
         plan=draw(st.text(max_size=9)),
         layers=draw(st.sampled_from([None, (size,), (split, size - split) if split else (size,)])),
-        grid=draw(st.one_of(st.none(), st.builds(Grid, positive, st.integers(8, 32), st.just(size)))),
+        grid=draw(
+            st.one_of(st.none(), st.builds(Grid, positive, st.integers(8, 32), st.just(size)))
+        ),
         noise=draw(st.one_of(st.just(0.0), positive)),
         bit=draw(st.booleans()),
         asked=draw(arrays_of.arrays(np.int64, draw(st.sampled_from([1, size])))) if votes else None,
     )
     clip = draw(st.one_of(st.just(math.inf), st.just(0.0), positive))
-    return ClientTask(draw(ids), draw(counts), clip, shared, draw(st.one_of(st.none(), record_terms())))
+    return ClientTask(
+        draw(ids), draw(counts), clip, shared, draw(st.one_of(st.none(), record_terms()))
+    )
 
 
 def plain(value):
-    """Any part of a task as something that can be compared: arrays by their kind and their bytes."""
+    """Any part of a task as something that can be compared:
+    arrays by their kind and their bytes.
+    """
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if hasattr(value, "__dataclass_fields__"):
-        return type(value), {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+        return type(value), {
+            name: plain(getattr(value, name)) for name in value.__dataclass_fields__
+        }
     return type(value), value
 
 
@@ -92,8 +102,16 @@ def test_a_task_survives_its_journey_to_the_last_bit(task):
 
 @pytest.mark.parametrize("method", ["rpdp", "filter", "by norm"])
 def test_tasks_of_real_plans_survive_too(method):
-    wanted = Wanted(method="filter", charge="norm") if method == "by norm" else Wanted(method=method)
-    plan = plan_records([0.3, 0.5, 1.0, 2.0], [0, 0, 1, 1], Terms(1e-3, 3, 4, 1.0, 6.0), clients=["a", "b"], wanted=wanted)
+    wanted = (
+        Wanted(method="filter", charge="norm") if method == "by norm" else Wanted(method=method)
+    )
+    plan = plan_records(
+        [0.3, 0.5, 1.0, 2.0],
+        [0, 0, 1, 1],
+        Terms(1e-3, 3, 4, 1.0, 6.0),
+        clients=["a", "b"],
+        wanted=wanted,
+    )
     for round in range(3):
         task = record_task(plan, 8, round, number=1)
         assert plain(ClientTask.from_bytes(task.to_bytes())) == plain(task)
@@ -153,7 +171,11 @@ def test_damaged_tasks_are_refused_or_whole(task, data):
 def test_damaged_contributions_are_refused_or_whole(foreign, client, vector, data):
     body = Contribution(client, 1, vector, 0.5).to_bytes()
     place, flip = data.draw(st.integers(0, len(body) - 1)), data.draw(st.integers(1, 255))
-    for damaged in (foreign, body[:place], body[:place] + bytes([body[place] ^ flip]) + body[place + 1 :]):
+    for damaged in (
+        foreign,
+        body[:place],
+        body[:place] + bytes([body[place] ^ flip]) + body[place + 1 :],
+    ):
         found = taken_in(Contribution, damaged)
         if found is not None:
             assert found.vector.dtype == np.float64
@@ -161,7 +183,9 @@ def test_damaged_contributions_are_refused_or_whole(foreign, client, vector, dat
 
 
 def forged(body, changes, arrays=None):
-    """The same block with other facts (a dotted path -> what it is set to) or arrays; NaN and infinity can be written, too."""
+    """The same block with other facts (a dotted path -> what it is set to) or arrays; NaN and
+    infinity can be written, too.
+    """
     held, about = unpack(body, "it")
     for path, value in changes.items():
         *folders, last = path.split(".")
@@ -177,7 +201,9 @@ def forged(body, changes, arrays=None):
 
 
 def whole_task():
-    terms = RecordTerms(np.ones(2), np.ones(2), np.ones(3), 1.0, 2.0, by_norm=True, norm_budget=np.ones(2))
+    terms = RecordTerms(
+        np.ones(2), np.ones(2), np.ones(3), 1.0, 2.0, by_norm=True, norm_budget=np.ones(2)
+    )
     return client_task(4, records=terms, grid=Grid(0.5, 16, 4), layers=(1, 3))
 
 
@@ -240,9 +266,13 @@ def whole_task():
     ids=lambda part: str(part)[:20],
 )
 def test_tasks_that_no_client_can_work_with_are_refused_in_one_line(path, value):
-    """Above all those that would switch off a bound or a noise: nothing is above NaN, so nothing would be clipped."""
+    """Above all those that would switch off a bound or a noise: nothing is above NaN, so nothing
+    would be clipped.
+    """
     body = whole_task().to_bytes()
-    assert ClientTask.from_bytes(forged(body, {"clip_norm": None})).clip_norm == math.inf, "no bound, and it says so"
+    assert ClientTask.from_bytes(forged(body, {"clip_norm": None})).clip_norm == math.inf, (
+        "no bound, and it says so"
+    )
     with pytest.raises(InvalidInput, match="task") as refused:
         ClientTask.from_bytes(forged(body, {path: value}))
     assert "\n" not in str(refused.value)

@@ -56,7 +56,9 @@ STEPS = LocalTraining(batch_size=8, steps=4)
 EPOCHS = LocalTraining(batch_size=8, epochs=2)
 MOMENTUM = LocalTraining(batch_size=8, steps=5, momentum=0.9)
 SHAPED = LocalTraining(batch_size=8, steps=6, shape=Shape(blur=0.8, lus=0.7))
-SHAPED_MOMENTUM = LocalTraining(batch_size=8, epochs=2, momentum=0.5, shape=Shape(blur=0.8, lus=0.7))
+SHAPED_MOMENTUM = LocalTraining(
+    batch_size=8, epochs=2, momentum=0.5, shape=Shape(blur=0.8, lus=0.7)
+)
 
 every_engine = pytest.mark.parametrize(("engine", "model"), PAIRS)
 dense_models = pytest.mark.parametrize("engine", ENGINES)
@@ -69,8 +71,19 @@ class Running:
     engine: Engine
     training: LocalTraining
 
-    def run(self, start: torch.Tensor, cohort: np.ndarray, round: int, lr: float, clips: np.ndarray, **shared: Any) -> Outcome:
-        return outcome(self.engine, tasks_for(start, cohort, self.training, round=round, lr=lr, clips=clips, **shared))
+    def run(
+        self,
+        start: torch.Tensor,
+        cohort: np.ndarray,
+        round: int,
+        lr: float,
+        clips: np.ndarray,
+        **shared: Any,
+    ) -> Outcome:
+        return outcome(
+            self.engine,
+            tasks_for(start, cohort, self.training, round=round, lr=lr, clips=clips, **shared),
+        )
 
 
 class Bench:
@@ -123,14 +136,22 @@ def by_hand(
     trained = [p for p in module.parameters() if p.requires_grad]
     velocity = [torch.zeros_like(p) for p in trained]
     shard = data.shards[client]
-    for positions in step_batches(RANDOMNESS.generator("batches", round, client), len(shard), training):
+    for positions in step_batches(
+        RANDOMNESS.generator("batches", round, client), len(shard), training
+    ):
         rows = shard[positions]
         loss = cross_entropy(module(data.features[rows]), data.labels[rows])
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         with torch.no_grad():
             moved = nn.utils.parameters_to_vector(module.parameters()) - start
             pull = training.shape.blur if moved.norm() > radius else 0.0
-            pulls = dict(zip(module.parameters(), moved.split([p.numel() for p in module.parameters()]), strict=True))
+            pulls = dict(
+                zip(
+                    module.parameters(),
+                    moved.split([p.numel() for p in module.parameters()]),
+                    strict=True,
+                )
+            )
             last = {p: g for p, g in zip(trained, gradients, strict=True) if g is not None}
             for p, v in zip(trained, velocity, strict=True):
                 if p in last:
@@ -138,10 +159,17 @@ def by_hand(
                     p.sub_(lr * v)
     update = (nn.utils.parameters_to_vector(module.parameters()).detach() - start).double().numpy()
     if training.shape.lus > 0 and len(shard):
-        gradient = np.concatenate([last[p].numpy().ravel() if p in last else np.zeros(p.numel()) for p in module.parameters()])
+        gradient = np.concatenate(
+            [
+                last[p].numpy().ravel() if p in last else np.zeros(p.numel())
+                for p in module.parameters()
+            ]
+        )
         first = 0
         for size in layer_sizes(module):
-            order = sorted(range(size), key=lambda n: (-abs(update[first + n] * gradient[first + n]), n))
+            order = sorted(
+                range(size), key=lambda n: (-abs(update[first + n] * gradient[first + n]), n)
+            )
             update[[first + n for n in order[kept(size, training.shape.lus) :]]] = 0
             first += size
     return update
@@ -156,13 +184,20 @@ def free(clients: int = len(SIZES)) -> np.ndarray:
 
 
 def same(a: Outcome, b: Outcome) -> bool:
-    pairs = ((a.total, b.total), (a.norms, b.norms), (a.clipped, b.clipped), (a.discarded, b.discarded))
+    pairs = (
+        (a.total, b.total),
+        (a.norms, b.norms),
+        (a.clipped, b.clipped),
+        (a.discarded, b.discarded),
+    )
     return all(np.array_equal(x, y) for x, y in pairs)
 
 
 @every_engine
 @pytest.mark.parametrize("training", [STEPS, EPOCHS, MOMENTUM], ids=["steps", "epochs", "momentum"])
-def test_equals_the_loop_by_hand(bench: Bench, engine: str, model: str, training: LocalTraining) -> None:
+def test_equals_the_loop_by_hand(
+    bench: Bench, engine: str, model: str, training: LocalTraining
+) -> None:
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
     reduced = bench.engine(engine, module, data, training).run(start, COHORT, 3, 0.2, free())
@@ -178,7 +213,9 @@ def test_equals_the_loop_by_hand(bench: Bench, engine: str, model: str, training
 def test_clips_every_client_to_its_own_bound(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
-    updates = np.array([by_hand(module, start, data, STEPS, int(client), 0, 0.2) for client in COHORT])
+    updates = np.array(
+        [by_hand(module, start, data, STEPS, int(client), 0, 0.2) for client in COHORT]
+    )
     norms = np.linalg.norm(updates, axis=1)
     bounds = np.linspace(0.02, 2, len(SIZES)) * norms.max()
     reduced = bench.engine(engine, module, data, STEPS).run(start, COHORT, 0, 0.2, bounds)
@@ -197,7 +234,9 @@ def test_same_bits_from_run_to_run(bench: Bench, engine: str, model: str) -> Non
     once = first.run(start, COHORT, 1, 0.1, free())
     other = first.run(start, COHORT, 2, 0.1, free())
     assert same(once, first.run(start, COHORT, 1, 0.1, free()))
-    assert same(once, bench.engine(engine, module, data, MOMENTUM).run(start, COHORT, 1, 0.1, free()))
+    assert same(
+        once, bench.engine(engine, module, data, MOMENTUM).run(start, COHORT, 1, 0.1, free())
+    )
     assert not same(once, other)
 
 
@@ -215,7 +254,9 @@ def test_leaves_model_start_and_torch_alone(bench: Bench, engine: str, model: st
 @every_engine
 def test_empty_cohort_is_a_sum_of_nothing(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
-    reduced = bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(start, np.zeros(0, dtype=np.int64), 1, 0.1, free())
+    reduced = bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(
+        start, np.zeros(0, dtype=np.int64), 1, 0.1, free()
+    )
     assert reduced.total.dtype == np.float64
     assert not reduced.total.any()
     assert not reduced.answers.answered
@@ -225,7 +266,9 @@ def test_empty_cohort_is_a_sum_of_nothing(bench: Bench, engine: str, model: str)
 @every_engine
 def test_cohort_of_empty_clients(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
-    reduced = bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(start, np.array([0, 7]), 1, 0.1, free())
+    reduced = bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(
+        start, np.array([0, 7]), 1, 0.1, free()
+    )
     assert not reduced.total.any()
     assert reduced.norms.tolist() == [0, 0]
     assert not reduced.discarded.any()
@@ -235,7 +278,8 @@ def test_cohort_of_empty_clients(bench: Bench, engine: str, model: str) -> None:
 def test_one_client_is_plain_sgd(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
-    whole = LocalTraining(batch_size=1000, steps=6)  # every step sees all examples, so their order is irrelevant
+    # every step sees all examples, so their order is irrelevant
+    whole = LocalTraining(batch_size=1000, steps=6)
     reduced = bench.engine(engine, module, data, whole).run(start, np.array([5]), 1, 0.3, free())
     plain = copy.deepcopy(module)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.3)
@@ -243,7 +287,9 @@ def test_one_client_is_plain_sgd(bench: Bench, engine: str, model: str) -> None:
         optimizer.zero_grad()
         cross_entropy(plain(data.features[data.shards[5]]), data.labels[data.shards[5]]).backward()
         optimizer.step()
-    assert close(reduced.total, (nn.utils.parameters_to_vector(plain.parameters()).detach() - start).numpy())
+    assert close(
+        reduced.total, (nn.utils.parameters_to_vector(plain.parameters()).detach() - start).numpy()
+    )
 
 
 @every_engine
@@ -258,7 +304,9 @@ def test_statistics_follow_the_order_of_the_cohort(bench: Bench, engine: str, mo
 
 
 @every_engine
-def test_a_poisoned_client_is_flagged_and_counts_as_zero(bench: Bench, engine: str, model: str) -> None:
+def test_a_poisoned_client_is_flagged_and_counts_as_zero(
+    bench: Bench, engine: str, model: str
+) -> None:
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
     data.features[data.shards[4]] = math.nan
@@ -268,7 +316,10 @@ def test_a_poisoned_client_is_flagged_and_counts_as_zero(bench: Bench, engine: s
     assert COHORT[reduced.discarded].tolist() == [4, 9]
     assert (reduced.norms[reduced.discarded] == 0).all()
     healthy = [int(client) for client in COHORT if client not in (4, 9)]
-    assert close(reduced.total, np.sum([by_hand(module, start, data, STEPS, client, 1, 0.1) for client in healthy], axis=0))
+    assert close(
+        reduced.total,
+        np.sum([by_hand(module, start, data, STEPS, client, 1, 0.1) for client in healthy], axis=0),
+    )
     clean = running.run(start, np.array(healthy), 1, 0.1, free())
     assert np.isfinite(clean.total).all()  # nothing stays behind
 
@@ -300,13 +351,18 @@ def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
     module = nn.Sequential(nn.Linear(12, 20), nn.Dropout(0.5), nn.ReLU(), nn.Linear(20, 3))
     start = nn.utils.parameters_to_vector(module.parameters()).detach()
     names = ("reference", "clientwise", "clientwise-2", "lossy")
-    first, *others = (bench.engine(name, module, Data(), STEPS).run(start, COHORT, 1, 0.1, free()) for name in names)
+    first, *others = (
+        bench.engine(name, module, Data(), STEPS).run(start, COHORT, 1, 0.1, free())
+        for name in names
+    )
     assert all(close(other.total, first.total) for other in others)
 
 
 @pytest.mark.parametrize("training", [MOMENTUM, SHAPED])
 @pytest.mark.parametrize("model", ["mlp", "conv"])
-def test_workers_change_no_bit(model: str, training: LocalTraining, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_change_no_bit(
+    model: str, training: LocalTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fedspend.engines.clientwise._BLOCK_CLIENTS", 2)  # more blocks than workers
     bench = Bench()
     module, start = bench.start(model)
@@ -315,7 +371,9 @@ def test_workers_change_no_bit(model: str, training: LocalTraining, monkeypatch:
     for count in (0, 1, 2, 3):
         engine = ClientwiseEngine(data.work(module), count)
         running = Running(engine, training)
-        results.append([running.run(start, COHORT, t, 0.1, np.full(len(SIZES), 0.2)) for t in (1, 2)])
+        results.append(
+            [running.run(start, COHORT, t, 0.1, np.full(len(SIZES), 0.2)) for t in (1, 2)]
+        )
         engine.close()
     for other in results[1:]:
         assert all(same(a, b) for a, b in zip(results[0], other, strict=True))
@@ -328,7 +386,9 @@ def test_spawned_workers_give_the_same_bits(bench: Bench, monkeypatch: pytest.Mo
     assert same(a.run(start, COHORT, 1, 0.1, free()), b.run(start, COHORT, 1, 0.1, free()))
 
 
-def test_threads_and_blocks_of_the_dense_engine_change_no_bit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_blocks_of_the_dense_engine_change_no_bit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, start = bench.start("mlp")
     results = []
     for threads, size in ((1, None), (2, None), (3, None), (1, 1), (2, 20_000)):
@@ -342,8 +402,12 @@ def test_threads_and_blocks_of_the_dense_engine_change_no_bit(bench: Bench, monk
 
 
 @every_engine
-@pytest.mark.parametrize("training", [SHAPED, SHAPED_MOMENTUM, LocalTraining(8, steps=6, shape=Shape(blur=0.8))])
-def test_shaped_updates_are_those_by_hand(bench: Bench, engine: str, model: str, training: LocalTraining) -> None:
+@pytest.mark.parametrize(
+    "training", [SHAPED, SHAPED_MOMENTUM, LocalTraining(8, steps=6, shape=Shape(blur=0.8))]
+)
+def test_shaped_updates_are_those_by_hand(
+    bench: Bench, engine: str, model: str, training: LocalTraining
+) -> None:
     """Every client with a ball of its own, some of them never left."""
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
@@ -359,12 +423,16 @@ def test_shaped_updates_are_those_by_hand(bench: Bench, engine: str, model: str,
 
 @dense_models
 def test_who_is_outside_is_decided_by_all_layers(bench: Bench, engine: str) -> None:
-    """Half of the clients are far outside after a step; the others are so only by all of their layers together."""
+    """Half of the clients are far outside after a step; the others are so only by all of their
+    layers together.
+    """
     module, start = bench.start("mlp")
     data, training = Data(), LocalTraining(batch_size=8, steps=2, shape=Shape(blur=0.8))
     once = LocalTraining(batch_size=8, steps=1)
     clients = np.array([1, 2, 3, 4, 5, 6])
-    first = {int(client): by_hand(module, start, data, once, int(client), 1, 0.4) for client in clients}
+    first = {
+        int(client): by_hand(module, start, data, once, int(client), 1, 0.4) for client in clients
+    }
     largest = max(np.split(np.arange(start.numel()), np.cumsum(layer_sizes(module))[:-1]), key=len)
     radius = np.full(len(SIZES), np.inf)
     for client, moved in first.items():
@@ -373,10 +441,18 @@ def test_who_is_outside_is_decided_by_all_layers(bench: Bench, engine: str) -> N
         radius[client] = part / 2 if client % 2 else (part + whole) / 2
     # the same batches in the first step, whatever the number of steps
     assert all(
-        np.array_equal(*(step_batches(RANDOMNESS.generator("batches", 1, int(n)), SIZES[n], t)[0] for t in (once, training)))
+        np.array_equal(
+            *(
+                step_batches(RANDOMNESS.generator("batches", 1, int(n)), SIZES[n], t)[0]
+                for t in (once, training)
+            )
+        )
         for n in clients
     )
-    expected = [by_hand(module, start, data, training, int(client), 1, 0.4, radius[client]) for client in clients]
+    expected = [
+        by_hand(module, start, data, training, int(client), 1, 0.4, radius[client])
+        for client in clients
+    ]
     reduced = bench.engine(engine, module, data, training).run(start, clients, 1, 0.4, radius)
     assert reduced.norms == pytest.approx([np.linalg.norm(update) for update in expected], rel=1e-5)
 
@@ -389,11 +465,15 @@ def test_shaping_that_cannot_act_changes_no_bit(bench: Bench, engine: str, model
     plain = bench.engine(engine, module, data, STEPS).run(start, COHORT, 1, 0.4, free())
     for shape in (Shape(), Shape(blur=0.5), Shape(lus=1e-12)):
         training = LocalTraining(batch_size=8, steps=4, shape=shape)
-        assert same(plain, bench.engine(engine, module, data, training).run(start, COHORT, 1, 0.4, free()))
+        assert same(
+            plain, bench.engine(engine, module, data, training).run(start, COHORT, 1, 0.4, free())
+        )
 
 
 @every_engine
-def test_lus_keeps_exactly_so_many_values_of_each_layer(bench: Bench, engine: str, model: str) -> None:
+def test_lus_keeps_exactly_so_many_values_of_each_layer(
+    bench: Bench, engine: str, model: str
+) -> None:
     module, start = bench.start(model)
     for lus in (0.1, 0.5, 0.9):
         training = LocalTraining(batch_size=8, steps=6, shape=Shape(lus=lus))
@@ -409,7 +489,9 @@ def test_lus_keeps_exactly_so_many_values_of_each_layer(bench: Bench, engine: st
 
 
 @every_engine
-def test_votes_are_cast_and_bounded_in_place_of_updates(bench: Bench, engine: str, model: str) -> None:
+def test_votes_are_cast_and_bounded_in_place_of_updates(
+    bench: Bench, engine: str, model: str
+) -> None:
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
     data.features[data.shards[4]] = math.nan
@@ -421,26 +503,48 @@ def test_votes_are_cast_and_bounded_in_place_of_updates(bench: Bench, engine: st
     for client in COHORT:
         if client == 4 or not len(data.shards[client]):
             continue
-        local = start + torch.from_numpy(by_hand(module, start, data, STEPS, int(client), 3, 0.2)).float()
+        local = (
+            start
+            + torch.from_numpy(by_hand(module, start, data, STEPS, int(client), 3, 0.2)).float()
+        )
         chosen = scores(module, local, data.public[asked]).argmax(dim=1).numpy()
         expected[np.arange(3), chosen] += clips[client] / math.sqrt(3)
     assert close(reduced.total.reshape(3, 3), expected)
 
 
 @every_engine
-def test_the_bit_says_who_was_within_the_clip_and_nothing_of_those_without_rows(bench: Bench, engine: str, model: str) -> None:
+def test_the_bit_says_who_was_within_the_clip_and_nothing_of_those_without_rows(
+    bench: Bench, engine: str, model: str
+) -> None:
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
     data.features[data.shards[4]] = math.nan
     clips = np.where(np.arange(len(SIZES)) % 2 == 0, 1e-4, 1e4)
     found = bench.engine(engine, module, data, STEPS).run(start, COHORT, 1, 0.2, clips, bit=True)
-    bits = {int(client): contribution.bit for client, contribution in found.contributions.items() if client != "a stranger"}
-    assert bits == {0: 0.0, 1: 0.5, 2: -0.5, 3: 0.5, 4: -0.5, 5: 0.5, 6: -0.5, 7: 0.0, 9: 0.5, 10: -0.5}
+    bits = {
+        int(client): contribution.bit
+        for client, contribution in found.contributions.items()
+        if client != "a stranger"
+    }
+    assert bits == {
+        0: 0.0,
+        1: 0.5,
+        2: -0.5,
+        3: 0.5,
+        4: -0.5,
+        5: 0.5,
+        6: -0.5,
+        7: 0.0,
+        9: 0.5,
+        10: -0.5,
+    }
     assert found.answers.bits == 0.0
 
 
 @every_engine
-def test_a_poisoned_client_is_flagged_although_shaped(bench: Bench, engine: str, model: str) -> None:
+def test_a_poisoned_client_is_flagged_although_shaped(
+    bench: Bench, engine: str, model: str
+) -> None:
     module, start = bench.start(model)
     data = Data(MODELS[model][1])
     data.features[data.shards[4]] = math.nan
@@ -450,7 +554,8 @@ def test_a_poisoned_client_is_flagged_although_shaped(bench: Bench, engine: str,
     assert COHORT[reduced.discarded].tolist() == [4, 9]
     assert np.isfinite(reduced.total).all()
     assert running.run(start, np.array([4]), 1, 0.1, reduce).discarded.all()
-    assert not running.run(start, np.array([0]), 1, 0.1, reduce).discarded.any()  # has no rows; nothing of client 4 stays behind
+    # has no rows; nothing of client 4 stays behind
+    assert not running.run(start, np.array([0]), 1, 0.1, reduce).discarded.any()
 
 
 class Fragile(nn.Module):
@@ -474,7 +579,9 @@ class Fragile(nn.Module):
 
 
 @pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("raise", "no such layer")])
-def test_a_failing_worker_is_a_clear_error_and_the_next_run_works(bench: Bench, how: str, words: str, tmp_path: Path) -> None:
+def test_a_failing_worker_is_a_clear_error_and_the_next_run_works(
+    bench: Bench, how: str, words: str, tmp_path: Path
+) -> None:
     start = bench.start("mlp")[1]
     engine = bench.engine("clientwise-2", Fragile(how, tmp_path / "now"), Data(), STEPS)
     before = engine.run(start, COHORT, 1, 0.1, free())
@@ -500,7 +607,8 @@ def test_an_interrupt_leaves_no_worker(bench: Bench, tmp_path: Path) -> None:
     engine = bench.engine("clientwise-2", Fragile("interrupt", tmp_path / "now"), Data(), STEPS)
     (tmp_path / "now").touch()
     began = time.monotonic()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may have it ignored
+    # a test run in the background may have it ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             engine.run(start, COHORT, 1, 0.1, free())
@@ -519,7 +627,8 @@ from fedspend.engines.base import Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.noise.randomness import Randomness
 shards = {str(n): np.arange(9) for n in range(4)}
-work = Workload(nn.Linear(4, 2), torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64), shards, Randomness(0))
+labels = torch.zeros(9, dtype=torch.int64)
+work = Workload(nn.Linear(4, 2), torch.zeros(9, 4), labels, shards, Randomness(0))
 shared = RoundTask(1, np.zeros(10, dtype=np.float32), LocalTraining(batch_size=4, steps=1), 0.1, 10)
 engine = ClientwiseEngine(work, 2)
 list(engine.run([ClientTask(str(n), n, 1.0, shared) for n in range(4)]))
@@ -529,7 +638,9 @@ time.sleep(60)
 
 
 def test_workers_leave_when_the_parent_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()]
         parent.kill()
@@ -563,7 +674,8 @@ module = nn.Sequential(nn.Flatten(), hidden, middle, nn.Linear(2088, 10))
 clients = 50
 start = nn.utils.parameters_to_vector(module.parameters()).detach()
 shards = {str(n): rows for n, rows in enumerate(np.array_split(np.arange(100), clients))}
-work = Workload(module, torch.randn(100, 1, 28, 28), torch.zeros(100, dtype=torch.int64), shards, Randomness(0))
+labels = torch.zeros(100, dtype=torch.int64)
+work = Workload(module, torch.randn(100, 1, 28, 28), labels, shards, Randomness(0))
 engine = make_engine("local", work, workers=1)
 shared = RoundTask(1, start.numpy(), LocalTraining(batch_size=4, steps=1), 0.1, start.numel())
 peaks = []
@@ -578,8 +690,12 @@ print(start.numel(), engine.name, peaks[1] - peaks[0])
 
 @pytest.mark.parametrize(("layer", "engine"), [("relu", "dense"), ("tanh", "clientwise")])
 def test_memory_does_not_grow_with_the_cohort(layer: str, engine: str) -> None:
-    """From 20 to 50 clients of 1.66M parameters: raw updates would grow by 190 MiB, in float64 by 380."""
-    out = subprocess.run([sys.executable, "-c", MEMORY, layer], capture_output=True, text=True, check=True).stdout.split()
+    """From 20 to 50 clients of 1.66M parameters: raw updates would grow by 190 MiB, in float64 by
+    380.
+    """
+    out = subprocess.run(
+        [sys.executable, "-c", MEMORY, layer], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert int(out[0]) > 1_650_000
     assert out[1] == engine
     assert float(out[2]) < 64
@@ -590,7 +706,10 @@ def test_make_engine_chooses() -> None:
         return Data().work(module)
 
     assert make_engine("local", work(logistic())).name == "dense"
-    assert make_engine("local", work(nn.Sequential(nn.Linear(12, 3), nn.Sigmoid())), workers=0).name == "clientwise"
+    assert (
+        make_engine("local", work(nn.Sequential(nn.Linear(12, 3), nn.Sigmoid())), workers=0).name
+        == "clientwise"
+    )
     assert make_engine("reference", work(logistic())).name == "reference"
     with pytest.raises(InvalidInput, match="'remote'"):
         make_engine("remote", work(logistic()))
@@ -615,7 +734,8 @@ def test_what_the_dense_engine_supports() -> None:
         [linear, nn.Dropout(), nn.Linear(3, 2)],
     ]
     assert not any(supports(nn.Sequential(*chain)) for chain in chains)
-    hooked = nn.Sequential(nn.Linear(12, 3))  # what the hook does, a product of matrices would leave out
+    # what the hook does, a product of matrices would leave out
+    hooked = nn.Sequential(nn.Linear(12, 3))
     hooked[0].register_forward_hook(lambda _, __, leaving: 2 * leaving)
     assert not supports(hooked)
     with pytest.raises(InvalidInput, match="local"):
@@ -633,7 +753,9 @@ def test_evaluation(model: str) -> None:
     with torch.no_grad():
         scores = moved(data.features)
     assert loss == pytest.approx(float(cross_entropy(scores, data.labels)), rel=1e-5)
-    assert accuracy == pytest.approx(float((scores.argmax(1) == data.labels).float().mean()), abs=1e-3)
+    assert accuracy == pytest.approx(
+        float((scores.argmax(1) == data.labels).float().mean()), abs=1e-3
+    )
     assert module.training
     assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), start)
     assert math.isnan(evaluate(module, start, data.features[:0], data.labels[:0])[0])

@@ -1,7 +1,9 @@
-"""What one client contributes depends on nobody else's rows, by not a single bit, in every engine and under every option.
+"""What one client contributes depends on nobody else's rows, by not a single bit, in every engine
+and under every option.
 
-One listed client is emptied, or its rows are replaced: ten times as many, or NaN. Everybody else's contribution must have the same
-bytes, the sum may move by at most that client's clip, and the sum of bits by at most 1/2.
+One listed client is emptied, or its rows are replaced: ten times as many, or NaN. Everybody else's
+contribution must have the same bytes, the sum may move by at most that client's clip, and the sum
+of bits by at most 1/2.
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contracts.workshop import COHORT, ENGINES, MODELS, PAIRS, RANDOMNESS, Data, Outcome, outcome, tasks_for
+from contracts.workshop import (
+    COHORT,
+    ENGINES,
+    MODELS,
+    PAIRS,
+    RANDOMNESS,
+    Data,
+    Outcome,
+    outcome,
+    tasks_for,
+)
 from torch import nn
 
 from fedspend.client.bounding import own_noise
@@ -42,7 +54,9 @@ TRAININGS = {
     "large-batch": LocalTraining(batch_size=1000, steps=3),
     "momentum": LocalTraining(batch_size=8, steps=5, momentum=0.9),
     "shaped": LocalTraining(batch_size=8, steps=6, shape=Shape(blur=0.8, lus=0.7)),
-    "shaped-momentum": LocalTraining(batch_size=8, epochs=2, momentum=0.5, shape=Shape(blur=0.8, lus=0.7)),
+    "shaped-momentum": LocalTraining(
+        batch_size=8, epochs=2, momentum=0.5, shape=Shape(blur=0.8, lus=0.7)
+    ),
 }
 CLIPS = 0.02 + 0.03 * np.arange(11)
 EVERY_CLIENT = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -54,7 +68,9 @@ Change = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor
 def ten_times_as_many(features: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
     many = 10 * len(features)
-    return 3 * torch.randn(many, *features.shape[1:], generator=generator), torch.randint(0, 3, (many,), generator=generator)
+    return 3 * torch.randn(many, *features.shape[1:], generator=generator), torch.randint(
+        0, 3, (many,), generator=generator
+    )
 
 
 CHANGES: dict[str, Change] = {
@@ -65,12 +81,19 @@ CHANGES: dict[str, Change] = {
 
 
 def changed(data: Data, client: int, change: Change) -> Data:
-    """The same federation read anew with other rows of one client: nobody's row numbers stay what they were."""
-    parts = [(data.features[torch.from_numpy(shard)], data.labels[torch.from_numpy(shard)]) for shard in data.shards]
+    """The same federation read anew with other rows of one client: nobody's row numbers stay what
+    they were.
+    """
+    parts = [
+        (data.features[torch.from_numpy(shard)], data.labels[torch.from_numpy(shard)])
+        for shard in data.shards
+    ]
     parts[client] = change(*parts[client])
     other = Data(tuple(data.features.shape[1:]))
     other.features, other.labels = (torch.cat([part[side] for part in parts]) for side in (0, 1))
-    other.shards = np.split(np.arange(len(other.labels)), np.cumsum([len(part[1]) for part in parts])[:-1])
+    other.shards = np.split(
+        np.arange(len(other.labels)), np.cumsum([len(part[1]) for part in parts])[:-1]
+    )
     other.public = data.public
     return other
 
@@ -100,34 +123,51 @@ def others_differ(first: Outcome, second: Outcome, client: int) -> list[str]:
         id
         for id, before in first.contributions.items()
         if id != str(client)
-        and (before.vector.tobytes(), before.bit) != (second.contributions[id].vector.tobytes(), second.contributions[id].bit)
+        and (before.vector.tobytes(), before.bit)
+        != (second.contributions[id].vector.tobytes(), second.contributions[id].bit)
     ]
 
 
 def check(
-    running: Callable[[str, Workload], Engine], engine: str, module: nn.Module, data: Data, tasks: list[ClientTask], victim: int
+    running: Callable[[str, Workload], Engine],
+    engine: str,
+    module: nn.Module,
+    data: Data,
+    tasks: list[ClientTask],
+    victim: int,
 ) -> None:
-    """Everything that independence means, for one client and every change. Against the sum without the client, each version of its
-    rows moves the sum by at most its clip.
+    """Everything that independence means, for one client and every change. Against the sum without
+    the client, each version of its rows moves the sum by at most its clip.
     """
     shared, task = tasks[0].shared, next(task for task in tasks if task.number == victim)
     step = 1.0 if shared.grid is None else shared.grid.step
-    versions = {name: changed(data, victim, change) for name, change in CHANGES.items()} | {"as it was": data}
-    found = {name: outcome(running(engine, version.work(module)), tasks) for name, version in versions.items()}
+    versions = {name: changed(data, victim, change) for name, change in CHANGES.items()} | {
+        "as it was": data
+    }
+    found = {
+        name: outcome(running(engine, version.work(module)), tasks)
+        for name, version in versions.items()
+    }
     without = found["emptied"]
     for name, one in found.items():
         assert others_differ(one, without, victim) == [], name
         if shared.noise == 0:
-            assert np.linalg.norm(one.total - without.total) * step <= CLIPS[victim] * (1 + 1e-9), name
+            assert np.linalg.norm(one.total - without.total) * step <= CLIPS[victim] * (1 + 1e-9), (
+                name
+            )
         assert abs(one.answers.bits - without.answers.bits) <= 0.5, name
-    nothing = np.zeros(shared.size) if shared.noise == 0 else own_noise(task, RANDOMNESS, shared.size)
+    nothing = (
+        np.zeros(shared.size) if shared.noise == 0 else own_noise(task, RANDOMNESS, shared.size)
+    )
     assert np.array_equal(without.contributions[str(victim)].vector, nothing)
     assert without.contributions[str(victim)].bit == (0.0 if shared.bit else None)
 
 
 @every_engine
 @pytest.mark.parametrize("training", TRAININGS)
-def test_nobody_else_changes_a_bit_of_what_a_client_contributes(running: Any, engine: str, model: str, training: str) -> None:
+def test_nobody_else_changes_a_bit_of_what_a_client_contributes(
+    running: Any, engine: str, model: str, training: str
+) -> None:
     module, start = module_and_start(model)
     tasks = tasks_for(start, COHORT, TRAININGS[training], round=2, lr=0.4, clips=CLIPS, bit=True)
     for victim in (1, 5):
@@ -137,7 +177,9 @@ def test_nobody_else_changes_a_bit_of_what_a_client_contributes(running: Any, en
 @every_engine
 @pytest.mark.parametrize("layered", [False, True], ids=["flat", "per-layer"])
 @pytest.mark.parametrize("noise", ["central", "distributed", "discrete", "discrete-distributed"])
-def test_independent_under_every_noise_and_clipping(running: Any, engine: str, model: str, noise: str, layered: bool) -> None:
+def test_independent_under_every_noise_and_clipping(
+    running: Any, engine: str, model: str, noise: str, layered: bool
+) -> None:
     module, start = module_and_start(model)
     shared: dict[str, Any] = {"layers": layer_sizes(module) if layered else None, "bit": True}
     if noise.startswith("discrete"):
@@ -151,30 +193,53 @@ def test_independent_under_every_noise_and_clipping(running: Any, engine: str, m
 @every_engine
 def test_votes_are_independent(running: Any, engine: str, model: str) -> None:
     module, start = module_and_start(model)
-    tasks = tasks_for(start, COHORT, STEPS, round=1, lr=0.4, clips=CLIPS, asked=np.array([0, 3, 5]), size=9)
+    tasks = tasks_for(
+        start, COHORT, STEPS, round=1, lr=0.4, clips=CLIPS, asked=np.array([0, 3, 5]), size=9
+    )
     check(running, engine, module, Data(MODELS[model][1]), tasks, 5)
 
 
 @pytest.mark.parametrize(
-    ("engine", "model"), [*((engine, "logistic") for engine in ENGINES), ("dense", "mlp"), ("clientwise", "mlp")]
+    ("engine", "model"),
+    [*((engine, "logistic") for engine in ENGINES), ("dense", "mlp"), ("clientwise", "mlp")],
 )
 def test_independent_where_the_last_bit_decides(running: Any, engine: str, model: str) -> None:
-    """At such a learning rate a difference in the last bit grows until it is larger than the clip."""
+    """At such a learning rate a difference in the last bit grows until it is larger than
+    the clip.
+    """
     module, start = module_and_start(model)
     data = Data(MODELS[model][1], sizes=(3, 9, 21, 5, 13, 40, 2, 30, 17, 6, 11))
-    tasks = tasks_for(start, EVERY_CLIENT[:8], LocalTraining(batch_size=8, epochs=60), round=1, lr=6.0, clips=CLIPS)
+    tasks = tasks_for(
+        start,
+        EVERY_CLIENT[:8],
+        LocalTraining(batch_size=8, epochs=60),
+        round=1,
+        lr=6.0,
+        clips=CLIPS,
+    )
     check(running, engine, module, data, tasks, 5)
 
 
-def test_padding_by_the_widest_of_a_cohort_would_be_noticed(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_by_the_widest_of_a_cohort_would_be_noticed(
+    running: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broken engine: how wide a client is padded follows from everybody's rows."""
     module, start = module_and_start("mlp")
     data = Data((12,), sizes=(3, 5, 2, 5, 4, 40, 2, 3, 1, 6, 5))
-    tasks = tasks_for(start, EVERY_CLIENT[:8], LocalTraining(batch_size=40, epochs=60), round=1, lr=6.0, clips=CLIPS)
+    tasks = tasks_for(
+        start,
+        EVERY_CLIENT[:8],
+        LocalTraining(batch_size=40, epochs=60),
+        round=1,
+        lr=6.0,
+        clips=CLIPS,
+    )
     found = []
     for version in (data, changed(data, 5, CHANGES["emptied"])):
         widest = max(len(shard) for shard in version.shards)
-        monkeypatch.setattr(dense, "padded_width", lambda examples, _, widest=widest: widest if examples else 0)
+        monkeypatch.setattr(
+            dense, "padded_width", lambda examples, _, widest=widest: widest if examples else 0
+        )
         found.append(outcome(running("dense", version.work(module)), tasks))
     assert others_differ(*found, 5)
 
@@ -182,7 +247,9 @@ def test_padding_by_the_widest_of_a_cohort_would_be_noticed(running: Any, monkey
 # --- batched products ---
 
 
-def test_company_that_matters_is_noticed_and_clients_are_then_trained_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_company_that_matters_is_noticed_and_clients_are_then_trained_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module, start = module_and_start("mlp")
     tasks = tasks_for(start, COHORT, STEPS, round=1, lr=0.4, clips=CLIPS)
     good = dense.DenseEngine(Data().work(module))
@@ -203,11 +270,17 @@ def test_company_that_matters_is_noticed_and_clients_are_then_trained_one_at_a_t
 
 @pytest.mark.parametrize("width", [8, 16, 20, 33])
 @pytest.mark.parametrize("sizes", [(1, 37), (1, 64), (1, 100), (5, 1, 37), (7, 64, 5)], ids=str)
-def test_a_client_beside_others_has_the_bits_it_has_alone_also_in_thin_layers(sizes: tuple[int, ...], width: int) -> None:
-    """A matrix of one column may go to another routine once it has company, which the engine must notice beforehand."""
+def test_a_client_beside_others_has_the_bits_it_has_alone_also_in_thin_layers(
+    sizes: tuple[int, ...], width: int
+) -> None:
+    """A matrix of one column may go to another routine once it has company, which the engine must
+    notice beforehand.
+    """
     for bias, momentum in ((True, 0.0), (False, 0.0), (True, 0.9), (False, 0.9)):
         torch.manual_seed(3)
-        module = nn.Sequential(*(nn.Linear(entering, leaving, bias=bias) for entering, leaving in pairwise(sizes)))
+        module = nn.Sequential(
+            *(nn.Linear(entering, leaving, bias=bias) for entering, leaving in pairwise(sizes))
+        )
         start = nn.utils.parameters_to_vector(module.parameters()).detach()
         data = Data((sizes[0],), sizes=[width] * 12, classes=sizes[-1])
         training = LocalTraining(batch_size=width, steps=3, momentum=momentum)
@@ -222,7 +295,9 @@ def test_a_client_beside_others_has_the_bits_it_has_alone_also_in_thin_layers(si
 
 
 class Remembers(nn.Module):
-    """Keeps a mean of what it has seen, as an attribute, in a whole-number buffer and in a list, and uses all three."""
+    """Keeps a mean of what it has seen, as an attribute, in a whole-number buffer and in a list,
+    and uses all three.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,7 +309,9 @@ class Remembers(nn.Module):
         self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(dim=0)
         self.seen += len(x)
         self.history.append(float(x.detach().sum()))
-        result: torch.Tensor = self.inner(x - self.mean) + 0.01 * self.seen + 0.001 * self.history[0]
+        result: torch.Tensor = (
+            self.inner(x - self.mean) + 0.01 * self.seen + 0.001 * self.history[0]
+        )
         return result
 
 
@@ -243,7 +320,9 @@ FORGETFUL = [name for name in ENGINES if name != "dense"]
 
 @pytest.mark.parametrize("engine", FORGETFUL)
 @pytest.mark.parametrize("votes", [False, True], ids=["updates", "votes"])
-def test_a_module_that_remembers_is_new_for_every_client(running: Any, engine: str, votes: bool) -> None:
+def test_a_module_that_remembers_is_new_for_every_client(
+    running: Any, engine: str, votes: bool
+) -> None:
     torch.manual_seed(0)
     module = Remembers()
     start = nn.utils.parameters_to_vector(module.parameters()).detach()
@@ -282,12 +361,16 @@ def remembers_in_a_hook() -> nn.Module:
 
 @pytest.mark.parametrize("engine", FORGETFUL)
 @pytest.mark.parametrize("make", [RemembersInItsClass, remembers_in_a_hook])
-def test_a_module_that_remembers_outside_itself_is_refused(running: Any, engine: str, make: Callable[[], nn.Module]) -> None:
+def test_a_module_that_remembers_outside_itself_is_refused(
+    running: Any, engine: str, make: Callable[[], nn.Module]
+) -> None:
     with pytest.raises(InvalidInput, match="remembers rows outside itself"):
         running(engine, Data().work(make()))
 
 
-def test_one_module_for_all_clients_would_be_noticed(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_module_for_all_clients_would_be_noticed(
+    running: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clientwise, "remembers_nothing", lambda _: True)
     module = Remembers()
     start = nn.utils.parameters_to_vector(module.parameters()).detach()
@@ -301,10 +384,20 @@ def test_one_module_for_all_clients_would_be_noticed(running: Any, monkeypatch: 
 
 def record_plan(method: str, records: int = 24, clients: int = 4) -> RecordPlan:
     charge = {"filter-clip": "clip", "filter-norm": "norm"}.get(method)
-    wanted = Wanted(method=method.partition("-")[0], charge=charge, **({"common_rate": 0.5} if charge == "clip" else {}))
+    wanted = Wanted(
+        method=method.partition("-")[0],
+        charge=charge,
+        **({"common_rate": 0.5} if charge == "clip" else {}),
+    )
     terms = Terms(delta=1e-3, rounds=3, local_steps=4, client_rate=1.0, noise_multiplier=3.0)
     budget = np.resize([0.5, 1.0, 2.0], records)
-    return plan_records(budget, np.arange(records) % clients, terms, clients=[f"client {n}" for n in range(clients)], wanted=wanted)
+    return plan_records(
+        budget,
+        np.arange(records) % clients,
+        terms,
+        clients=[f"client {n}" for n in range(clients)],
+        wanted=wanted,
+    )
 
 
 class Odd(nn.Module):
@@ -320,7 +413,11 @@ class Odd(nn.Module):
         return result
 
 
-RECORD_MODELS: dict[str, Callable[[], nn.Module]] = {"logistic": MODELS["logistic"][0], "mlp": MODELS["mlp"][0], "vmap": Odd}
+RECORD_MODELS: dict[str, Callable[[], nn.Module]] = {
+    "logistic": MODELS["logistic"][0],
+    "mlp": MODELS["mlp"][0],
+    "vmap": Odd,
+}
 
 
 @pytest.mark.parametrize("model", RECORD_MODELS)
@@ -331,17 +428,30 @@ def test_a_client_takes_its_record_steps_by_itself(method: str, model: str) -> N
     module, plan = RECORD_MODELS[model](), record_plan(method)
     method_of = RecordLevel(plan)
     generator = torch.Generator().manual_seed(1)
-    features, labels = torch.randn(24, 12, generator=generator), torch.randint(0, 3, (24,), generator=generator)
+    features, labels = (
+        torch.randn(24, 12, generator=generator),
+        torch.randint(0, 3, (24,), generator=generator),
+    )
     shards = {client: np.flatnonzero(plan.owner == n) for n, client in enumerate(plan.clients)}
-    other = {"replaced": 5 * torch.randn(24, 12, generator=generator), "nan": torch.full((24, 12), math.nan)}
+    other = {
+        "replaced": 5 * torch.randn(24, 12, generator=generator),
+        "nan": torch.full((24, 12), math.nan),
+    }
 
     def contributions(rows: torch.Tensor) -> list[dict[str, bytes]]:
         engine, found = ReferenceEngine(Workload(module, rows, labels, shards, RANDOMNESS)), []
         start = np.zeros(parameter_count(module), dtype=np.float32)
         for t in range(plan.rounds):
             shared = tasks_for(torch.from_numpy(start), [0], STEPS, round=t, lr=0.3)[0].shared
-            tasks = tasks_of(np.arange(4), method_of.terms(t, {}), plan.clients, replace(shared, plan=plan.hash))
-            found.append({reply.contribution.client: reply.contribution.vector.tobytes() for reply in engine.run(tasks)})
+            tasks = tasks_of(
+                np.arange(4), method_of.terms(t, {}), plan.clients, replace(shared, plan=plan.hash)
+            )
+            found.append(
+                {
+                    reply.contribution.client: reply.contribution.vector.tobytes()
+                    for reply in engine.run(tasks)
+                }
+            )
         return found
 
     before = contributions(features)

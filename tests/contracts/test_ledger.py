@@ -70,7 +70,9 @@ def test_early_stop_gives_back_what_never_began(ledger):
     spent = ledger.balances()
     assert 0 < spent.spent[0] < 5
     assert spent.reserved[0] == 0
-    assert spent.remaining[0] > 5 - spent.spent[0] > 0, "epsilons do not add up, so more is left than the difference"
+    assert spent.remaining[0] > 5 - spent.spent[0] > 0, (
+        "epsilons do not add up, so more is left than the difference"
+    )
     with pytest.raises(Refused, match="closed"):
         ledger.reserve("one", 1)
 
@@ -89,12 +91,16 @@ def test_readings_by_pld_tell_how_far_they_are(ledger):
     admit(ledger, "one", make_plan(5.0))
     ledger.reserve("one", 0)
     heard = []
-    running = ledger.balances(accountant="pld", progress=lambda done, total: heard.append((done, total)))
+    running = ledger.balances(
+        accountant="pld", progress=lambda done, total: heard.append((done, total))
+    )
     assert heard == [(1, 1), (1, 1)], "what is spent, and what the open run holds"
     assert running.reserved[0] > 0
     ledger.close_run("one", reason="stopped")
     heard.clear()
-    closed = ledger.balances(accountant="pld", progress=lambda done, total: heard.append((done, total)))
+    closed = ledger.balances(
+        accountant="pld", progress=lambda done, total: heard.append((done, total))
+    )
     assert heard == [(1, 1)]
     assert closed.reserved[0] == 0
     assert closed.spent[0] == closed.total[0] == running.spent[0]
@@ -119,7 +125,9 @@ def test_the_second_plan_spends_the_rest_exactly(ledger):
         ledger.reserve("one", round)
     ledger.close_run("one", reason="stopped")
     names = ledger.accounts().names
-    second = fedspend.plan([5.0] * 4, delta=DELTA, rounds=9, rate=0.3, clients=names, past=ledger.past(names))
+    second = fedspend.plan(
+        [5.0] * 4, delta=DELTA, rounds=9, rate=0.3, clients=names, past=ledger.past(names)
+    )
     admit(ledger, "two", second)
     for round in range(9):
         ledger.reserve("two", round)
@@ -143,7 +151,9 @@ def test_reserving_and_committing_twice_is_once(ledger):
         admit(ledger, "one", make_plan(5.0))
         ledger.reserve("one", 0)
         ledger.commit("one", 0, "abc")
-    assert [row[0] for row in ledger.entries()] == list(range(1, 6)), "ledger, register, open, reserve, commit"
+    assert [row[0] for row in ledger.entries()] == list(range(1, 6)), (
+        "ledger, register, open, reserve, commit"
+    )
     with pytest.raises(Refused, match="another release"):
         ledger.commit("one", 0, "xyz")
 
@@ -281,13 +291,16 @@ def test_an_outsider_can_follow_the_chain(ledger, place):
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE fedspend_entries SET body = (SELECT body FROM fedspend_entries WHERE number = 4) WHERE number = 5",
-        "UPDATE fedspend_entries SET hash = (SELECT hash FROM fedspend_entries WHERE number = 4) WHERE number = 5",
+        "UPDATE fedspend_entries SET body = (SELECT body FROM fedspend_entries WHERE number = 4) "
+        "WHERE number = 5",
+        "UPDATE fedspend_entries SET hash = (SELECT hash FROM fedspend_entries WHERE number = 4) "
+        "WHERE number = 5",
         "UPDATE fedspend_entries SET number = 50 WHERE number = 3",
         "DELETE FROM fedspend_entries WHERE number = 3",
         "DELETE FROM fedspend_entries WHERE number = 1",
         "DELETE FROM fedspend_entries",
-        "INSERT INTO fedspend_entries SELECT number + 6, body, hash FROM fedspend_entries WHERE number = 6",
+        "INSERT INTO fedspend_entries SELECT number + 6, body, hash FROM fedspend_entries WHERE "
+        "number = 6",
         "UPDATE fedspend_schema SET version = 7",
         "UPDATE fedspend_schema SET version = 0",
         "DELETE FROM fedspend_schema",
@@ -357,7 +370,14 @@ def test_a_chain_made_anew_is_noticed_by_a_head(ledger, place):
         {"kind": "change", "unit": "client", "names": ["0"], "budgets": [-1.0], "reason": "x"},
         {"kind": "register", "unit": "client", "names": ["0"], "budgets": [1.0], "delta": 0.1},
         {"kind": "register", "unit": "client", "names": ["x"], "budgets": [1.0, 2.0], "delta": 0.1},
-        {"kind": "replan", "run": "one", "plan": "x", "classes": [0, 0, 0, 0], "rate": [[0.5]], "noise": [[0.0]]},
+        {
+            "kind": "replan",
+            "run": "one",
+            "plan": "x",
+            "classes": [0, 0, 0, 0],
+            "rate": [[0.5]],
+            "noise": [[0.0]],
+        },
         {"kind": "ledger", "format": 1, "ledger": "x", "simulation": True},
         {"kind": "gift"},
         {},
@@ -394,7 +414,11 @@ def test_a_closed_run_loses_and_commits_nothing(ledger, place):
     admit(ledger, "one", make_plan(5.0))
     ledger.reserve("one", 0)
     ledger.close_run("one", reason="abandoned")
-    for late in (lambda: ledger.lose("one", 0), lambda: ledger.commit("one", 0, "x"), lambda: ledger.close_run("one", reason="x")):
+    for late in (
+        lambda: ledger.lose("one", 0),
+        lambda: ledger.commit("one", 0, "x"),
+        lambda: ledger.close_run("one", reason="x"),
+    ):
         with pytest.raises(Refused, match="abandoned"):
             late()
     ledger.close()
@@ -482,7 +506,9 @@ def take(place, run, budget, barrier, results):
 
 @pytest.mark.parametrize("racers", [2, 8])
 def test_racing_for_the_last_of_a_budget(ledger, place, racers, tmp_path):
-    """Two ask for all of it, eight for two fifths each: what fits when they come one by one is granted, and no more."""
+    """Two ask for all of it, eight for two fifths each: what fits when they come one by one is
+    granted, and no more.
+    """
     share = 5.0 if racers == 2 else 2.0
     names = make_plan(share).clients
     with Ledger.create(tmp_path / "rehearsal.db", simulation=True) as rehearsal:
@@ -495,7 +521,10 @@ def test_racing_for_the_last_of_a_budget(ledger, place, racers, tmp_path):
     ledger.register(names, 5.0, delta=DELTA)
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(racers), context.Queue()
-    processes = [context.Process(target=take, args=(place, f"run{n}", share, barrier, results)) for n in range(racers)]
+    processes = [
+        context.Process(target=take, args=(place, f"run{n}", share, barrier, results))
+        for n in range(racers)
+    ]
     for process in processes:
         process.start()
     outcomes = [results.get(timeout=60)[1] for _ in processes]
@@ -512,7 +541,9 @@ def test_racing_for_the_last_of_a_budget(ledger, place, racers, tmp_path):
 
 
 def test_discrete_noise_is_read_at_whole_orders(ledger, place):
-    """At fractional orders nothing is proven for it; one discrete run in a history decides for all of it."""
+    """At fractional orders nothing is proven for it; one discrete run in a history decides for all
+    of it.
+    """
     discrete = make_plan(5.0, noise="discrete")
     admit(ledger, "one", discrete)
     for round in range(6):
@@ -525,7 +556,15 @@ def test_discrete_noise_is_read_at_whole_orders(ledger, place):
     names = ledger.accounts().names
     ledger.change(names, 8.0, reason="consent")
     for kind in ("continuous", "discrete"):
-        second = fedspend.plan([8.0] * 4, delta=DELTA, rounds=4, rate=0.5, clients=names, past=ledger.past(names), noise=kind)
+        second = fedspend.plan(
+            [8.0] * 4,
+            delta=DELTA,
+            rounds=4,
+            rate=0.5,
+            clients=names,
+            past=ledger.past(names),
+            noise=kind,
+        )
         assert all(order == int(order) for order in second.orders)
         assert not ledger.over(Proposal.of_plan(second)).size
     admit(ledger, "two", second)
@@ -558,7 +597,16 @@ def test_record_accounts_with_two_stages_of_sampling(ledger, place):
     classes = np.arange(1000) % 3
     rate, noise = np.tile([0.02, 0.05, 0.1], (20, 1)), np.full((20, 3), 1.0)
     proposal = Proposal(
-        names, np.full(1000, 6.0), 1e-3, classes, rate, noise, plan="sha256:x", unit="record", client_rate=0.5, steps=5
+        names,
+        np.full(1000, 6.0),
+        1e-3,
+        classes,
+        rate,
+        noise,
+        plan="sha256:x",
+        unit="record",
+        client_rate=0.5,
+        steps=5,
     )
     ledger.admit("one", proposal, simulation=True)
     for round in range(20):
@@ -578,14 +626,25 @@ def test_record_accounts_with_two_stages_of_sampling(ledger, place):
 
 
 def test_steps_may_differ_by_round_and_class(ledger, place):
-    """A record that stops in the middle of a round is charged for the steps it took: three ways to read it agree."""
+    """A record that stops in the middle of a round is charged for the steps it took: three ways to
+    read it agree.
+    """
     from fedspend.accounting import epsilon, rdp
     from fedspend.accounting.rdp import ORDERS
 
     steps = np.array([[5.0, 5.0], [5.0, 2.0], [3.0, 0.0]])
     rate, noise = np.where(steps > 0, 0.1, 0.0), np.full((3, 2), 1.0)
     proposal = Proposal(
-        ("a", "b"), np.full(2, 6.0), 1e-3, np.arange(2), rate, noise, "sha256:x", unit="record", client_rate=0.5, steps=steps
+        ("a", "b"),
+        np.full(2, 6.0),
+        1e-3,
+        np.arange(2),
+        rate,
+        noise,
+        "sha256:x",
+        unit="record",
+        client_rate=0.5,
+        steps=steps,
     )
     ledger.admit("one", proposal, simulation=True)
     orders = np.asarray(ORDERS)
@@ -593,8 +652,12 @@ def test_steps_may_differ_by_round_and_class(ledger, place):
         ledger.reserve("one", round)
         for own in range(2):
             inner = steps[: round + 1, own, None] * rdp(0.1, 1.0, orders)
-            curve = (np.logaddexp(np.log(0.5), np.log(0.5) + (orders - 1) * inner) / (orders - 1)).sum(axis=0)
-            assert ledger.balances("record").spent[own] == pytest.approx(epsilon(curve, orders, 1e-3), rel=1e-9)
+            curve = (
+                np.logaddexp(np.log(0.5), np.log(0.5) + (orders - 1) * inner) / (orders - 1)
+            ).sum(axis=0)
+            assert ledger.balances("record").spent[own] == pytest.approx(
+                epsilon(curve, orders, 1e-3), rel=1e-9
+            )
     ledger.close()
     verdict = audit(place)
     assert verdict.ok, verdict.to_dict()

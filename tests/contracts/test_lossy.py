@@ -51,16 +51,26 @@ class Everybody:
         return state
 
 
-def release(noise: str, source: str, drop: Sequence[str] = (), corrupt: Sequence[str] = ()) -> tuple[np.ndarray, dict[str, Any]]:
+def release(
+    noise: str, source: str, drop: Sequence[str] = (), corrupt: Sequence[str] = ()
+) -> tuple[np.ndarray, dict[str, Any]]:
     """The noise of a release on the sum, and what was written down about the round."""
     place, bits = NOISES[noise]
     module, randomness = nn.Linear(150, 200), Randomness(5, source)  # type: ignore[arg-type]
     shards = {client: np.zeros(0, dtype=np.int64) for client in CLIENTS}
-    work = Workload(module, torch.zeros(1, 150), torch.zeros(1, dtype=torch.int64), shards, randomness)
-    training = Training(Server(1), CLIENTS, LocalTraining(1, steps=1), lambda _: 0.1, noise=place, bits=bits)
-    progress = begin(nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), Everybody())
+    work = Workload(
+        module, torch.zeros(1, 150), torch.zeros(1, dtype=torch.int64), shards, randomness
+    )
+    training = Training(
+        Server(1), CLIENTS, LocalTraining(1, steps=1), lambda _: 0.1, noise=place, bits=bits
+    )
+    progress = begin(
+        nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), Everybody()
+    )
     engine = Lossy(work, drop, corrupt)
-    kept = play(progress, Everybody(), engine, training, randomness, Gaussian(randomness), NO_MEMORY)
+    kept = play(
+        progress, Everybody(), engine, training, randomness, Gaussian(randomness), NO_MEMORY
+    )
     return kept.release.update * 2.0, kept.statistics
 
 
@@ -76,9 +86,9 @@ def planned(noise: np.ndarray, level: float = 1e-7) -> bool:
 def test_the_noise_is_the_planned_one_whoever_answered(noise: str, lost: str, source: str) -> None:
     found, statistics = release(noise, source, drop=LOST[lost])
     assert planned(found)
-    assert {client: why for client, why in statistics.get("reports", {}).items() if why == NO_ANSWER} == dict.fromkeys(
-        LOST[lost], NO_ANSWER
-    )
+    assert {
+        client: why for client, why in statistics.get("reports", {}).items() if why == NO_ANSWER
+    } == dict.fromkeys(LOST[lost], NO_ANSWER)
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -102,7 +112,9 @@ def test_counting_noise_that_never_came_would_be_noticed(monkeypatch: pytest.Mon
 
 
 def test_counting_an_answer_twice_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken tally: it adds whatever comes. Some answers come twice, and one comes from a stranger."""
+    """The broken tally: it adds whatever comes. Some answers come twice, and one comes from a
+    stranger.
+    """
     from fedspend.server.answers import Tally
 
     def add(self: Any, reply: Any) -> None:

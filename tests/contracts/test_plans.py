@@ -1,6 +1,8 @@
-"""The contract of plans: whatever verifies, trains, charges or reports may rely on this, for every kind of plan.
+"""The contract of plans: whatever verifies, trains, charges or reports may rely on this, for every
+kind of plan.
 
-A new kind has a line in `KINDS`, and nothing else here changes. Plans come from `fedspend plan`, on the way that users take.
+A new kind has a line in `KINDS`, and nothing else here changes. Plans come from `fedspend plan`, on
+the way that users take.
 """
 
 import ast
@@ -74,7 +76,12 @@ KINDS = {
         "spend-as-you-go",
         {"filters": False},
     ),
-    "rpdp": (OF_RECORDS + 'rate = 0.8\n[method]\nname = "rpdp"\n', "record", "rpdp, uniform", {"filters": False}),
+    "rpdp": (
+        OF_RECORDS + 'rate = 0.8\n[method]\nname = "rpdp"\n',
+        "record",
+        "rpdp, uniform",
+        {"filters": False},
+    ),
     "filter by clip": (
         OF_RECORDS + 'rate = 0.8\n[method]\nname = "filter"\n',
         "record",
@@ -124,7 +131,9 @@ def fedspend_says(capsys):
 
 
 def forged(plan, **tables):
-    """The plan with other tables and the old claims, as someone would write it who wants to spend more."""
+    """The plan with other tables and the old claims, as someone would write it who wants to spend
+    more.
+    """
     return dataclasses.replace(plan, schedules=dataclasses.replace(plan.schedules, **tables))
 
 
@@ -146,7 +155,13 @@ def test_every_unit_has_a_name_a_budget_an_owner_and_a_claim(made):
     plan = made.plan
     units = len(plan.names)
     assert len(set(plan.names)) == units == {"client": 3, "record": 60}[made.unit]
-    assert plan.budget.shape == plan.owner.shape == plan.epsilon.shape == plan.schedules.of_client.shape == (units,)
+    assert (
+        plan.budget.shape
+        == plan.owner.shape
+        == plan.epsilon.shape
+        == plan.schedules.of_client.shape
+        == (units,)
+    )
     assert plan.owner.min() >= 0
     assert set(plan.owner.tolist()) <= set(range(len(plan.clients)))
     assert np.all(plan.epsilon <= plan.budget)
@@ -157,7 +172,13 @@ def test_every_unit_has_a_name_a_budget_an_owner_and_a_claim(made):
 
 def test_its_repr_says_what_it_is_in_one_short_line(made):
     words = repr(made.plan)
-    for word in (type(made.plan).__name__, made.plan.who, "4 rounds", made.plan.headline, "budgets"):
+    for word in (
+        type(made.plan).__name__,
+        made.plan.who,
+        "4 rounds",
+        made.plan.headline,
+        "budgets",
+    ):
         assert word in words
     assert len(words) < 150
     assert "\n" not in words
@@ -216,25 +237,37 @@ def test_its_own_verifier_says_the_same(made):
 
 
 def test_sampling_more_than_was_paid_for_is_caught(made):
-    if made.plan.by_norm:  # everyone is always sampled, and stops when its squared norms add up to so much
-        forgery = dataclasses.replace(made.plan, short=np.minimum(made.plan.short * 1.02, made.plan.terms.local_steps))
+    # everyone is always sampled, and stops when its squared norms add up to so much
+    if made.plan.by_norm:
+        forgery = dataclasses.replace(
+            made.plan, short=np.minimum(made.plan.short * 1.02, made.plan.terms.local_steps)
+        )
     else:
-        forgery = forged(made.plan, sampling_rate=np.minimum(made.plan.schedules.sampling_rate * 1.02, 1.0))
+        forgery = forged(
+            made.plan, sampling_rate=np.minimum(made.plan.schedules.sampling_rate * 1.02, 1.0)
+        )
     verdict = fedspend.verify(forgery)
     assert not verdict.ok
     assert verdict.failures
 
 
 def test_less_noise_than_was_paid_for_is_caught(made):
-    tables = dataclasses.replace(made.plan.schedules, noise_multiplier=made.plan.schedules.noise_multiplier * 0.98)
+    tables = dataclasses.replace(
+        made.plan.schedules, noise_multiplier=made.plan.schedules.noise_multiplier * 0.98
+    )
     changes = {"schedules": tables}
     if made.unit == "record":  # one noise for all, which is in the terms too
-        changes["terms"] = dataclasses.replace(made.plan.terms, noise_multiplier=made.plan.terms.noise_multiplier * 0.98)
+        changes["terms"] = dataclasses.replace(
+            made.plan.terms, noise_multiplier=made.plan.terms.noise_multiplier * 0.98
+        )
     assert not fedspend.verify(dataclasses.replace(made.plan, **changes)).ok
 
 
 def test_a_claim_above_the_budget_is_caught(made):
-    greedy = made.plan.schedules.epsilon * 1.01 + (made.plan.schedules.epsilon > 0) * made.plan.budget.max()
+    greedy = (
+        made.plan.schedules.epsilon * 1.01
+        + (made.plan.schedules.epsilon > 0) * made.plan.budget.max()
+    )
     verdict = fedspend.verify(forged(made.plan, epsilon=greedy))
     assert not verdict.ok
     assert any(name in verdict.failures[0] for name in ("claims", "budget"))
@@ -262,7 +295,11 @@ def test_colluders_are_for_clients(made):
 
 def test_an_empty_ledger_admits_it_once(made, tmp_path):
     proposal = made.plan.proposal()
-    assert (proposal.unit, proposal.names, proposal.plan) == (made.plan.unit, made.plan.names, made.plan.hash)
+    assert (proposal.unit, proposal.names, proposal.plan) == (
+        made.plan.unit,
+        made.plan.names,
+        made.plan.hash,
+    )
     with Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
         plan_fits(ledger, made.plan)
         ledger.admit("one", proposal, simulation=True)
@@ -274,16 +311,24 @@ def test_an_empty_ledger_admits_it_once(made, tmp_path):
 
 
 def test_a_plan_for_another_ledger_is_refused(made):
-    elsewhere = dataclasses.replace(made.plan, parameters=made.plan.parameters | {"ledger": "3:" + "0" * 64})
+    elsewhere = dataclasses.replace(
+        made.plan, parameters=made.plan.parameters | {"ledger": "3:" + "0" * 64}
+    )
     with pytest.raises(Refused, match="there is none here"):
         check_planned_on(None, elsewhere)
 
 
 def test_rounds_planned_anew_claim_no_more(made):
     plan, units = made.plan, len(made.plan.names)
-    nothing = {"elsewhere": Mechanisms.none(1), "of_unit": np.zeros(units, dtype=np.int64), "lifetime": plan.budget}
+    nothing = {
+        "elsewhere": Mechanisms.none(1),
+        "of_unit": np.zeros(units, dtype=np.int64),
+        "lifetime": plan.budget,
+    }
     stages = (plan.terms.client_rate, plan.steps[:2]) if made.unit == "record" else ()
-    spent = Mechanisms.of_schedules(plan.schedules.noise_multiplier[:2], plan.schedules.sampling_rate[:2], *stages)
+    spent = Mechanisms.of_schedules(
+        plan.schedules.noise_multiplier[:2], plan.schedules.sampling_rate[:2], *stages
+    )
     if made.kind in ("pld", "filter by norm"):
         with pytest.raises(InvalidInput, match="--replan"):
             plan.extended(2, 1, spent=spent, **nothing)
@@ -291,7 +336,10 @@ def test_rounds_planned_anew_claim_no_more(made):
     longer = plan.extended(2, 1, spent=spent, **nothing)
     assert longer.rounds == plan.rounds + 1
     assert np.all(longer.epsilon <= (plan.budget if plan.filters else plan.epsilon) * (1 + 1e-9))
-    old, new = ((one.schedules.wide("sampling_rate"), one.schedules.wide("noise_multiplier")) for one in (plan, longer))
+    old, new = (
+        (one.schedules.wide("sampling_rate"), one.schedules.wide("noise_multiplier"))
+        for one in (plan, longer)
+    )
     for before, after in zip(old, new, strict=True):
         assert np.array_equal(before[:2], after[:2]), "what was begun stays"
     assert fedspend.verify(longer).ok
@@ -325,20 +373,43 @@ def test_a_run_takes_it_and_its_report_and_account_name_its_units(made, tmp_path
     write_report([tmp_path / "run"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     view = fedspend.report.views.VIEWS[made.unit]
-    for words in (view.protected, view.observer, f"charged to every {made.unit}", *view.sizes(made.plan)):
+    for words in (
+        view.protected,
+        view.observer,
+        f"charged to every {made.unit}",
+        *view.sizes(made.plan),
+    ):
         assert words in page
-    code, out = fedspend_says("ledger", "balance", "--unit", made.unit, "--ledger", tmp_path / "run" / "ledger.db", "--json")
+    code, out = fedspend_says(
+        "ledger",
+        "balance",
+        "--unit",
+        made.unit,
+        "--ledger",
+        tmp_path / "run" / "ledger.db",
+        "--json",
+    )
     assert code == 0
     rows = json.loads(out)
     assert [row[made.unit] for row in rows] == list(made.plan.names)
-    assert list(rows[0]) == [made.unit, "budget", "delta", "spent", "reserved", "remaining", "withdrawn"]
+    assert list(rows[0]) == [
+        made.unit,
+        "budget",
+        "delta",
+        "spent",
+        "reserved",
+        "remaining",
+        "withdrawn",
+    ]
     assert np.array([row["spent"] for row in rows]) == pytest.approx(made.plan.epsilon, rel=1e-4)
 
 
 def test_arrays_go_with_plans_of_clients_only(made):
     if made.unit == "record":
         with pytest.raises(InvalidInput, match="is for plans of clients"):
-            fedspend.train(clients=[], model=object(), plan=made.plan, test=([], []), lr=0.1, batch_size=1)
+            fedspend.train(
+                clients=[], model=object(), plan=made.plan, test=([], []), lr=0.1, batch_size=1
+            )
 
 
 # --- the house ---
@@ -354,8 +425,17 @@ def test_nobody_asks_for_the_type_of_a_plan():
     found = []
     for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass", "type"):
-                named = {one.id for kind in node.args[1:] for one in ast.walk(kind) if isinstance(one, ast.Name)}
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+                "isinstance",
+                "issubclass",
+                "type",
+            ):
+                named = {
+                    one.id
+                    for kind in node.args[1:]
+                    for one in ast.walk(kind)
+                    if isinstance(one, ast.Name)
+                }
                 if named & {"Plan", "RecordPlan", "BasePlan"}:
                     found.append(f"{path.relative_to(SOURCES)}:{node.lineno}")
     assert not found
@@ -363,12 +443,27 @@ def test_nobody_asks_for_the_type_of_a_plan():
 
 def test_a_plan_names_its_verifier_and_lends_it_no_accounting():
     """The planner's formulas must not reach the check of its claims by way of the plan."""
-    for path in (*(SOURCES / "verification").rglob("*.py"), SOURCES / "records" / "verification.py"):
+    for path in (
+        *(SOURCES / "verification").rglob("*.py"),
+        SOURCES / "records" / "verification.py",
+    ):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+        modules |= {
+            name.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for name in node.names
+        }
         assert not [module for module in modules if module.startswith("fedspend.accounting")], path
-    code = "import sys, fedspend.verification.verify; print(*(name for name in sys.modules if name.startswith('fedspend.')))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    code = (
+        "import sys, fedspend.verification.verify; print(*(name for name in sys.modules if "
+        "name.startswith('fedspend.')))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "fedspend.verification.verify" in loaded
-    assert not [name for name in loaded if "accounting" in name or "planning" in name or "records" in name]
+    assert not [
+        name for name in loaded if "accounting" in name or "planning" in name or "records" in name
+    ]

@@ -35,10 +35,15 @@ Lines = dict[str, list[str]]
 
 def lines(client: str, count: int, seed: int) -> list[str]:
     generator = np.random.default_rng(seed)
-    return [f"{client},{','.join(f'{x:.4f}' for x in generator.normal(size=5))},{generator.integers(3)}" for _ in range(count)]
+    return [
+        f"{client},{','.join(f'{x:.4f}' for x in generator.normal(size=5))},{generator.integers(3)}"
+        for _ in range(count)
+    ]
 
 
-HOSPITALS: Lines = {client: lines(client, count, number) for number, (client, count) in enumerate(SIZES.items())}
+HOSPITALS: Lines = {
+    client: lines(client, count, number) for number, (client, count) in enumerate(SIZES.items())
+}
 CHANGES: dict[str, Lines] = {
     "emptied": HOSPITALS | {VICTIM: []},
     "ten times as many": HOSPITALS | {VICTIM: lines(VICTIM, 10 * SIZES[VICTIM], 99)},
@@ -60,7 +65,9 @@ def write(folder: Path, found: Lines) -> dict[str, Any]:
     (folder / "rows.csv").write_text("\n".join([header, *shuffled(found)]) + "\n")
     (folder / "test.csv").write_text("\n".join([header, *lines("test", 20, 7)]) + "\n")
     (folder / "public.csv").write_text("\n".join([header, *lines("public", 24, 8)]) + "\n")
-    (folder / "budgets.csv").write_text("client,epsilon\n" + "".join(f"{name},{epsilon}\n" for name, epsilon in BUDGETS.items()))
+    (folder / "budgets.csv").write_text(
+        "client,epsilon\n" + "".join(f"{name},{epsilon}\n" for name, epsilon in BUDGETS.items())
+    )
     return {
         "data": {
             "name": "csv",
@@ -92,7 +99,10 @@ class Recording:
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
         for reply in self._inner.run(tasks):
-            self.kept[reply.contribution.client] = reply.contribution.vector.tobytes(), reply.contribution.bit
+            self.kept[reply.contribution.client] = (
+                reply.contribution.vector.tobytes(),
+                reply.contribution.bit,
+            )
             yield reply
 
     def close(self) -> None:
@@ -105,7 +115,15 @@ def contributions(config: dict[str, Any]) -> dict[str, tuple[bytes, float | None
     engine = Recording(open_engine(setup, MemoryStates()))
     progress = begin(flat_parameters(setup.module), setup.method)
     try:
-        play(progress, setup.method, engine, setup.training, setup.randomness, Gaussian(setup.randomness), NO_MEMORY)
+        play(
+            progress,
+            setup.method,
+            engine,
+            setup.training,
+            setup.randomness,
+            Gaussian(setup.randomness),
+            NO_MEMORY,
+        )
     finally:
         engine.close()
     return engine.kept
@@ -114,7 +132,10 @@ def contributions(config: dict[str, Any]) -> dict[str, tuple[bytes, float | None
 def merged(config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     if "local_steps" not in options.get("train", {}):
         config["train"]["local_epochs"] = 2
-    return {section: config.get(section, {}) | options.get(section, {}) for section in {*config, *options}}
+    return {
+        section: config.get(section, {}) | options.get(section, {})
+        for section in {*config, *options}
+    }
 
 
 def check(tmp_path: Path, options: dict[str, Any], *, votes: bool = False) -> None:
@@ -126,7 +147,9 @@ def check(tmp_path: Path, options: dict[str, Any], *, votes: bool = False) -> No
         found[name] = contributions(config)
     for name, kept in found.items():
         assert set(kept) == set(BUDGETS), name
-        assert {client for client in BUDGETS if kept[client] != found["as it was"][client]} <= {VICTIM}, name
+        assert {client for client in BUDGETS if kept[client] != found["as it was"][client]} <= {
+            VICTIM
+        }, name
     assert found["ten times as many"][VICTIM] != found["as it was"][VICTIM], "or nothing was tested"
     if not options.get("privacy", {}).get("noise", "").endswith("distributed"):
         vector, bit = found["emptied"][VICTIM]
@@ -139,7 +162,11 @@ def check(tmp_path: Path, options: dict[str, Any], *, votes: bool = False) -> No
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_and_noise(tmp_path: Path, method: str, noise: str) -> None:
     saving = {"saving_rate": 0.999} if method == "time-adaptive" else {}
-    check(tmp_path, {"method": {"name": method}, "privacy": {"noise": noise} | saving}, votes=method == "ae-dpfl")
+    check(
+        tmp_path,
+        {"method": {"name": method}, "privacy": {"noise": noise} | saving},
+        votes=method == "ae-dpfl",
+    )
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -178,20 +205,32 @@ def test_features_of_images_are_made_client_by_client(tmp_path: Path) -> None:
         config["data"] = {"name": "npz", "path": str(path), "classes": 3}
         found[name] = contributions(merged(config, {"model": {"features": "gabor"}}))
     for name, kept in found.items():
-        assert {client for client in BUDGETS if kept[client] != found["as it was"][client]} <= {VICTIM}, name
+        assert {client for client in BUDGETS if kept[client] != found["as it was"][client]} <= {
+            VICTIM
+        }, name
 
 
 def test_a_file_with_nan_is_refused_in_one_line_and_nothing_is_released(tmp_path: Path) -> None:
-    version = HOSPITALS | {VICTIM: [line.replace(line.split(",")[1], "nan") for line in HOSPITALS[VICTIM]]}
+    version = HOSPITALS | {
+        VICTIM: [line.replace(line.split(",")[1], "nan") for line in HOSPITALS[VICTIM]]
+    }
     with pytest.raises(InvalidInput, match="nan") as refusal:
         contributions(merged(write(tmp_path / "nan", version), {}))
     assert "\n" not in str(refusal.value)
 
 
-def test_hold_out_over_pooled_rows_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken reader: which rows are held out is drawn over all rows together, as it once was."""
+def test_hold_out_over_pooled_rows_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broken reader: which rows are held out is drawn over all rows together,
+    as it once was.
+    """
     from fedspend.data import dataset
 
-    monkeypatch.setattr(dataset, "chosen_rows", lambda clients, *_: np.random.default_rng(0).random(len(clients)) < 0.3)
+    monkeypatch.setattr(
+        dataset,
+        "chosen_rows",
+        lambda clients, *_: np.random.default_rng(0).random(len(clients)) < 0.3,
+    )
     with pytest.raises(AssertionError):
         check(tmp_path, {"data": {"validation": 0.3}})

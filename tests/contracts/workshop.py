@@ -27,7 +27,9 @@ RANDOMNESS = Randomness(11)
 
 
 class Data:
-    def __init__(self, shape: tuple[int, ...] = (12,), sizes: Sequence[int] = SIZES, classes: int = 3) -> None:
+    def __init__(
+        self, shape: tuple[int, ...] = (12,), sizes: Sequence[int] = SIZES, classes: int = 3
+    ) -> None:
         generator = torch.Generator().manual_seed(1)
         total = sum(sizes) + 7  # some rows belong to nobody
         self.features = torch.randn(total, *shape, generator=generator)
@@ -62,7 +64,14 @@ def logistic() -> nn.Module:
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 7, bias=False), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3))
+    return nn.Sequential(
+        nn.Linear(12, 10),
+        nn.ReLU(),
+        nn.Linear(10, 7, bias=False),
+        nn.Linear(7, 6),
+        nn.ReLU(),
+        nn.Linear(6, 3),
+    )
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -73,14 +82,17 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 class Lossy:
-    """A transport at its worst that still delivers: every answer crosses the wire as bytes, in another order, some twice, among
-    answers of the round before and of strangers. `drop` and `corrupt` name clients whose answers do not come, or come damaged.
+    """A transport at its worst that still delivers: every answer crosses the wire as bytes, in
+    another order, some twice, among answers of the round before and of strangers. `drop` and
+    `corrupt` name clients whose answers do not come, or come damaged.
     """
 
     name = "lossy"
     outside = True
 
-    def __init__(self, work: Workload, drop: Sequence[str] = (), corrupt: Sequence[str] = ()) -> None:
+    def __init__(
+        self, work: Workload, drop: Sequence[str] = (), corrupt: Sequence[str] = ()
+    ) -> None:
         self._inner, self._drop, self._corrupt = ReferenceEngine(work), drop, corrupt
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply | Lost]:
@@ -88,11 +100,18 @@ class Lossy:
             return
         grid = tasks[0].shared.grid
         received = [ClientTask.from_bytes(task.to_bytes()) for task in tasks]
-        sent = [reply.contribution.to_bytes(None if grid is None else grid.bits) for reply in self._inner.run(received)]
+        sent = [
+            reply.contribution.to_bytes(None if grid is None else grid.bits)
+            for reply in self._inner.run(received)
+        ]
         remarks = {reply.contribution.client: reply.remarks for reply in self._inner.run(received)}
         order = np.random.default_rng(tasks[0].shared.round).permutation(len(sent))
-        late = Contribution(tasks[0].client, tasks[0].shared.round - 1, np.ones(tasks[0].shared.size))
-        yield Reply(Contribution("a stranger", tasks[0].shared.round, np.ones(tasks[0].shared.size)))
+        late = Contribution(
+            tasks[0].client, tasks[0].shared.round - 1, np.ones(tasks[0].shared.size)
+        )
+        yield Reply(
+            Contribution("a stranger", tasks[0].shared.round, np.ones(tasks[0].shared.size))
+        )
         for position in order:
             client = tasks[position].client
             if client in self._drop:
@@ -122,7 +141,12 @@ ENGINES: dict[str, Callable[[Workload], Engine]] = {
     "clientwise-2": lambda work: ClientwiseEngine(work, workers=2),
     "lossy": Lossy,
 }
-PAIRS = [(engine, model) for engine in ENGINES for model in MODELS if (engine, model) != ("dense", "conv")]
+PAIRS = [
+    (engine, model)
+    for engine in ENGINES
+    for model in MODELS
+    if (engine, model) != ("dense", "conv")
+]
 
 
 def tasks_for(
@@ -164,7 +188,9 @@ def outcome(engine: Engine, tasks: list[ClientTask]) -> Outcome:
     for reply in replies:
         if isinstance(reply, Reply):
             first.setdefault(reply.contribution.client, reply)
-    remarks = [first[task.client].remarks or Remarks(0.0, False) for task in tasks if task.client in first]
+    remarks = [
+        first[task.client].remarks or Remarks(0.0, False) for task in tasks if task.client in first
+    ]
     return Outcome(
         gather(tasks, replies, size, outside=engine.outside),
         {client: reply.contribution for client, reply in first.items()},
@@ -176,4 +202,6 @@ def outcome(engine: Engine, tasks: list[ClientTask]) -> Outcome:
 
 def kept(reply: Reply) -> Reply:
     """A reply whose vector lasts: an engine may use its memory again."""
-    return replace(reply, contribution=replace(reply.contribution, vector=reply.contribution.vector.copy()))
+    return replace(
+        reply, contribution=replace(reply.contribution, vector=reply.contribution.vector.copy())
+    )

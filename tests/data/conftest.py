@@ -13,7 +13,9 @@ IDX_CODES = {"uint8": 0x08, "int32": 0x0C}
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
-    header = struct.pack(">HBB", 0, IDX_CODES[array.dtype.name], array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    header = struct.pack(">HBB", 0, IDX_CODES[array.dtype.name], array.ndim) + struct.pack(
+        f">{array.ndim}I", *array.shape
+    )
     return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
 
 
@@ -35,7 +37,10 @@ def mnist_folder(tmp_path, write_idx):
     for prefix, count in (("train", 30), ("t10k", 20)):
         images = generator.integers(0, 256, (count, 28, 28)).astype(np.uint8)
         write_idx(tmp_path / "mnist" / f"{prefix}-images-idx3-ubyte.gz", images)
-        write_idx(tmp_path / "mnist" / f"{prefix}-labels-idx1-ubyte.gz", (np.arange(count) % 10).astype(np.uint8))
+        write_idx(
+            tmp_path / "mnist" / f"{prefix}-labels-idx1-ubyte.gz",
+            (np.arange(count) % 10).astype(np.uint8),
+        )
     return tmp_path
 
 

@@ -14,7 +14,9 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 
 
 def made(features=X, labels=Y, classes=3, test=(X, Y), **options) -> Dataset:
-    return from_arrays(features, labels, classes=classes, test_features=test[0], test_labels=test[1], **options)
+    return from_arrays(
+        features, labels, classes=classes, test_features=test[0], test_labels=test[1], **options
+    )
 
 
 def with_value(value: float) -> np.ndarray:
@@ -26,7 +28,10 @@ def with_value(value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": [0, 1, 2, 0, 3, 2]}, r"labels\[4\] is 3; with 3 classes it must be between 0 and 2"),
+        (
+            {"labels": [0, 1, 2, 0, 3, 2]},
+            r"labels\[4\] is 3; with 3 classes it must be between 0 and 2",
+        ),
         ({"labels": [0, 1, -1, 0, 1, 2]}, r"labels\[2\] is -1"),
         ({"labels": [0, 1, 1.5, 0, 1, 2]}, r"labels\[2\] must be a whole number, got 1.5"),
         ({"labels": [0, np.nan, 1, 0, 1, 2]}, r"labels\[1\] must be a whole number, got nan"),
@@ -91,7 +96,15 @@ def test_scaling_one_row_does_not_look_at_the_others():
 def test_validation_takes_training_rows_in_place_of_test_rows():
     rows = np.arange(100, dtype=np.float32)[:, None]
     labels = np.repeat([0, 1], [80, 20])
-    data = made(rows, labels, 2, (rows[:5] + 1000, labels[:5]), client_of=np.arange(100), validation=0.25, seed=3)
+    data = made(
+        rows,
+        labels,
+        2,
+        (rows[:5] + 1000, labels[:5]),
+        client_of=np.arange(100),
+        validation=0.25,
+        seed=3,
+    )
     together = np.sort(np.concatenate([data.features, data.test_features]).ravel())
     np.testing.assert_array_equal(together, rows.ravel())
     np.testing.assert_array_equal(np.bincount(data.test_labels), [20, 5])
@@ -102,13 +115,18 @@ def test_validation_takes_training_rows_in_place_of_test_rows():
     assert not np.array_equal(other.features, data.features)
 
 
-@given(st.lists(st.integers(0, 4), min_size=3, max_size=80), st.floats(0.2, 0.8), st.integers(0, 2**31))
+@given(
+    st.lists(st.integers(0, 4), min_size=3, max_size=80), st.floats(0.2, 0.8), st.integers(0, 2**31)
+)
 def test_a_hold_out_is_in_proportion(labels, share, seed):
     array = np.array(labels)
     held = stratified(array, share, np.random.default_rng(seed))
     assert held.sum() == round(share * len(labels))
     for label in range(5):
-        assert abs(held[array == label].sum() - held.sum() / len(labels) * (array == label).sum()) < 1 + 1e-6
+        assert (
+            abs(held[array == label].sum() - held.sum() / len(labels) * (array == label).sum())
+            < 1 + 1e-6
+        )
 
 
 def test_a_sample_is_stratified_and_does_not_follow_the_seed():
@@ -127,10 +145,30 @@ def test_a_sample_is_stratified_and_does_not_follow_the_seed():
 def test_a_sample_keeps_each_rows_client_and_budget():
     rows = np.arange(200, dtype=np.float32)[:, None]
     budget = 1.0 + np.arange(200)
-    whole = Dataset("own", rows, np.arange(200) % 4, rows, np.arange(200) % 4, 4, np.arange(200) % 7, budget_of=budget)
+    whole = Dataset(
+        "own",
+        rows,
+        np.arange(200) % 4,
+        rows,
+        np.arange(200) % 4,
+        4,
+        np.arange(200) % 7,
+        budget_of=budget,
+    )
     part = sample(whole, share=0.25)
     assert len(part.labels) == 50
     np.testing.assert_array_equal(part.budget_of, 1.0 + part.features[:, 0])
     np.testing.assert_array_equal(part.client_of, part.features[:, 0].astype(int) % 7)
-    with pytest.raises(InvalidInput, match=r"budget_of has shape \(200,\); it needs one budget for each of 199 rows"):
-        Dataset("own", rows[1:], np.zeros(199, dtype=int), rows, np.zeros(200, dtype=int), 4, budget_of=budget)
+    with pytest.raises(
+        InvalidInput,
+        match=r"budget_of has shape \(200,\); it needs one budget for each of 199 rows",
+    ):
+        Dataset(
+            "own",
+            rows[1:],
+            np.zeros(199, dtype=int),
+            rows,
+            np.zeros(200, dtype=int),
+            4,
+            budget_of=budget,
+        )

@@ -21,7 +21,9 @@ CONTENT = {"images": b"pixels " * 5000, "labels": b"0123456789" * 20}
 
 
 class Server:
-    """Serves `files`; `truncate` announces the full length and sends less; `silent` leaves the length out."""
+    """Serves `files`; `truncate` announces the full length and sends less; `silent` leaves the
+    length out.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -49,14 +51,19 @@ class Server:
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}/data"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread = threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.01}
+        )
         self.thread.start()
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    server.files = {"images.gz": gzip.compress(CONTENT["images"], mtime=0), "labels": CONTENT["labels"]}
+    server.files = {
+        "images.gz": gzip.compress(CONTENT["images"], mtime=0),
+        "labels": CONTENT["labels"],
+    }
     yield server
     server.http.shutdown()
     server.thread.join()
@@ -73,12 +80,18 @@ def sources(server) -> dict[str, Source]:
     upper = described("writers", b"who wrote it")
     return {
         "tiny": Source("tiny", "two files", "none", server.url, files),
-        "tiny-writers": Source("tiny-writers", "one more", "none", server.url, (upper,), needs=("tiny",)),
+        "tiny-writers": Source(
+            "tiny-writers", "one more", "none", server.url, (upper,), needs=("tiny",)
+        ),
     }
 
 
 def left_behind() -> list[str]:
-    return sorted(str(path.relative_to(cache_folder())) for path in cache_folder().rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(cache_folder()))
+        for path in cache_folder().rglob("*")
+        if path.is_file()
+    )
 
 
 def test_files_arrive_checked_and_are_found(server, sources):
@@ -174,7 +187,12 @@ def test_a_server_that_says_nothing(sources):
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         with pytest.raises(DownloadFailed, match="cannot be reached: timed out"):
-            get("tiny", sources=sources, base_url=f"http://127.0.0.1:{deaf.getsockname()[1]}", timeout=0.2)
+            get(
+                "tiny",
+                sources=sources,
+                base_url=f"http://127.0.0.1:{deaf.getsockname()[1]}",
+                timeout=0.2,
+            )
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(server, sources):
@@ -215,7 +233,7 @@ def test_bad_requests(sources, name, url, message):
         get(name, sources=sources, base_url=url)
 
 
-# --- where files are ------------------------------------------------------------------------------------------------------------
+# --- where files are ------------------------------------------------------------------------------
 
 
 def fill(folder: Path) -> Path:
@@ -242,7 +260,9 @@ def test_the_order_of_places(sources, tmp_path, monkeypatch):
 
 def test_missing_files_name_the_places(sources, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSPEND_DATA", str(tmp_path / "mine"))
-    with pytest.raises(InvalidInput, match=f"looked in {tmp_path / 'mine' / 'tiny'}, {cache_folder() / 'tiny'}"):
+    with pytest.raises(
+        InvalidInput, match=f"looked in {tmp_path / 'mine' / 'tiny'}, {cache_folder() / 'tiny'}"
+    ):
         require("tiny", sources=sources)
 
 

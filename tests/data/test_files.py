@@ -23,7 +23,10 @@ def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
         "empty file": (b"", "0 bytes are no idx file"),
         "wrong magic": (b"\x89PNG" + content[4:], "not an idx file, it begins with 89504e47"),
         "unknown type": (b"\0\0\x07\x03" + content[4:], "not an idx file"),
-        "other dimensions": (b"\0\0\x08\x01" + content[4:], "holds 1 dimensions where 3 are needed"),
+        "other dimensions": (
+            b"\0\0\x08\x01" + content[4:],
+            "holds 1 dimensions where 3 are needed",
+        ),
         "cut header": (content[:10], "ends within its header"),
         "cut data": (content[:-1], r"23 bytes of data where shape \(2, 3, 4\) needs 24"),
         "more data": (content + b"\0", "25 bytes of data"),

@@ -23,8 +23,12 @@ def test_four_centres_with_their_own_rows(folder):
     assert found.features.shape[1] == 13
     federation = data.partition(found, clients=None, kind="natural", seed=0)
     assert sorted(federation.clients) == sorted(CENTRES)
-    sizes = {name: len(rows) for name, rows in zip(federation.clients, federation.shards, strict=True)}
-    assert sizes == {"cleveland": 13, "hungarian": 20, "switzerland": 26, "va": 33}, "66% of the complete rows"
+    sizes = {
+        name: len(rows) for name, rows in zip(federation.clients, federation.shards, strict=True)
+    }
+    assert sizes == {"cleveland": 13, "hungarian": 20, "switzerland": 26, "va": 33}, (
+        "66% of the complete rows"
+    )
     assert len(found.test_labels) == 140 - 92
     assert found.features.min() >= -1
     assert found.features.max() <= 1
@@ -39,13 +43,22 @@ def test_the_split_follows_the_seed(folder):
 def test_encoding_uses_written_bounds_only(folder):
     features, labels = read_centre(folder / "processed.cleveland.data")
     row = features[1]  # pain 2
-    assert row[:5] == pytest.approx([2 * 43 / 70 - 1, 2 * 65 / 140 - 1, 2 * 233 / 600 - 1, 2 * 90 / 160 - 1, 2 * 5.3 / 10 - 1])
+    assert row[:5] == pytest.approx(
+        [2 * 43 / 70 - 1, 2 * 65 / 140 - 1, 2 * 233 / 600 - 1, 2 * 90 / 160 - 1, 2 * 5.3 / 10 - 1]
+    )
     assert row[5:].tolist() == [1, 1, 0, 1, 0, 0, 0, 1]
     assert labels.tolist()[:5] == [0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1,2,3\n", ROW.format(pain="x", sick=0), ROW.format(pain="nan", sick=0), ROW.format(pain="?", sick=0)]
+    "text",
+    [
+        "",
+        "1,2,3\n",
+        ROW.format(pain="x", sick=0),
+        ROW.format(pain="nan", sick=0),
+        ROW.format(pain="?", sick=0),
+    ],
 )
 def test_damaged_files(folder, text):
     (folder / "processed.va.data").write_text(text)

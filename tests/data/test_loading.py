@@ -15,7 +15,10 @@ from fedspend.errors import InvalidInput
 
 
 def test_data_works_without_torch():
-    code = "import sys; sys.modules['torch'] = None; import fedspend.data as d; print(d.load('synthetic').features.shape)"
+    code = (
+        "import sys; sys.modules['torch'] = None; import fedspend.data as d; "
+        "print(d.load('synthetic').features.shape)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(2000, 20)"
 
@@ -72,7 +75,9 @@ def test_synthetic_is_seeded_bounded_and_learnable():
     assert (data.features.shape, data.test_features.shape) == ((900, 10), (225, 10))
     assert np.bincount(data.labels).tolist() == [300, 300, 300]
     assert np.abs(data.features).max() <= 1
-    np.testing.assert_array_equal(load("synthetic", examples=900, features=10, classes=3, seed=5).features, data.features)
+    np.testing.assert_array_equal(
+        load("synthetic", examples=900, features=10, classes=3, seed=5).features, data.features
+    )
     centres = np.stack([data.features[data.labels == label].mean(0) for label in range(3)])
     nearest = ((data.test_features[:, None] - centres) ** 2).sum(2).argmin(1)
     assert (nearest == data.test_labels).mean() > 0.8
@@ -112,9 +117,12 @@ def test_writers_are_clients(mnist_folder, write_idx):
         load("mnist-writers", folder=mnist_folder)
 
 
-# --- Adult ----------------------------------------------------------------------------------------------------------------------
+# --- Adult ----------------------------------------------------------------------------------------
 
-ADULT = "39, State-gov, 7, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, Cuba, <=50K"
+ADULT = (
+    "39, State-gov, 7, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, "
+    "2174, 0, 40, Cuba, <=50K"
+)
 UNKNOWN = "50, ?, 83311, Masters, 14, Divorced, ?, Wife, Black, Female, 99999, 0, 100, ?, >50K"
 
 
@@ -134,7 +142,9 @@ def test_adult_is_coded_by_published_lists_and_bounds(adult):
     data = adult(f"{ADULT}\n{UNKNOWN}\n\n")
     assert data.features.shape == (2, 104)
     assert data.labels.tolist() == [0, 1]
-    np.testing.assert_allclose(data.features[0, :5], [0.39, 0.8, np.log1p(2174) / np.log1p(99_999), 0, 0.4], rtol=1e-6)
+    np.testing.assert_allclose(
+        data.features[0, :5], [0.39, 0.8, np.log1p(2174) / np.log1p(99_999), 0, 0.4], rtol=1e-6
+    )
     assert data.features[:, 2][1] == 1
     assert data.features[:, len(NUMBERS) :].sum(1).tolist() == [8, 5]  # three are unknown
     np.testing.assert_array_equal(data.test_features, data.features[:1])
@@ -143,10 +153,16 @@ def test_adult_is_coded_by_published_lists_and_bounds(adult):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (ADULT.replace("White", "Green"), r"adult.data:2: race 'Green' is not in the published list"),
+        (
+            ADULT.replace("White", "Green"),
+            r"adult.data:2: race 'Green' is not in the published list",
+        ),
         (ADULT.replace("39,", "old,"), r"adult.data:2: age must be a number, got 'old'"),
         (ADULT.replace("39,", "nan,"), r"adult.data:2: age must be a number, got 'nan'"),
-        (ADULT.replace("<=50K", "50K"), r"adult.data:2: the label must be <=50K or >50K, got '50K'"),
+        (
+            ADULT.replace("<=50K", "50K"),
+            r"adult.data:2: the label must be <=50K or >50K, got '50K'",
+        ),
         ("1, 2, 3", r"adult.data:2: 3 cells where 15 are needed"),
     ],
 )
@@ -160,9 +176,16 @@ def test_an_empty_adult_file_is_refused(adult):
         adult("\n\n")
 
 
-# --- CIFAR-10 -------------------------------------------------------------------------------------------------------------------
+# --- CIFAR-10 -------------------------------------------------------------------------------------
 
-BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+BATCHES = (
+    "data_batch_1",
+    "data_batch_2",
+    "data_batch_3",
+    "data_batch_4",
+    "data_batch_5",
+    "test_batch",
+)
 
 
 @pytest.fixture
@@ -195,7 +218,9 @@ def write_archive(folder, cifar) -> None:
 def write_png(folder, cifar) -> None:
     image = pytest.importorskip("PIL.Image", reason="the PNG layout needs Pillow")
     for batch, table in cifar.items():
-        image.fromarray(table[:, 1:].reshape(2, 3, 1024).transpose(0, 2, 1)).save(folder / f"{batch}.png")
+        image.fromarray(table[:, 1:].reshape(2, 3, 1024).transpose(0, 2, 1)).save(
+            folder / f"{batch}.png"
+        )
     labels = np.concatenate([cifar[batch][:, 0] for batch in BATCHES]).tolist()
     (folder / "train_lables.json").write_text(json.dumps(labels[:10]))
     (folder / "test_lables.json").write_text(json.dumps(labels[10:]))
@@ -215,7 +240,10 @@ def test_all_layouts_of_cifar_are_the_same_data(tmp_path, cifar, write):
 def test_damaged_cifar_is_refused(tmp_path, cifar):
     write_binary(tmp_path, cifar)
     (tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin").write_bytes(b"x" * 3000)
-    with pytest.raises(InvalidInput, match=r"data_batch_3.bin: 3000 bytes are not a whole number of 3073-byte images"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"data_batch_3.bin: 3000 bytes are not a whole number of 3073-byte images",
+    ):
         load("cifar10", folder=tmp_path)
 
 

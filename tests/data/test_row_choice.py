@@ -1,4 +1,6 @@
-"""Which rows are held out or kept, where clients are real: every row decides for itself, and nobody for anybody else."""
+"""Which rows are held out or kept, where clients are real: every row decides for itself, and nobody
+for anybody else.
+"""
 
 import time
 
@@ -16,7 +18,11 @@ from fedspend.errors import InvalidInput
 def rows(count, seed=0, width=5):
     generator = np.random.default_rng(seed)
     features = generator.random((count, width)).astype(np.float32)
-    return generator.choice(["north", "south", "east"], count), features, generator.integers(0, 3, count)
+    return (
+        generator.choice(["north", "south", "east"], count),
+        features,
+        generator.integers(0, 3, count),
+    )
 
 
 def choose(client_of, features, labels, share=0.5, purpose="hold-out", seed=0):
@@ -28,9 +34,15 @@ def test_a_row_is_not_moved_by_what_others_hold_or_where_it_stands(seed, data):
     owners, features, labels = rows(60, seed)
     before = choose(owners, features, labels)
     order = np.random.default_rng(seed + 1).permutation(60)
-    np.testing.assert_array_equal(choose(owners[order], features[order], labels[order]), before[order])
-    stays = np.array(data.draw(st.lists(st.booleans(), min_size=60, max_size=60).filter(lambda x: sum(x) > 30)))
-    np.testing.assert_array_equal(choose(owners[stays], features[stays], labels[stays]), before[stays])
+    np.testing.assert_array_equal(
+        choose(owners[order], features[order], labels[order]), before[order]
+    )
+    stays = np.array(
+        data.draw(st.lists(st.booleans(), min_size=60, max_size=60).filter(lambda x: sum(x) > 30))
+    )
+    np.testing.assert_array_equal(
+        choose(owners[stays], features[stays], labels[stays]), before[stays]
+    )
     one = owners == "north"
     changed, relabelled = features.copy(), labels.copy()
     changed[one], relabelled[one] = 0.5, 1
@@ -82,7 +94,9 @@ def test_sixty_thousand_images_take_about_a_second():
 
 def test_a_share_that_leaves_one_side_empty_is_refused():
     owners, features, labels = rows(3)
-    with pytest.raises(InvalidInput, match="a share of 1e-09 takes 0 of 3 rows; both sides need at least one"):
+    with pytest.raises(
+        InvalidInput, match="a share of 1e-09 takes 0 of 3 rows; both sides need at least one"
+    ):
         choose(owners, features, labels, 1e-9)
 
 
@@ -103,21 +117,33 @@ def write(path, clients, budget=False):
 
 def config(path, **data):
     data = {"name": "csv", "path": str(path), "classes": 2} | data
-    return config_of({"data": data, "privacy": {"epsilon": 1.0, "delta": 1e-2}, "train": {"seed": 3}})
+    return config_of(
+        {"data": data, "privacy": {"epsilon": 1.0, "delta": 1e-2}, "train": {"seed": 3}}
+    )
 
 
 def held_by(federation):
     features = federation.dataset.features
-    return {c: {row.tobytes() for row in features[s]} for c, s in zip(federation.clients, federation.shards, strict=True)}
+    return {
+        c: {row.tobytes() for row in features[s]}
+        for c, s in zip(federation.clients, federation.shards, strict=True)
+    }
 
 
-@pytest.mark.parametrize("options", [{"validation": 0.3}, {"validation": 0.3, "share": 0.5, "test_share": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{"validation": 0.3}, {"validation": 0.3, "share": 0.5, "test_share": 0.5}]
+)
 def test_one_client_never_decides_which_rows_of_another_are_used(tmp_path, options):
-    """Emptied, one client moved the sum by 16 times its clip: hold-out rows were drawn over the pool."""
+    """Emptied, one client moved the sum by 16 times its clip: hold-out rows were drawn over the
+    pool.
+    """
     everyone, fewer = tmp_path / "all.csv", tmp_path / "fewer.csv"
     write(everyone, ("north", "south", "east"))
     write(fewer, ("south", "east"))
-    before, after = held_by(federation_of(config(everyone, **options))), held_by(federation_of(config(fewer, **options)))
+    before, after = (
+        held_by(federation_of(config(everyone, **options))),
+        held_by(federation_of(config(fewer, **options))),
+    )
     assert set(before) == {"north", "south", "east"}
     assert after == {client: before[client] for client in ("south", "east")}
     assert 0 < len(before["north"]) < 40
@@ -131,13 +157,22 @@ def test_dealt_rows_are_held_out_and_sampled_as_ever(tmp_path):
     options = {"validation": 0.25, "share": 0.5, "test_share": 0.5}
     settings = config_of(
         {
-            "data": {"name": "csv", "path": str(tmp_path / "all.csv"), "classes": 2, "partition": "iid", "clients": 4} | options,
+            "data": {
+                "name": "csv",
+                "path": str(tmp_path / "all.csv"),
+                "classes": 2,
+                "partition": "iid",
+                "clients": 4,
+            }
+            | options,
             "privacy": {"randomness": "seeded"},
             "train": {"seed": 3},
         }
     )
     plain = data.load("csv", path=tmp_path / "all.csv", classes=2, validation=0.25, seed=3)
-    plain = data.partition(data.sample(plain, share=0.5, test_share=0.5), clients=4, kind="iid", seed=3)
+    plain = data.partition(
+        data.sample(plain, share=0.5, test_share=0.5), clients=4, kind="iid", seed=3
+    )
     found = federation_of(settings)
     np.testing.assert_array_equal(found.dataset.features, plain.dataset.features)
     np.testing.assert_array_equal(found.dataset.test_features, plain.dataset.test_features)
@@ -169,12 +204,17 @@ def test_the_sample_is_the_same_for_every_seed_and_the_hold_out_is_not(tmp_path)
 
 
 def test_in_one_silo_of_your_own_no_record_moves_another(tmp_path):
-    """All rows are one client's, which is no dealing: they are real, and each may have a budget of its own."""
+    """All rows are one client's, which is no dealing: they are real, and each may have a budget of
+    its own.
+    """
     write(tmp_path / "all.csv", ("north", "south", "east"))
     lines = [line.partition(",")[2] for line in (tmp_path / "all.csv").read_text().splitlines()]
     for name, kept in (("all", lines), ("fewer", [*lines[:1], *lines[41:]])):
         (tmp_path / f"{name}.csv").write_text("\n".join(kept) + "\n")
     options = {"validation": 0.3, "share": 0.5, "clients": 1}
-    (everyone,), (fewer,) = (held_by(federation_of(config(tmp_path / f"{n}.csv", **options))).values() for n in ("all", "fewer"))
+    (everyone,), (fewer,) = (
+        held_by(federation_of(config(tmp_path / f"{n}.csv", **options))).values()
+        for n in ("all", "fewer")
+    )
     assert fewer < everyone
     assert 10 < len(fewer) < 50

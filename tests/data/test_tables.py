@@ -16,7 +16,9 @@ def csv(tmp_path):
 
     def read(content: str | bytes = CSV, **options):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return load("csv", **({"path": path, "classes": 2, "client": "hospital", "split": "part"} | options))
+        return load(
+            "csv", **({"path": path, "classes": 2, "client": "hospital", "split": "part"} | options)
+        )
 
     return read
 
@@ -33,7 +35,10 @@ def test_columns_become_features_labels_clients_and_split(csv):
 
 def test_bounds_are_public_and_cut_off(csv):
     assert csv(bounds={"age": [0, 50]}).features.tolist() == [[np.float32(0.4), 1], [1, 2]]
-    assert csv(bounds=[0, 100], features=["age"]).features.ravel().tolist() == [np.float32(0.2), np.float32(0.6)]
+    assert csv(bounds=[0, 100], features=["age"]).features.ravel().tolist() == [
+        np.float32(0.2),
+        np.float32(0.6),
+    ]
 
 
 def test_a_second_file_holds_the_test_rows(csv, tmp_path):
@@ -54,7 +59,13 @@ def test_usual_names_need_not_be_given_and_are_never_features(csv):
 
 
 def test_labels_may_be_words_from_a_stated_list(csv):
-    data = csv("x,label\n1,sick\n2,well\n3,sick\n4,well\n", classes=["well", "sick"], client=None, split=None, validation=0.5)
+    data = csv(
+        "x,label\n1,sick\n2,well\n3,sick\n4,well\n",
+        classes=["well", "sick"],
+        client=None,
+        split=None,
+        validation=0.5,
+    )
     assert sorted([*data.labels, *data.test_labels]) == [0, 0, 1, 1]
     assert data.classes == 2
 
@@ -62,17 +73,29 @@ def test_labels_may_be_words_from_a_stated_list(csv):
 BAD = [
     ("", {}, r"data.csv: the file is empty"),
     ("age,label\n", {}, "there is a header but no row under it"),
-    (CSV.replace("60", "sixty"), {}, r"data.csv:3: age must be a number \(turn text into 0/1 columns first\), got 'sixty'"),
+    (
+        CSV.replace("60", "sixty"),
+        {},
+        r"data.csv:3: age must be a number \(turn text into 0/1 columns first\), got 'sixty'",
+    ),
     (CSV.replace("60", "nan"), {}, r"data.csv:3: age must be a number .* got 'nan'"),
     (CSV.replace("60", "inf"), {}, r"data.csv:3: age must be a number"),
     (CSV.replace("60", "1e300"), {}, r"data.csv:3: age must be a number"),
     (CSV.replace("60", ""), {}, r"data.csv:3: age is empty"),
-    (CSV.replace("40,1", "40,2"), {}, r"data.csv:5: label must be a whole number between 0 and 1, got '2'"),
+    (
+        CSV.replace("40,1", "40,2"),
+        {},
+        r"data.csv:5: label must be a whole number between 0 and 1, got '2'",
+    ),
     (CSV.replace("40,1", "40,0.5"), {}, r"data.csv:5: label must be a whole number"),
     (CSV.replace("40,1", "40,yes"), {}, r"data.csv:5: label must be a whole number"),
     (CSV, {"classes": ["0", "no"]}, r"data.csv:3: label '1' is not among the classes 0, no"),
     (CSV.replace("east,test", ",test"), {}, r"data.csv:5: hospital is empty"),
-    (CSV.replace("test", "validation"), {}, r"data.csv:5: part must be train or test, got 'validation'"),
+    (
+        CSV.replace("test", "validation"),
+        {},
+        r"data.csv:5: part must be train or test, got 'validation'",
+    ),
     (CSV.replace("60,1,", "60,1,2,"), {}, r"data.csv:3: 6 cells where the header has 5"),
     (CSV.replace("dose", "age"), {}, r"data.csv:1: column 'age' stands there twice"),
     (CSV.replace("dose", ""), {}, r"data.csv:1: column 5 has no name"),
@@ -84,7 +107,11 @@ BAD = [
     (CSV, {"features": ["agee"]}, "did you mean 'age'"),
     (CSV, {"features": []}, "at least one column"),
     (CSV, {"features": ["label"]}, "at least one column other than label"),
-    (CSV, {"bounds": {"agee": [0, 1]}}, "unknown feature column in bounds: 'agee'; did you mean 'age'"),
+    (
+        CSV,
+        {"bounds": {"agee": [0, 1]}},
+        "unknown feature column in bounds: 'agee'; did you mean 'age'",
+    ),
     (CSV, {"bounds": {"age": [1, 0]}}, "bounds of age must be two numbers, the lower one first"),
     (CSV, {"bounds": "0-1"}, "two numbers, lowest and highest"),
     (CSV, {"classes": None}, "classes is missing.*leaks"),
@@ -106,7 +133,7 @@ def test_bad_csv_names_the_line(csv, content, options, message):
     assert "\n" not in str(refusal.value)
 
 
-# --- NPZ ------------------------------------------------------------------------------------------------------------------------
+# --- NPZ ------------------------------------------------------------------------------------------
 
 ARRAYS = {
     "features": np.arange(8, dtype=np.uint8).reshape(4, 2),
@@ -121,7 +148,9 @@ ARRAYS = {
 def npz(tmp_path):
     def read(change=None, **options):
         path = tmp_path / "data.npz"
-        arrays = {key: value for key, value in (ARRAYS | (change or {})).items() if value is not None}
+        arrays = {
+            key: value for key, value in (ARRAYS | (change or {})).items() if value is not None
+        }
         np.savez(path, **arrays)
         return load("npz", **({"path": path, "classes": 2, "client": "site"} | options))
 
@@ -144,7 +173,11 @@ def test_arrays_are_read_and_scaled(npz):
         ({"label": None}, {}, "unknown array in .*data.npz: 'label'"),
         ({"test_label": None}, {}, "unknown array in .*data.npz: 'test_label'"),
         ({}, {"client": "sites"}, "did you mean 'site'"),
-        ({"features": np.array([["x"], ["y"], ["z"], ["w"]])}, {}, "data.npz: features must be numbers"),
+        (
+            {"features": np.array([["x"], ["y"], ["z"], ["w"]])},
+            {},
+            "data.npz: features must be numbers",
+        ),
         ({"features": np.array([object()] * 4)}, {}, "not an npz file of plain arrays"),
         ({"label": np.array([0, 1, 2, 0])}, {}, r"labels\[2\] is 2"),
         ({}, {"classes": None}, "classes is missing"),

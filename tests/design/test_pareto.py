@@ -1,4 +1,6 @@
-"""The closed form against the paper's numbers and against brute force over every whole T and a fine grid of noise."""
+"""The closed form against the paper's numbers and against brute force over every whole T and a fine
+grid of noise.
+"""
 
 import itertools
 import math
@@ -22,8 +24,18 @@ PAPER = {"k": 22, "rate": 1, "clients": 10}
         (50, {**PAPER, "max_rounds": 200}, 0.0953462589, 0.0953462589),
         (20, {**PAPER, "max_rounds": 150, "max_noise": 0.1}, 0.1, 0.1),
         (150, {**PAPER, "max_rounds": 150, "max_noise": 0.1}, 0.0, 0.0550481883),
-        (40, {"k": 22, "rate": 0.125, "clients": 40, "max_rounds": 75, "max_noise": 0.035}, 0.035, 0.035),
-        (75, {"k": 22, "rate": 0.125, "clients": 40, "max_rounds": 75, "max_noise": 0.035}, 0.0, 0.035),
+        (
+            40,
+            {"k": 22, "rate": 0.125, "clients": 40, "max_rounds": 75, "max_noise": 0.035},
+            0.035,
+            0.035,
+        ),
+        (
+            75,
+            {"k": 22, "rate": 0.125, "clients": 40, "max_rounds": 75, "max_noise": 0.035},
+            0.0,
+            0.035,
+        ),
         (200, {**PAPER, "max_rounds": 200}, 0.0, math.sqrt(10 / (22 * 200))),  # case I has it too
     ],
 )
@@ -57,9 +69,12 @@ def test_no_point_of_the_front_dominates_another(k, rate, clients, max_noise):
 def brute_force(steps, scale, max_rounds, tested):
     """Which (T, step) no other one dominates, in whole numbers and over all pairs.
 
-    In units of `q K / k`, step j is the squared noise `j / scale`: f1 is `1/T + j / scale` and f2^2 is `T / j` up to constants.
+    In units of `q K / k`, step j is the squared noise `j / scale`: f1 is `1/T + j / scale` and f2^2
+    is `T / j` up to constants.
     """
-    rounds, step = (table.ravel() for table in np.meshgrid(np.arange(1, max_rounds + 1), steps, indexing="ij"))
+    rounds, step = (
+        table.ravel() for table in np.meshgrid(np.arange(1, max_rounds + 1), steps, indexing="ij")
+    )
     common = math.lcm(*range(1, max_rounds + 1))
     f1 = scale * common // rounds + step * common
     found = {}
@@ -71,7 +86,9 @@ def brute_force(steps, scale, max_rounds, tested):
     return found
 
 
-@pytest.mark.parametrize(("scale", "highest"), [(1200, None), (1200, 1500), (2400, 1400), (12000, 1800)])
+@pytest.mark.parametrize(
+    ("scale", "highest"), [(1200, None), (1200, 1500), (2400, 1400), (12000, 1800)]
+)
 @pytest.mark.parametrize(("k", "rate", "clients"), [(22, 1.0, 10), (7.3, 0.3, 25)])
 def test_the_exact_band_is_what_brute_force_finds(k, rate, clients, scale, highest):
     max_rounds = 6
@@ -133,7 +150,9 @@ def test_properties_of_curve_and_band(limits, data):
         assert (low, exact_low) == (0, 0)
 
 
-@given(st.floats(0.1, 500), st.integers(1, 500), st.integers(1, 300), st.floats(0.01, 1), st.booleans())
+@given(
+    st.floats(0.1, 500), st.integers(1, 500), st.integers(1, 300), st.floats(0.01, 1), st.booleans()
+)
 def test_a_free_rate_depends_on_noise_squared_over_rate_only(k, clients, rounds, rate, exact):
     """Noise that is optimal at a rate has that rate among its optimal rates."""
     limits = {"k": k, "clients": clients, "max_rounds": 400, "exact": exact}
@@ -173,7 +192,9 @@ def test_bad_input_names_the_value(change, word):
         design.pareto_noise(**({"rounds": 50, "max_rounds": 200, **PAPER} | change))
 
 
-@pytest.mark.parametrize("bad", [{"rounds": 0.5}, {"noise": math.nan}, {"noise": -1}, {"rate": [0.5, 2]}])
+@pytest.mark.parametrize(
+    "bad", [{"rounds": 0.5}, {"noise": math.nan}, {"noise": -1}, {"rate": [0.5, 2]}]
+)
 def test_objectives_refuse_what_is_out_of_range(bad):
     with pytest.raises(InvalidInput, match=next(iter(bad))):
         design.objectives(**({"rounds": 5, "noise": 0.1, "rate": 1.0} | bad), k=1, clients=10)
@@ -186,9 +207,13 @@ def test_the_best_rounds_under_a_real_budget_beat_all_others():
     terms = {"k": 3000.0, "rate": 0.5, "clients": 200}
     found = best_under_budget(5, delta=1e-5, max_rounds=60, clip=0.3, **terms)
     assert 1 < found.rounds < 60, "the setting is chosen so that the optimum is inside"
-    spent = budget_of(found.noise_level, rate=0.5, clients=200, clip=0.3, rounds=found.rounds, delta=1e-5)
+    spent = budget_of(
+        found.noise_level, rate=0.5, clients=200, clip=0.3, rounds=found.rounds, delta=1e-5
+    )
     assert spent == pytest.approx(5, rel=1e-6)
-    every = [best_under_budget(5, delta=1e-5, max_rounds=t, clip=0.3, **terms).f1 for t in range(1, 61)]
+    every = [
+        best_under_budget(5, delta=1e-5, max_rounds=t, clip=0.3, **terms).f1 for t in range(1, 61)
+    ]
     assert min(every) == every[-1] == found.f1
     assert all(a >= b for a, b in itertools.pairwise(every))
 

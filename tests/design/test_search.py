@@ -1,4 +1,6 @@
-"""The search: its points are real trainings, it survives a kill, it touches public data only, and it recommends what it says."""
+"""The search: its points are real trainings, it survives a kill, it touches public data only, and
+it recommends what it says.
+"""
 
 import copy
 import dataclasses
@@ -75,14 +77,24 @@ def findings(outcome) -> Findings:
 
 @pytest.mark.usefixtures("quick_verify")
 def test_a_point_is_the_mean_of_real_trainings_of_that_many_rounds(findings):
-    """One search training serves every T: training T rounds with `fedspend train` gives the same loss."""
+    """One search training serves every T: training T rounds with `fedspend train` gives the same
+    loss.
+    """
     n = 4
     one = findings.search.candidates[n]
     for rounds in (3, 6):
         losses = []
         for seed in (4, 5):
-            config = changed(GRID, method__name="dp-fedsgd", method__noise_level=one.noise_level, privacy__rate=one.rate)
-            metrics = run(from_config(config_of(config, [f"train.rounds={rounds}", f"train.seed={seed}"])), None).metrics
+            config = changed(
+                GRID,
+                method__name="dp-fedsgd",
+                method__noise_level=one.noise_level,
+                privacy__rate=one.rate,
+            )
+            metrics = run(
+                from_config(config_of(config, [f"train.rounds={rounds}", f"train.seed={seed}"])),
+                None,
+            ).metrics
             losses.append(metrics[-1]["loss"])
         # The plan for T rounds has the same noise up to 1e-8, on the safe side.
         assert findings.loss[n, rounds - 1] == pytest.approx(np.mean(losses), rel=1e-6)
@@ -91,13 +103,20 @@ def test_a_point_is_the_mean_of_real_trainings_of_that_many_rounds(findings):
 def test_every_point_has_its_real_epsilon_and_its_proxy(findings):
     for n, one in enumerate(findings.search.candidates):
         for rounds in (1, 4, 6):
-            cost = budget_of(one.noise_level, rate=one.rate, clients=6, clip=0.5, rounds=rounds, delta=1e-3)
+            cost = budget_of(
+                one.noise_level, rate=one.rate, clients=6, clip=0.5, rounds=rounds, delta=1e-3
+            )
             assert findings.epsilon[n, rounds - 1] == pytest.approx(cost, rel=1e-6)
-            assert findings.proxy[n, rounds - 1] == pytest.approx(math.sqrt(one.rate * rounds) / one.noise_level, rel=1e-6)
+            assert findings.proxy[n, rounds - 1] == pytest.approx(
+                math.sqrt(one.rate * rounds) / one.noise_level, rel=1e-6
+            )
 
 
 def test_fronts_are_what_comparing_all_pairs_finds(findings):
-    for privacy, front in ((findings.proxy, findings.front), (findings.epsilon, findings.real_front)):
+    for privacy, front in (
+        (findings.proxy, findings.front),
+        (findings.epsilon, findings.real_front),
+    ):
         points = np.column_stack([findings.loss.ravel(), privacy.ravel()])
         expected = [not any((p <= q).all() and (p < q).any() for p in points) for q in points]
         assert front.ravel().tolist() == expected
@@ -109,7 +128,11 @@ def test_the_document_is_the_findings(findings, folder):
     assert document["tuning"].startswith("Tuning data must be public")
     assert document["randomness"] == "seeded"
     assert len(document["front"]) == int(findings.front.sum())
-    assert document["cost"] == {"trainings": 12, "rounds": 72, "client_updates": 2 * 6 * 3 * (3 + 6)}
+    assert document["cost"] == {
+        "trainings": 12,
+        "rounds": 72,
+        "client_updates": 2 * 6 * 3 * (3 + 6),
+    }
     assert [row["noise_level"] for row in document["candidates"]] == [0.05, 0.2, 0.6] * 2
     assert "seconds" not in json.dumps(document), "a measurement would differ from run to run"
 
@@ -118,7 +141,9 @@ def test_a_varying_schedule_has_a_proxy_too():
     made = plan([5.0] * 6, delta=1e-3, rounds=4, rate=0.8, saving_rate=0.4, transition=3)
     rate, z = made.sampling_rate[:, 0], made.noise_multiplier[:, 0]
     level = z * made.clip / np.sqrt(rate * 6)
-    assert proxy_by_round(made)[-1] == pytest.approx(math.sqrt(sum(q / s**2 for q, s in zip(rate, level, strict=True))))
+    assert proxy_by_round(made)[-1] == pytest.approx(
+        math.sqrt(sum(q / s**2 for q, s in zip(rate, level, strict=True)))
+    )
 
 
 # --- it survives a kill ---
@@ -139,25 +164,45 @@ def test_interrupted_and_resumed_is_the_same(folder, tmp_path):
     whole = file.read_text()
     file.write_text(whole[:-40])  # as if the power had gone in the middle of the last line
     seen = []
-    run_search(GRID, tmp_path / "again", workers=1, progress=lambda done, total: seen.append((done, total)))
+    run_search(
+        GRID, tmp_path / "again", workers=1, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen[0] == (4, 12)
     assert seen[-1] == (12, 12)
-    assert (tmp_path / "again" / "pareto.json").read_bytes() == (folder / "pareto.json").read_bytes()
+    assert (tmp_path / "again" / "pareto.json").read_bytes() == (
+        folder / "pareto.json"
+    ).read_bytes()
 
 
 @pytest.mark.usefixtures("outcome")
 def test_killed_with_two_workers_and_resumed_is_the_same(folder, tmp_path):
     lines = ["[design]", "noise_levels = [0.6, 0.2, 0.05]", "rates = [0.5, 1.0]", "seeds = 2"]
     for section in ("data", "model", "privacy", "train"):
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in GRID[section].items())]
+        lines += [
+            f"[{section}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in GRID[section].items()),
+        ]
     config = tmp_path / "grid.toml"
     config.write_text("\n".join(lines))
     target = tmp_path / "killed"
-    command = [sys.executable, "-m", "fedspend", "design", str(config), "-o", str(target), "--workers", "2", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "fedspend",
+        "design",
+        str(config),
+        "-o",
+        str(target),
+        "--workers",
+        "2",
+        "--quiet",
+    ]
     process = subprocess.Popen(command, start_new_session=True, env=os.environ)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
-        if (target / "trainings.jsonl").exists() and (target / "trainings.jsonl").read_text().count("\n") >= 1:
+        if (target / "trainings.jsonl").exists() and (target / "trainings.jsonl").read_text().count(
+            "\n"
+        ) >= 1:
             break
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
@@ -169,11 +214,15 @@ def test_killed_with_two_workers_and_resumed_is_the_same(folder, tmp_path):
 
 @pytest.mark.usefixtures("outcome")
 def test_levels_and_seeds_can_be_added_later(tmp_path, folder):
-    run_search(changed(GRID, design__seeds=1, design__noise_levels=[0.2]), tmp_path / "grows", workers=1)
+    run_search(
+        changed(GRID, design__seeds=1, design__noise_levels=[0.2]), tmp_path / "grows", workers=1
+    )
     seen = []
     run_search(GRID, tmp_path / "grows", workers=1, progress=lambda done, _: seen.append(done))
     assert seen[0] == 2
-    assert (tmp_path / "grows" / "pareto.json").read_bytes() == (folder / "pareto.json").read_bytes()
+    assert (tmp_path / "grows" / "pareto.json").read_bytes() == (
+        folder / "pareto.json"
+    ).read_bytes()
 
 
 @pytest.mark.usefixtures("outcome")
@@ -231,15 +280,26 @@ def test_real_randomness_is_refused():
         (GRID, {"design__sigmas": [1]}, "unknown key 'sigmas'"),
         (GRID, {"design__noise_levels": [1e-6]}, "noise multiplier"),
         (POLICIES, {"design__policies": [{"policy": "uniform"}, {"policy": "uniform"}]}, "twice"),
-        (POLICIES, {"design__policies": [{"policy": "uniform", "ratio": 2.0}]}, "ratio has no effect"),
+        (
+            POLICIES,
+            {"design__policies": [{"policy": "uniform", "ratio": 2.0}]},
+            "ratio has no effect",
+        ),
         (POLICIES, {"design__policies": [{"policy": "spend-as-you-go"}]}, "needs a saving_rate"),
         (POLICIES, {"design__policies": [{"saving_rate": 0.5}]}, "has no policy"),
-        (POLICIES, {"design__policies": [{"policy": "spend-as-you-go", "saving_rate": 0.9}]}, "at most the rate"),
+        (
+            POLICIES,
+            {"design__policies": [{"policy": "spend-as-you-go", "saving_rate": 0.9}]},
+            "at most the rate",
+        ),
     ],
 )
 def test_bad_searches(base, changes, word, tmp_path):
     config = changed(base, **changes)
-    config = {section: {key: value for key, value in table.items() if value is not None} for section, table in config.items()}
+    config = {
+        section: {key: value for key, value in table.items() if value is not None}
+        for section, table in config.items()
+    }
     with pytest.raises(InvalidInput, match=word):
         run_search(config, tmp_path / "x", workers=1)
     assert not (tmp_path / "x").exists(), "nothing is written"
@@ -277,8 +337,14 @@ def test_the_recommended_setting_is_the_best_within_the_limits(outcome, findings
     limit = float(np.quantile(findings.epsilon, 0.4))
     seconds = [0.5] * 3 + [2.0] * 3
     found = recommend(findings, seconds, max_epsilon=limit, max_seconds=4.0)
-    points = [(findings.loss[n, t - 1], findings.epsilon[n, t - 1], seconds[n] * t) for n in range(6) for t in range(1, 7)]
-    assert found["loss"] == min(loss for loss, cost, time in points if cost <= limit and time <= 4.0)
+    points = [
+        (findings.loss[n, t - 1], findings.epsilon[n, t - 1], seconds[n] * t)
+        for n in range(6)
+        for t in range(1, 7)
+    ]
+    assert found["loss"] == min(
+        loss for loss, cost, time in points if cost <= limit and time <= 4.0
+    )
     assert found["epsilon"] <= limit
     assert found["seconds"] <= 4.0
     assert recommend(findings, outcome.seconds)["loss"] == findings.loss.min()
@@ -294,7 +360,10 @@ def test_the_config_to_paste_trains_within_the_budget(findings, tmp_path):
     assert made.epsilon.max() == pytest.approx(found["epsilon"], rel=1e-6)
 
 
-@pytest.mark.parametrize(("limits", "word"), [({"max_epsilon": 1e-6}, "smallest epsilon is"), ({"max_seconds": 1e-9}, "shortest")])
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [({"max_epsilon": 1e-6}, "smallest epsilon is"), ({"max_seconds": 1e-9}, "shortest")],
+)
 def test_limits_that_nothing_meets(findings, limits, word):
     with pytest.raises(Refused, match=word):
         recommend(findings, [1.0] * 6, **limits)
@@ -303,10 +372,20 @@ def test_limits_that_nothing_meets(findings, limits, word):
 
 
 def test_k_and_the_gap_of_theory_on_losses_that_obey_it():
-    """Losses put in place of the trained ones that are exactly f1: the search then finds k, and theory loses next to nothing."""
+    """Losses put in place of the trained ones that are exactly f1: the search then finds k, and
+    theory loses next to nothing.
+    """
     levels = [float(f"{x:.4g}") for x in np.geomspace(0.1, 1.5, 28)]
     search = read_search(
-        config_of(changed(GRID, train__rounds=120, design__noise_levels=levels, design__rates=[1.0], design__seeds=1))
+        config_of(
+            changed(
+                GRID,
+                train__rounds=120,
+                design__noise_levels=levels,
+                design__rates=[1.0],
+                design__seeds=1,
+            )
+        )
     )
     rounds, noise = np.arange(1, 121), np.array(levels)
     loss = 1 / rounds[None] + 0.9 * noise[:, None] ** 2 / 6
@@ -315,7 +394,9 @@ def test_k_and_the_gap_of_theory_on_losses_that_obey_it():
     assert made.k.k == pytest.approx(0.9, rel=0.1)
     assert made.k.exponent == pytest.approx(1, abs=0.1)
     assert made.gap.largest < 0.003
-    wrong = dataclasses.replace(made, loss_by_seed=(1 / rounds[None] + 9 * noise[:, None] ** 2 / 6)[:, None, :])
+    wrong = dataclasses.replace(
+        made, loss_by_seed=(1 / rounds[None] + 9 * noise[:, None] ** 2 / 6)[:, None, :]
+    )
     assert wrong.k.k > 5 * made.k.k
 
 
@@ -346,7 +427,16 @@ def test_policies_are_compared_at_the_same_budget(policies):
 
 def test_the_schedules_of_policies_are_the_planners(policies):
     saving = policies.findings.search.plans[1]
-    made = plan([2.0] * 6, delta=1e-3, rounds=6, rate=0.5, saving_rate=0.25, transition=4, clip=0.5, method="time-adaptive")
+    made = plan(
+        [2.0] * 6,
+        delta=1e-3,
+        rounds=6,
+        rate=0.5,
+        saving_rate=0.25,
+        transition=4,
+        clip=0.5,
+        method="time-adaptive",
+    )
     np.testing.assert_array_equal(saving.noise_multiplier, made.noise_multiplier)
     np.testing.assert_array_equal(saving.sampling_rate, made.sampling_rate)
 

@@ -1,4 +1,6 @@
-"""Non-dominated points against comparing all pairs, with ties and duplicates; and the estimate of k on points that are known."""
+"""Non-dominated points against comparing all pairs, with ties and duplicates; and the estimate of k
+on points that are known.
+"""
 
 import math
 import time
@@ -14,7 +16,10 @@ from fedspend.errors import InvalidInput
 
 
 def brute_force(points):
-    return [not any((other <= point).all() and (other < point).any() for other in points) for point in points]
+    return [
+        not any((other <= point).all() and (other < point).any() for other in points)
+        for point in points
+    ]
 
 
 @given(
@@ -22,7 +27,8 @@ def brute_force(points):
         lambda objectives: arrays.arrays(
             np.float64,
             st.tuples(st.integers(0, 40), st.just(objectives)),
-            elements=st.sampled_from([0.0, 1.0, 2.0, 2.5, 3.0, -1.0, math.inf, -math.inf]),  # few values: many ties
+            # few values: many ties
+            elements=st.sampled_from([0.0, 1.0, 2.0, 2.5, 3.0, -1.0, math.inf, -math.inf]),
         )
     )
 )
@@ -85,7 +91,9 @@ def test_the_interval_covers_k_as_often_as_it_says():
     hits = 0
     for _ in range(400):
         rounds = np.geomspace(5, 150, 6)
-        noise = np.array([design.noise_for(t, k=22, rate=1, clients=10) for t in rounds]) * np.exp(0.1 * generator.normal(size=6))
+        noise = np.array([design.noise_for(t, k=22, rate=1, clients=10) for t in rounds]) * np.exp(
+            0.1 * generator.normal(size=6)
+        )
         found = design.estimate_k(np.column_stack([rounds, noise]), rate=1, clients=10)
         hits += found.low <= 22 <= found.high
     assert 0.92 <= hits / 400 <= 0.98
@@ -93,7 +101,9 @@ def test_the_interval_covers_k_as_often_as_it_says():
 
 @pytest.mark.parametrize(("ratio", "bias"), [(1.1, -0.02), (1.2, -0.08), (1.3, -0.13)])
 def test_the_band_of_a_grid_gives_k(ratio, bias):
-    """All whole T that are optimal for each noise level of a grid, found by sorting the objectives themselves."""
+    """All whole T that are optimal for each noise level of a grid, found by sorting the objectives
+    themselves.
+    """
     noise = 0.02 * ratio ** np.arange(int(math.log(10) / math.log(ratio)) + 1)
     rounds = np.arange(1, 401)
     f1, f2 = design.objectives(rounds[:, None], noise[None], 1.0, k=22, clients=10)

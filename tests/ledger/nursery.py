@@ -1,5 +1,6 @@
-"""A process that has imported everything and forks a `fedspend` command for every line it reads: children that start at once and
-can be shot."""
+"""A process that has imported everything and forks a `fedspend` command for every line it reads:
+children that start at once and can be shot.
+"""
 
 import importlib
 import json

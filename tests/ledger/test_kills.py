@@ -1,6 +1,7 @@
 """Training with a ledger, shot at random instants (kill -9), on every database.
 
-FEDSPEND_KILLS=200 python -m pytest tests/ledger/test_kills.py   shoots two hundred times each; `make test` a few times.
+FEDSPEND_KILLS=200 python -m pytest tests/ledger/test_kills.py   shoots two hundred times each;
+`make test` a few times.
 """
 
 import base64
@@ -78,7 +79,11 @@ class Nursery:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         script = Path(__file__).with_name("nursery.py")
         self.process = subprocess.Popen(
-            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         assert self.answer() == "ready"
 
@@ -130,14 +135,22 @@ def assert_within_budget(entries):
     for own in sorted(set(run["classes"])):
         rate, noise = (series(table[own]) for table in (run["rate"], run["noise"]))
         total = None
-        rounds, counts = np.unique(np.array([rate, noise])[:, : len(begun)], axis=1, return_counts=True)
+        rounds, counts = np.unique(
+            np.array([rate, noise])[:, : len(begun)], axis=1, return_counts=True
+        )
         for (q, s), count in zip(rounds.T, counts, strict=True):
             if q == 0:
                 continue
-            part = pld.from_gaussian_mechanism(s, sampling_prob=q, value_discretization_interval=1e-3)
+            part = pld.from_gaussian_mechanism(
+                s, sampling_prob=q, value_discretization_interval=1e-3
+            )
             part = part.self_compose(int(count) * run.get("steps", 1))
             total = part if total is None else total.compose(part)
-        budgets = [budget for budget, mine in zip(registered["budgets"], run["classes"], strict=True) if mine == own]
+        budgets = [
+            budget
+            for budget, mine in zip(registered["budgets"], run["classes"], strict=True)
+            if mine == own
+        ]
         assert total is None or total.get_epsilon_for_delta(registered["delta"]) <= min(budgets)
 
 
@@ -146,7 +159,9 @@ def series(column):
 
 
 def assert_no_release_is_missing(folder, entries):
-    """Every committed release is in the checkpoint, or on disk and the very one that was committed."""
+    """Every committed release is in the checkpoint,
+    or on disk and the very one that was committed.
+    """
     from safetensors import safe_open
 
     committed = {entry["round"]: entry["release"] for entry in entries if entry["kind"] == "commit"}
@@ -159,21 +174,40 @@ def assert_no_release_is_missing(folder, entries):
     for round in waiting:
         with safe_open(folder / "release.safetensors", framework="numpy") as file:
             about = json.loads(file.metadata()["about"])
-            content = file.get_tensor("update").astype("<f4").tobytes() + repr(about["bit"]).encode()
+            content = (
+                file.get_tensor("update").astype("<f4").tobytes() + repr(about["bit"]).encode()
+            )
         assert about["round"] == round
-        assert base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=") == committed[round]
+        assert (
+            base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+            == committed[round]
+        )
 
 
-@pytest.mark.parametrize(("config", "usual"), [(CLIENTS, 10), (RECORDS, 4)], ids=["clients", "records"])
+@pytest.mark.parametrize(
+    ("config", "usual"), [(CLIENTS, 10), (RECORDS, 4)], ids=["clients", "records"]
+)
 def test_shot_at_random_instants(place, tmp_path, nursery, config, usual):
     kills = int(os.environ.get("FEDSPEND_KILLS", usual))
     rounds = 12 * kills
-    (tmp_path / "run.toml").write_text(config.replace("ROUNDS", str(rounds)).replace("NOISE", str(0.9 * rounds**0.5)))
+    (tmp_path / "run.toml").write_text(
+        config.replace("ROUNDS", str(rounds)).replace("NOISE", str(0.9 * rounds**0.5))
+    )
     folder, dice = tmp_path / "run", random.Random(kills)
-    command = ("train", tmp_path / "run.toml", "-o", folder, "--ledger", place, "--resume", "--quiet")
+    command = (
+        "train",
+        tmp_path / "run.toml",
+        "-o",
+        folder,
+        "--ledger",
+        place,
+        "--resume",
+        "--quiet",
+    )
     for _ in range(kills):
         child = nursery.start(*command)
-        if dice.random() < 0.7 and (folder / "metrics.jsonl").exists():  # while it plays rounds; else at any moment from the start
+        # while it plays rounds; else at any moment from the start
+        if dice.random() < 0.7 and (folder / "metrics.jsonl").exists():
             wait_for_a_round(folder)
         time.sleep(dice.uniform(0, 0.12 if (folder / "ledger_head.json").exists() else 2.0))
         os.kill(child, signal.SIGKILL)
@@ -202,7 +236,9 @@ def made(place):
         import psycopg
 
         with psycopg.connect(place) as connection:
-            return connection.execute("SELECT to_regclass('fedspend_entries') IS NOT NULL").fetchone()[0]
+            return connection.execute(
+                "SELECT to_regclass('fedspend_entries') IS NOT NULL"
+            ).fetchone()[0]
     path = Path(place)
     return path.exists() and path.stat().st_size > 0
 

@@ -1,4 +1,6 @@
-"""Training against a ledger: charged, enforced, recovered, and nothing written when it is refused."""
+"""Training against a ledger: charged, enforced, recovered,
+and nothing written when it is refused.
+"""
 
 import json
 import sqlite3
@@ -90,12 +92,16 @@ def test_fedavg_spends_nothing_and_has_no_ledger(tiny, tmp_path):
     assert not (tmp_path / "run" / "ledger.db").exists()
 
 
-@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"])
+@pytest.mark.parametrize(
+    "method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"]
+)
 def test_every_method_is_charged_what_it_planned(tiny, tmp_path, method):
     choose_method(tiny, method)
     tiny |= {"data": tiny["data"] | {"public_share": 0.1}}
     result = train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
-    np.testing.assert_allclose(balances(tmp_path / "accounts.db").spent, result.plan.epsilon, rtol=1e-6)
+    np.testing.assert_allclose(
+        balances(tmp_path / "accounts.db").spent, result.plan.epsilon, rtol=1e-6
+    )
 
 
 def test_the_round_is_charged_before_anyone_is_sampled(tiny, tmp_path, monkeypatch):
@@ -138,7 +144,9 @@ def test_a_raised_budget_lets_it_through(tiny, tmp_path):
         ledger.change(ledger.accounts().names, 30.0, reason="new consent")
     train(tiny, output=tmp_path / "two", ledger=place)
     found = balances(place)
-    assert np.all((found.spent > [4.0] * 2 + [12.0] * 4) & (found.spent < [8.0] * 2 + [24.0] * 4)), "composed, not added"
+    assert np.all(
+        (found.spent > [4.0] * 2 + [12.0] * 4) & (found.spent < [8.0] * 2 + [24.0] * 4)
+    ), "composed, not added"
 
 
 def test_the_rest_is_spent_exactly(tiny, tmp_path, place):
@@ -171,7 +179,9 @@ def test_who_has_too_little_is_left_out_if_so_configured(tiny, tmp_path):
         ledger.register([str(n) for n in range(6)], [4.0, 1.0, 12.0, 12.0, 3.0, 12.0], delta=1e-3)
     with pytest.raises(Refused, match="client '1' and 1 more"):
         train(tiny, output=tmp_path / "one", ledger=place)
-    result = train(tiny | {"ledger": {"exhausted": "leave-out"}}, output=tmp_path / "one", ledger=place)
+    result = train(
+        tiny | {"ledger": {"exhausted": "leave-out"}}, output=tmp_path / "one", ledger=place
+    )
     assert result.plan.clients == ("0", "2", "3", "5")
     assert balances(place).spent[[1, 4]].tolist() == [0.0, 0.0]
     with pytest.raises(Refused, match="nobody can take part"):
@@ -179,13 +189,17 @@ def test_who_has_too_little_is_left_out_if_so_configured(tiny, tmp_path):
 
 
 def test_leaving_out_the_strictest_looks_again_at_the_others(tiny, tmp_path):
-    """Under dp-fedavg all follow the strictest: without it the noise falls, and the next may not fit any more."""
+    """Under dp-fedavg all follow the strictest: without it the noise falls, and the next may not
+    fit any more.
+    """
     choose_method(tiny, "dp-fedavg")
     tiny["privacy"]["groups"] = [{"epsilon": 2.0, "share": 1}, {"epsilon": 12.0, "share": 2}]
     place = tmp_path / "accounts.db"
     with Ledger.create(place, simulation=True) as ledger:
         ledger.register([str(n) for n in range(6)], [1.0, 1.0, 6.0, 12.0, 12.0, 12.0], delta=1e-3)
-    result = train(tiny | {"ledger": {"exhausted": "leave-out"}}, output=tmp_path / "one", ledger=place)
+    result = train(
+        tiny | {"ledger": {"exhausted": "leave-out"}}, output=tmp_path / "one", ledger=place
+    )
     assert result.plan.clients == ("3", "4", "5")
     assert np.all(balances(place).spent <= balances(place).budget)
 
@@ -197,7 +211,9 @@ def test_data_stays_with_its_client_when_others_are_left_out(tiny, tmp_path):
     place = tmp_path / "accounts.db"
     with Ledger.create(place, simulation=True) as ledger:
         ledger.register([str(n) for n in range(6)], [4.0, 1.0, 12.0, 12.0, 12.0, 12.0], delta=1e-3)
-        some = from_config(config_of(tiny | {"ledger": {"exhausted": "leave-out"}}), ledger).federation
+        some = from_config(
+            config_of(tiny | {"ledger": {"exhausted": "leave-out"}}), ledger
+        ).federation
     everyone = from_config(config_of(tiny)).federation
     assert some.clients == ("0", "2", "3", "4", "5")
     for client, shard in zip(some.clients, some.shards, strict=True):
@@ -230,9 +246,19 @@ def test_own_arrays_are_charged_too(tmp_path):
     import torch
 
     rng = np.random.default_rng(0)
-    clients = {str(n): (rng.normal(size=(8, 3)).astype(np.float32), rng.integers(0, 2, 8)) for n in range(4)}
+    clients = {
+        str(n): (rng.normal(size=(8, 3)).astype(np.float32), rng.integers(0, 2, 8))
+        for n in range(4)
+    }
     plan = fedspend.plan([5.0] * 4, delta=1e-3, rounds=3, rate=0.5)
-    options = {"model": torch.nn.Linear(3, 2), "plan": plan, "test": clients["0"], "lr": 0.1, "batch_size": 4, "local_steps": 2}
+    options = {
+        "model": torch.nn.Linear(3, 2),
+        "plan": plan,
+        "test": clients["0"],
+        "lr": 0.1,
+        "batch_size": 4,
+        "local_steps": 2,
+    }
     train(clients=clients, output=tmp_path / "one", ledger=tmp_path / "accounts.db", **options)
     with Ledger.open(tmp_path / "accounts.db") as ledger:
         assert not ledger.simulation
@@ -288,15 +314,22 @@ def test_recovery_says_what_happened(tiny, tmp_path, monkeypatch):
         dying.setattr(fedspend.runs.directory.RunDirectory, "keep", keep_and_die)
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
-    assert "round 2 was under way and its release is lost: its budget stays spent and it is skipped" in notes[1]
+    assert (
+        "round 2 was under way and its release is lost: its budget stays spent and it is skipped"
+        in notes[1]
+    )
     train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
-    assert notes[2] == "2 rounds are committed; round 3 was under way and its release is stored: it is used again"
+    assert notes[2] == (
+        "2 rounds are committed; round 3 was under way and its release is stored: it is used again"
+    )
 
 
 def test_killed_between_the_release_and_its_entry(tiny, tmp_path, monkeypatch):
     tiny["privacy"]["randomness"] = "os"
     with monkeypatch.context() as dying:
-        dying.setattr(fedspend.runs.directory.RunAccount, "commit", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(
+            fedspend.runs.directory.RunAccount, "commit", lambda *_: (_ for _ in ()).throw(Killed)
+        )
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     played = []
@@ -335,7 +368,9 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
         train(tiny, output=tmp_path / "run", resume=True)
 
 
-@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"])
+@pytest.mark.parametrize(
+    "method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"]
+)
 @pytest.mark.parametrize("lost", [0, 3, 6])
 @pytest.mark.filterwarnings("ignore:noise on a class")
 def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, lost):
@@ -431,11 +466,15 @@ def test_replanning_a_simulation_or_a_whole_run_changes_nothing(tiny, tmp_path):
 
 
 def test_a_run_is_resumed_under_the_budgets_it_began_with(tiny, tmp_path):
-    (tmp_path / "budgets.csv").write_text("client,epsilon\n" + "".join(f"c{n},5\n" for n in range(6)))
+    (tmp_path / "budgets.csv").write_text(
+        "client,epsilon\n" + "".join(f"c{n},5\n" for n in range(6))
+    )
     del tiny["privacy"]["groups"]
     tiny["privacy"]["budgets"] = str(tmp_path / "budgets.csv")
     start_and_stop(tiny, tmp_path / "run", 2)
-    (tmp_path / "budgets.csv").write_text("client,epsilon\n" + "".join(f"c{n},{5 + n}\n" for n in range(6)))
+    (tmp_path / "budgets.csv").write_text(
+        "client,epsilon\n" + "".join(f"c{n},{5 + n}\n" for n in range(6))
+    )
     with pytest.raises(InvalidInput, match="budget of 5 for client 'c1', and the config has 6"):
         train(tiny, output=tmp_path / "run", resume=True)
 
@@ -444,7 +483,10 @@ def test_two_processes_do_not_train_in_one_directory(tiny, tmp_path):
     from fedspend.basics.files import one_at_a_time
 
     start_and_stop(tiny, tmp_path / "run", 1)
-    with one_at_a_time(tmp_path / "run"), pytest.raises(Refused, match="another process is at work"):
+    with (
+        one_at_a_time(tmp_path / "run"),
+        pytest.raises(Refused, match="another process is at work"),
+    ):
         train(tiny, output=tmp_path / "run", resume=True)
     train(tiny, output=tmp_path / "run", resume=True)
 
@@ -545,7 +587,9 @@ def test_an_insert_that_did_not_happen_is_noticed(tmp_path):
     place = tmp_path / "accounts.db"
     Ledger.create(place, simulation=True).close()
     connection = sqlite3.connect(place)
-    connection.execute("CREATE TRIGGER lazy BEFORE INSERT ON fedspend_entries BEGIN SELECT RAISE(IGNORE); END")
+    connection.execute(
+        "CREATE TRIGGER lazy BEFORE INSERT ON fedspend_entries BEGIN SELECT RAISE(IGNORE); END"
+    )
     connection.close()
     with Ledger.open(place, write=True) as ledger, pytest.raises(Damaged, match="did not keep"):
         ledger.register(["a"], 1.0, delta=1e-3)
@@ -562,7 +606,12 @@ def test_another_ledger_under_the_same_name_is_noticed(tiny, tmp_path):
         from fedspend.ledger.rules import Proposal
 
         forged.register(result.plan.clients, 100.0, delta=1e-3)
-        forged.admit(run_of(tmp_path / "run"), Proposal.of_plan(result.plan), simulation=True, folder=str(tmp_path / "run"))
+        forged.admit(
+            run_of(tmp_path / "run"),
+            Proposal.of_plan(result.plan),
+            simulation=True,
+            folder=str(tmp_path / "run"),
+        )
     verdict = audit(str(place))
     assert not verdict.ok
     assert "belongs to ledger" in str(verdict.to_dict())
@@ -578,7 +627,13 @@ def test_many_accounts_with_little_left(tmp_path):
     names = tuple(f"c{n}" for n in range(5000))
     with Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
         ledger.register(names, budget, delta=1e-5)
-        first = fedspend.plan(np.where(np.arange(5000) % 2, budget, 0.97 * budget), delta=1e-5, rounds=5, rate=0.2, clients=names)
+        first = fedspend.plan(
+            np.where(np.arange(5000) % 2, budget, 0.97 * budget),
+            delta=1e-5,
+            rounds=5,
+            rate=0.2,
+            clients=names,
+        )
         ledger.admit("one", Proposal.of_plan(first), simulation=True)
         for round in range(5):
             ledger.reserve("one", round)
@@ -590,7 +645,9 @@ def test_many_accounts_with_little_left(tmp_path):
         total = ledger.balances().total
     assert np.all(total <= budget)
     even = np.arange(5000) % 2 == 0
-    assert np.all(budget[even] - total[even] <= 1.1e-3 * left[even] + 1e-6), "within 0.1% of what was left"
+    assert np.all(budget[even] - total[even] <= 1.1e-3 * left[even] + 1e-6), (
+        "within 0.1% of what was left"
+    )
 
 
 # --- a ledger that is not what it was ---
@@ -649,7 +706,9 @@ def test_a_server_that_goes_away_between_rounds(tiny, tmp_path, failing_postgres
     assert audit(place, runs=[str(tmp_path / "run")]).ok
 
 
-def test_a_server_that_goes_away_in_the_middle_of_a_round(tiny, tmp_path, failing_postgres, monkeypatch):
+def test_a_server_that_goes_away_in_the_middle_of_a_round(
+    tiny, tmp_path, failing_postgres, monkeypatch
+):
     """The release is stored, its entry is not: it is used again and entered later."""
     tiny["privacy"]["randomness"] = "os"
     place = failing_postgres.new_database()
@@ -699,7 +758,10 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tiny, tmp_path, monkeypatch
 
 def test_a_ledger_that_cannot_be_written(tmp_path):
     Ledger.create(tmp_path / "accounts.db", simulation=True).close()
-    with Ledger.open(tmp_path / "accounts.db") as reading, pytest.raises(Unavailable, match="readonly"):
+    with (
+        Ledger.open(tmp_path / "accounts.db") as reading,
+        pytest.raises(Unavailable, match="readonly"),
+    ):
         reading.register(["a"], 1.0, delta=1e-3)
 
 

@@ -1,4 +1,6 @@
-"""DP-FedSGD: a noise level becomes a plan with exactly that noise, and the letter of the paper's algorithm would not do."""
+"""DP-FedSGD: a noise level becomes a plan with exactly that noise, and the letter of the paper's
+algorithm would not do.
+"""
 
 import math
 
@@ -30,10 +32,13 @@ def sections(**method):
 def test_the_plan_has_the_noise_that_was_asked_for():
     setup = from_config(config_of(sections(noise_level=0.05)))
     plan, terms = setup.plan, setup.method.terms(3, {})
-    wanted = 0.05 * math.sqrt(0.5 * 40)  # deviation of the noise on the sum: q K clients with deviation sigma each
+    # deviation of the noise on the sum: q K clients with deviation sigma each
+    wanted = 0.05 * math.sqrt(0.5 * 40)
     assert isinstance(terms, RoundTerms)
     assert wanted <= terms.deviation <= wanted * (1 + 1e-6), "never less"
-    assert terms.deviation / terms.denominator == pytest.approx(0.05 / math.sqrt(0.5 * 40), rel=1e-6)
+    assert terms.deviation / terms.denominator == pytest.approx(
+        0.05 / math.sqrt(0.5 * 40), rel=1e-6
+    )
     np.testing.assert_allclose(terms.clip_norm, 0.25)
     np.testing.assert_allclose(terms.sampling_rate, 0.5)
     assert plan.policy == "strictest"
@@ -42,10 +47,18 @@ def test_the_plan_has_the_noise_that_was_asked_for():
 
 
 def test_the_budget_is_what_a_second_accountant_reads():
-    made = fedspend.plan([budget_of(0.05, rounds=6, delta=1e-3, **TERMS)] * 40, delta=1e-3, rounds=6, rate=0.5, clip=0.25)
+    made = fedspend.plan(
+        [budget_of(0.05, rounds=6, delta=1e-3, **TERMS)] * 40,
+        delta=1e-3,
+        rounds=6,
+        rate=0.5,
+        clip=0.25,
+    )
     z = multiplier_of(0.05, **TERMS)
     order = float(made.schedules.order[0])
-    assert epsilon_at(6 * renyi_divergence(0.5, z, order), order, 1e-3) == pytest.approx(made.budget[0], rel=1e-6)
+    assert epsilon_at(6 * renyi_divergence(0.5, z, order), order, 1e-3) == pytest.approx(
+        made.budget[0], rel=1e-6
+    )
     assert noise_level_of(z, **TERMS) == pytest.approx(0.05, rel=1e-12)
 
 
@@ -58,7 +71,9 @@ def test_it_also_takes_budgets_of_which_the_strictest_holds():
 
 
 def test_the_papers_clipping_as_written_is_no_bound_of_c():
-    """`u / max(1, |u|^2 / c)` leaves a norm of sqrt(c) at |u| = sqrt(c): above c for every c below 1."""
+    """`u / max(1, |u|^2 / c)` leaves a norm of sqrt(c) at |u| = sqrt(c): above c for every c below
+    1.
+    """
     c = 0.01
     norms = np.geomspace(1e-4, 1e2, 20_001)
     left = norms / np.maximum(1, norms**2 / c)

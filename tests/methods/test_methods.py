@@ -18,7 +18,15 @@ NOTHING = np.zeros(3, dtype=np.float32)
 
 @pytest.fixture(scope="module")
 def plan():
-    return fedspend.plan([10.0] * 4 + [30.0] * 3, delta=1e-5, rounds=8, rate=0.8, saving_rate=0.4, transition=4, clip=0.7)
+    return fedspend.plan(
+        [10.0] * 4 + [30.0] * 3,
+        delta=1e-5,
+        rounds=8,
+        rate=0.8,
+        saving_rate=0.4,
+        transition=4,
+        clip=0.7,
+    )
 
 
 def test_planned_terms_are_the_plan(plan):
@@ -26,7 +34,9 @@ def test_planned_terms_are_the_plan(plan):
         terms = Planned(plan, "time-adaptive").terms(t, {})
         np.testing.assert_array_equal(terms.sampling_rate, plan.sampling_rate[t])
         np.testing.assert_array_equal(terms.clip_norm, plan.clip_norm[t])
-        np.testing.assert_allclose(terms.deviation / terms.clip_norm, plan.noise_multiplier[t], rtol=1e-12)
+        np.testing.assert_allclose(
+            terms.deviation / terms.clip_norm, plan.noise_multiplier[t], rtol=1e-12
+        )
         assert terms.denominator == pytest.approx(plan.sampling_rate[t].sum())
         assert terms.bit_deviation is None
 
@@ -40,7 +50,9 @@ def test_fedavg_clips_nothing_and_adds_nothing():
 
 @pytest.mark.parametrize("clip", [0.01, 1.0, 50.0])
 def test_adaptive_clip_spends_exactly_what_the_plan_accounts(plan, clip):
-    """The update at multiplier sigma_n and the bit at 2 sigma_b are one Gaussian release of multiplier sbar_n, for every client."""
+    """The update at multiplier sigma_n and the bit at 2 sigma_b are one Gaussian release of
+    multiplier sbar_n, for every client.
+    """
     method = AdaptiveClip(plan, bit_noise=4.0)
     spent = np.zeros(7)
     order = 3.0
@@ -57,15 +69,22 @@ def test_adaptive_clip_spends_exactly_what_the_plan_accounts(plan, clip):
 
 
 def test_keeping_the_plans_clip_ratios_would_overspend(plan):
-    """The mistake that `AdaptiveClip` avoids: same noise, but the plan's clips. The strictest client would be over its budget."""
+    """The mistake that `AdaptiveClip` avoids: same noise, but the plan's clips. The strictest
+    client would be over its budget.
+    """
     method = AdaptiveClip(plan, bit_noise=1.6)
     total = np.zeros(len(plan.orders))
     for t in range(plan.rounds):
         terms = method.terms(t, {"clip": plan.clip})
         wrong_multiplier = terms.deviation / plan.clip_norm[t, 0]
         together = (wrong_multiplier**-2 + (2 * 1.6) ** -2.0) ** -0.5
-        total += [float(renyi_divergence(plan.sampling_rate[t, 0], together, a)) for a in plan.orders]
-    assert min(float(epsilon_at(r, a, 1e-5)) for r, a in zip(total, plan.orders, strict=True)) > 10 * 1.005
+        total += [
+            float(renyi_divergence(plan.sampling_rate[t, 0], together, a)) for a in plan.orders
+        ]
+    assert (
+        min(float(epsilon_at(r, a, 1e-5)) for r, a in zip(total, plan.orders, strict=True))
+        > 10 * 1.005
+    )
 
 
 def test_an_unshifted_bit_would_cost_more(plan):
@@ -77,13 +96,21 @@ def test_an_unshifted_bit_would_cost_more(plan):
 
 def test_the_clip_follows_the_share_in_the_right_direction(plan):
     method = AdaptiveClip(plan, bit_noise=4.0, target_quantile=0.5, clip_lr=0.2)
-    assert method.learn({"clip": 1.0}, Release(NOTHING, 0.9))["clip"] == pytest.approx(math.exp(-0.2 * 0.4))
-    assert method.learn({"clip": 1.0}, Release(NOTHING, 0.1))["clip"] > 1, "most updates are clipped: the clip must grow"
-    assert method.learn({"clip": 1.0}, Release(NOTHING, 5.0))["clip"] == pytest.approx(math.exp(-0.1)), "a noisy share is a share"
+    assert method.learn({"clip": 1.0}, Release(NOTHING, 0.9))["clip"] == pytest.approx(
+        math.exp(-0.2 * 0.4)
+    )
+    assert method.learn({"clip": 1.0}, Release(NOTHING, 0.1))["clip"] > 1, (
+        "most updates are clipped: the clip must grow"
+    )
+    assert method.learn({"clip": 1.0}, Release(NOTHING, 5.0))["clip"] == pytest.approx(
+        math.exp(-0.1)
+    ), "a noisy share is a share"
 
 
 def test_noise_and_clip_of_a_round_use_the_same_clip(plan):
-    """Noise from the updated clip over updates clipped to the old one would be wrong by their ratio."""
+    """Noise from the updated clip over updates clipped to the old one would be wrong by their
+    ratio.
+    """
     method = AdaptiveClip(plan, bit_noise=4.0)
     first, later = method.terms(2, {"clip": 1.0}), method.terms(2, {"clip": 0.2})
     np.testing.assert_allclose(later.clip_norm / first.clip_norm, 0.2)

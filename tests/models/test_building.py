@@ -55,13 +55,18 @@ def test_the_start_depends_on_the_seed_alone(name):
     two = build(name, input_shape=(1, 16, 16), classes=3, seed=5)
     other = build(name, input_shape=(1, 16, 16), classes=3, seed=6)
     same = [torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True)]
-    differs = [not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True)]
+    differs = [
+        not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    ]
     assert all(same)
     assert any(differs) or name == "logistic"
 
 
 def test_logistic_starts_at_zero():
-    assert not any(parameter.any() for parameter in build("logistic", input_shape=(4,), classes=3, seed=0).parameters())
+    assert not any(
+        parameter.any()
+        for parameter in build("logistic", input_shape=(4,), classes=3, seed=0).parameters()
+    )
 
 
 def test_dense_models_are_plain_sequences():
@@ -80,12 +85,18 @@ def test_models_travel_to_worker_processes(name):
     [
         ({"name": "logistc"}, "unknown model 'logistc'; did you mean 'logistic'?"),
         ({"name": "transformer"}, "choose one of logistic, mlp, cnn"),
-        ({"name": "cnn", "input_shape": (104,)}, r"needs images \(channels, height, width\), got rows of shape \(104,\)"),
+        (
+            {"name": "cnn", "input_shape": (104,)},
+            r"needs images \(channels, height, width\), got rows of shape \(104,\)",
+        ),
         ({"name": "cnn", "input_shape": (1, 3, 3)}, "at least 4x4, got 3x3"),
         ({"name": "mlp", "hidden": 64}, "hidden must be a list of layer widths"),
         ({"name": "mlp", "hidden": "64"}, "hidden must be a list of layer widths"),
         ({"name": "mlp", "hidden": [0]}, "hidden must be a whole number of at least 1"),
-        ({"name": "mlp", "hiden": [3]}, "unknown option of model 'mlp': 'hiden'; did you mean 'hidden'?"),
+        (
+            {"name": "mlp", "hiden": [3]},
+            "unknown option of model 'mlp': 'hiden'; did you mean 'hidden'?",
+        ),
         ({"name": "cnn", "hidden": [3]}, "unknown option of model 'cnn': 'hidden'"),
         ({"classes": 1}, "classes must be a whole number of at least 2"),
         ({"input_shape": ()}, "input_shape must be positive whole numbers"),

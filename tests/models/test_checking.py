@@ -45,7 +45,10 @@ def broken() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), "model part '1' is BatchNorm1d.*use GroupNorm"),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)),
+            "model part '1' is BatchNorm1d.*use GroupNorm",
+        ),
         (lambda: nn.BatchNorm2d(4, track_running_stats=False), "is BatchNorm2d"),
         (lambda: nn.SyncBatchNorm(4), "is SyncBatchNorm"),
         (
@@ -55,7 +58,10 @@ def broken() -> nn.Module:
         (Running, "buffer 'mean' holds floating point numbers"),
         (nn.ReLU, "no trainable parameters"),
         (frozen, "no trainable parameters"),
-        (lambda: nn.Linear(3, 2).double(), r"parameter 'weight' is torch.float64; convert the model with .float\(\)"),
+        (
+            lambda: nn.Linear(3, 2).double(),
+            r"parameter 'weight' is torch.float64; convert the model with .float\(\)",
+        ),
         (lambda: nn.Linear(3, 2).half(), "torch.float16"),
         (broken, "parameter 'bias' holds NaN or infinite"),
         (lambda: nn.LazyLinear(2), "has no shape yet"),

@@ -23,9 +23,13 @@ def test_every_size_gives_the_same_number_of_finite_features(shape):
     assert np.isfinite(values).all()
 
 
-@pytest.mark.parametrize(("shape", "count"), [((1, 28, 28), 150), ((1, 8, 8), 30), ((3, 32, 32), 30)])
+@pytest.mark.parametrize(
+    ("shape", "count"), [((1, 28, 28), 150), ((1, 8, 8), 30), ((3, 32, 32), 30)]
+)
 def test_an_image_does_not_feel_the_others(shape, count):
-    """Bit for bit: in another order, alone, and among other images; within a chunk and across chunks."""
+    """Bit for bit: in another order, alone, and among other images; within a chunk and across
+    chunks.
+    """
     rows = images(count, shape)
     together = features("gabor", rows)
     order = np.random.default_rng(1).permutation(count)
@@ -76,7 +80,9 @@ def test_the_thumbnail_is_the_mean_of_its_cells():
 
 def test_channels_are_averaged():
     rows = images(2, (3, 28, 28))
-    np.testing.assert_allclose(features("gabor", rows), features("gabor", rows.mean(1, keepdims=True)), atol=1e-4)
+    np.testing.assert_allclose(
+        features("gabor", rows), features("gabor", rows.mean(1, keepdims=True)), atol=1e-4
+    )
 
 
 def test_a_data_set_with_features_keeps_its_labels(tmp_path, monkeypatch):
@@ -93,7 +99,9 @@ def test_a_data_set_with_features_keeps_its_labels(tmp_path, monkeypatch):
 def test_bad_requests():
     with pytest.raises(InvalidInput, match="unknown features 'gabro'; did you mean 'gabor'"):
         features("gabro", images(1))
-    with pytest.raises(InvalidInput, match=r"need images \(n, channels, height, width\), got shape \(2, 104\)"):
+    with pytest.raises(
+        InvalidInput, match=r"need images \(n, channels, height, width\), got shape \(2, 104\)"
+    ):
         features("gabor", np.zeros((2, 104), dtype=np.float32))
     with pytest.raises(InvalidInput, match="need images"):
         features("gabor", np.zeros((0, 1, 28, 28), dtype=np.float32))
@@ -106,7 +114,11 @@ def test_features_are_computed_once_for_the_same_images(tmp_path, monkeypatch):
     data = load("digits")
     first = cached_features("gabor", data)
     calls = []
-    monkeypatch.setattr(feature_cache.maps, "features", lambda name, rows: calls.append(name) or features(name, rows))
+    monkeypatch.setattr(
+        feature_cache.maps,
+        "features",
+        lambda name, rows: calls.append(name) or features(name, rows),
+    )
     again = cached_features("gabor", data)
     assert calls == []
     np.testing.assert_array_equal(first.features, again.features)
@@ -125,7 +137,12 @@ def own_images(counts):
     total = sum(counts)
     owners = np.repeat([f"client {n}" for n in range(len(counts))], counts)
     return from_arrays(
-        images(total), np.zeros(total, int), classes=2, test_features=images(2), test_labels=[0, 1], client_of=owners
+        images(total),
+        np.zeros(total, int),
+        classes=2,
+        test_features=images(2),
+        test_labels=[0, 1],
+        client_of=owners,
     )
 
 
@@ -137,7 +154,11 @@ def test_images_of_one_client_never_share_a_chunk_with_anothers(tmp_path, monkey
     data = own_images([3, 70, 1])
     federation = partition(data, clients=None, kind="natural", seed=0)
     calls = []
-    monkeypatch.setattr(feature_cache.maps, "features", lambda name, rows: calls.append(rows) or features(name, rows))
+    monkeypatch.setattr(
+        feature_cache.maps,
+        "features",
+        lambda name, rows: calls.append(rows) or features(name, rows),
+    )
     seen = cached_features("gabor", data, federation.shards[1:])  # the first has withdrawn
     for call, shard in zip(calls, federation.shards[1:], strict=False):
         np.testing.assert_array_equal(call, data.features[shard])
@@ -158,7 +179,9 @@ def test_features_of_your_own_images_are_never_kept(tmp_path, monkeypatch):
     public = dataclasses.replace(data, public=True)
     pooled = cached_features("gabor", public)
     apart = cached_features("gabor", public, (np.arange(3), np.arange(3, 7)))
-    assert len(list((tmp_path / "features").iterdir())) == 3, "whose they are is part of the key; test rows are the same"
+    assert len(list((tmp_path / "features").iterdir())) == 3, (
+        "whose they are is part of the key; test rows are the same"
+    )
     np.testing.assert_allclose(apart.features, pooled.features, atol=1e-5)
     again = cached_features("gabor", public, (np.arange(3), np.arange(3, 7)))
     np.testing.assert_array_equal(again.features, apart.features)

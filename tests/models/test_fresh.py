@@ -38,7 +38,9 @@ class Buffered(nn.Module):
 
 
 def with_forward():
-    """One of torch's own layers with a `forward` of its own, which keeps what it saw on the layer."""
+    """One of torch's own layers with a `forward` of its own,
+    which keeps what it saw on the layer.
+    """
     layer = nn.Linear(3, 2)
     layer.seen = []
 
@@ -114,13 +116,19 @@ def test_what_can_remember_is_copied(what):
         assert ours.data_ptr() != theirs.data_ptr()
 
 
-@pytest.mark.parametrize("what", ["an attribute", "a buffer", "a forward of its own", "a forward hook", "a forward pre-hook"])
+@pytest.mark.parametrize(
+    "what",
+    ["an attribute", "a buffer", "a forward of its own", "a forward hook", "a forward pre-hook"],
+)
 def test_nothing_of_an_earlier_client_is_left(what):
     """Two clients in a row: what the first one's module has seen is not in the second one's."""
     module = REMEMBERING[what]()
 
     def memory(one):
-        return [(list(part.seen) if hasattr(part, "seen") else None, [int(b) for b in part.buffers()]) for part in one.modules()]
+        return [
+            (list(part.seen) if hasattr(part, "seen") else None, [int(b) for b in part.buffers()])
+            for part in one.modules()
+        ]
 
     untouched = memory(module)
     first = fresh(module)
@@ -135,7 +143,9 @@ def test_nothing_of_an_earlier_client_is_left(what):
     [
         nn.Linear(3, 2),
         nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 2)),
-        nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)),
+        nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)
+        ),
         models.build("logistic", input_shape=(6,), classes=3, seed=0),
         models.build("mlp", input_shape=(6,), classes=3, seed=0),
         models.build("small-cnn", input_shape=(1, 8, 8), classes=3, seed=0),
@@ -145,4 +155,6 @@ def test_torchs_own_layers_and_ours_are_handed_out_again(module):
     assert remembers_nothing(module)
     assert fresh(module) is module
     before = copy.deepcopy(module.state_dict())
-    assert all(torch.equal(value, before[name]) for name, value in fresh(module).state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in fresh(module).state_dict().items()
+    )

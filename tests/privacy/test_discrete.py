@@ -1,4 +1,6 @@
-"""Discrete noise: exact samples, rounding that keeps the clip, sums modulo 2^bits, and an accounting that is an upper bound."""
+"""Discrete noise: exact samples, rounding that keeps the clip, sums modulo 2^bits, and an
+accounting that is an upper bound.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from fedspend.runs.training import run, train
 from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, release_bit
 from fedspend.verification.second_accountant.lattice import lattice_divergence
 
-# --- the sampler ----------------------------------------------------------------------------------------------------------------
+# --- the sampler ----------------------------------------------------------------------------------
 
 
 def words(seed):
@@ -37,12 +39,16 @@ def words(seed):
 
 def released(total, deviation, received_variance, denominator, randomness, round, grid):
     """What the server publishes of a sum on the grid, and how many coordinates left the modulus."""
-    noised, _ = Gaussian(randomness).release(Sum(round, total, received_variance, deviation, denominator, grid), NO_MEMORY)
+    noised, _ = Gaussian(randomness).release(
+        Sum(round, total, received_variance, deviation, denominator, grid), NO_MEMORY
+    )
     return noised.update, noised.overflowed
 
 
 def fits(samples: np.ndarray, variance: Fraction) -> float:
-    """P-value of a chi-square test against the exact probabilities, in up to 60 cells of equal width and two open tails."""
+    """P-value of a chi-square test against the exact probabilities, in up to 60 cells of equal
+    width and two open tails.
+    """
     deviation = math.sqrt(variance)
     reach = math.ceil(9 * deviation) + 3
     x = np.arange(-reach, reach + 1)
@@ -51,9 +57,15 @@ def fits(samples: np.ndarray, variance: Fraction) -> float:
     width = max(1, math.ceil(deviation / 8))
     cell = np.clip(np.floor_divide(x, width), -4 * 8, 4 * 8)
     expected = np.bincount(cell - cell.min(), weights=probability) * samples.size
-    found = np.bincount(np.clip(np.floor_divide(samples, width), -4 * 8, 4 * 8) - cell.min(), minlength=expected.size)
+    found = np.bincount(
+        np.clip(np.floor_divide(samples, width), -4 * 8, 4 * 8) - cell.min(),
+        minlength=expected.size,
+    )
     large = expected >= 5
-    found, expected = np.append(found[large], found[~large].sum()), np.append(expected[large], expected[~large].sum())
+    found, expected = (
+        np.append(found[large], found[~large].sum()),
+        np.append(expected[large], expected[~large].sum()),
+    )
     return float(stats.chisquare(found[expected > 0], expected[expected > 0]).pvalue)
 
 
@@ -74,7 +86,9 @@ def test_the_goodness_of_fit_test_catches_broken_samplers(broken):
     if broken == "variance":
         samples = sample(variance * Fraction(102, 100), 400_000, words(2))
     elif broken == "rounded normal":
-        samples = np.rint(math.sqrt(variance) * np.random.default_rng(0).standard_normal(400_000)).astype(np.int64)
+        samples = np.rint(
+            math.sqrt(variance) * np.random.default_rng(0).standard_normal(400_000)
+        ).astype(np.int64)
     else:
         some = sample(variance, 400_000, words(2))
         samples = np.concatenate([some, some[some == 0][: (some == 0).sum() // 20]])
@@ -114,7 +128,9 @@ def test_a_decision_takes_as_many_bits_as_it_needs():
 
 def test_geometric_numbers_go_on_beyond_a_word():
     answers = iter([np.array([0], dtype=np.uint64), np.array([8], dtype=np.uint64)])
-    zeros = discrete_gaussian._trailing_zeros(np.array([1, 12, 0], dtype=np.uint64), 20, lambda _: next(answers))
+    zeros = discrete_gaussian._trailing_zeros(
+        np.array([1, 12, 0], dtype=np.uint64), 20, lambda _: next(answers)
+    )
     assert zeros.tolist() == [0, 2, 20 + 64 + 3]
 
 
@@ -130,7 +146,7 @@ def test_seeded_words_repeat_and_others_do_not():
     assert sample(Fraction(9), 0, words(5)).size == 0
 
 
-# --- the grid -------------------------------------------------------------------------------------------------------------------
+# --- the grid -------------------------------------------------------------------------------------
 
 
 @given(
@@ -192,19 +208,32 @@ def test_overflow_is_counted():
     assert np.array_equal(update, np.rint(update))
 
 
-@pytest.mark.parametrize(("bits", "words"), [(7, "from 8 to 32"), (33, "from 8 to 32"), (10, "too few")])
+@pytest.mark.parametrize(
+    ("bits", "words"), [(7, "from 8 to 32"), (33, "from 8 to 32"), (10, "too few")]
+)
 def test_bad_bits(bits, words):
     with pytest.raises(InvalidInput, match=words):
         Grid.of(np.full(200, 1.0), 3.0, 20_000, bits)
 
 
-# --- what is accounted ----------------------------------------------------------------------------------------------------------
+# --- what is accounted ----------------------------------------------------------------------------
 
 
-def moments(shift: tuple[int, ...], variance: float, rate: float, order: float) -> tuple[float, float]:
-    """Rényi divergences of the sampled discrete Gaussian in both directions, by brute force over a box of vectors."""
-    axes = [np.arange(-14, 15 + int(order) * abs(s)) if s >= 0 else np.arange(-14 - int(order) * abs(s), 15) for s in shift]
-    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(shift)).astype(float)
+def moments(
+    shift: tuple[int, ...], variance: float, rate: float, order: float
+) -> tuple[float, float]:
+    """Rényi divergences of the sampled discrete Gaussian in both directions, by brute force over a
+    box of vectors.
+    """
+    axes = [
+        np.arange(-14, 15 + int(order) * abs(s))
+        if s >= 0
+        else np.arange(-14 - int(order) * abs(s), 15)
+        for s in shift
+    ]
+    points = (
+        np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(shift)).astype(float)
+    )
     still = np.exp(-(points**2).sum(axis=1) / (2 * variance))
     moved = np.exp(-((points - np.array(shift)) ** 2).sum(axis=1) / (2 * variance))
     total = np.prod([np.exp(-(np.arange(-60, 61.0) ** 2) / (2 * variance)).sum() for _ in shift])
@@ -220,7 +249,9 @@ def moments(shift: tuple[int, ...], variance: float, rate: float, order: float) 
 @pytest.mark.parametrize("shift", [(1,), (2,), (1, 1), (1, -2), (1, 1, -1)])
 @pytest.mark.parametrize("order", [2, 3, 5])
 def test_at_whole_orders_the_divergence_is_that_of_the_gaussian(shift, order):
-    """In any number of dimensions it depends on the norm alone; and the other direction is never worse (reflection swaps both)."""
+    """In any number of dimensions it depends on the norm alone; and the other direction is never
+    worse (reflection swaps both).
+    """
     norm = math.sqrt(sum(s * s for s in shift))
     for variance, rate in ((0.4, 0.3), (1.5, 0.05), (1.5, 0.9), (2.0, 1.0)):
         forward, backward = moments(shift, variance, rate, order)
@@ -234,7 +265,9 @@ def test_at_fractional_orders_it_can_be_larger():
     assert lattice_divergence(0.01, 0.5, 2) == pytest.approx(rdp(0.01, 0.5, 2), rel=1e-9)
 
 
-@pytest.mark.parametrize("variances", [(0.25, 0.25), (0.3, 0.5), (0.25, 0.25, 0.25, 0.25), (0.5, 0.5, 3.0), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    "variances", [(0.25, 0.25), (0.3, 0.5), (0.25, 0.25, 0.25, 0.25), (0.5, 0.5, 3.0), (1.0, 1.0)]
+)
 def test_a_sum_of_discrete_gaussians_is_as_near_to_one_as_the_bound_says(variances):
     x = np.arange(-60, 61)
     total = np.array([1.0])
@@ -259,12 +292,19 @@ def test_whole_orders():
 @pytest.mark.parametrize("saving_rate", [None, 0.3])
 def test_discrete_noise_never_costs_less_than_continuous_noise(epsilon, saving_rate):
     terms = {"delta": 1e-3, "rounds": 12, "rate": 0.7, "saving_rate": saving_rate}
-    discrete, continuous = (fedspend.plan([epsilon, 2 * epsilon], noise=noise, **terms) for noise in ("discrete", "continuous"))
+    discrete, continuous = (
+        fedspend.plan([epsilon, 2 * epsilon], noise=noise, **terms)
+        for noise in ("discrete", "continuous")
+    )
     s = discrete.schedules
     every = tuple(sorted({*ORDERS, *WHOLE_ORDERS}))
-    at_all_orders = cumulative_epsilon_rdp(s.noise_multiplier, s.sampling_rate, discrete.delta, every)[-1]
-    assert (s.epsilon >= at_all_orders * (1 - 1e-9)).all()  # the same schedule, read for either noise
-    # the ladder of continuous plans lacks the whole orders below 20 and reads up to 2e-4 higher for that
+    at_all_orders = cumulative_epsilon_rdp(
+        s.noise_multiplier, s.sampling_rate, discrete.delta, every
+    )[-1]
+    # the same schedule, read for either noise
+    assert (s.epsilon >= at_all_orders * (1 - 1e-9)).all()
+    # the ladder of continuous plans lacks the whole orders below 20 and reads up to 2e-4 higher for
+    # that
     assert (discrete.noise_multiplier[0] >= continuous.noise_multiplier[0] * (1 - 2e-4)).all()
     assert fedspend.verify(discrete).ok
     assert (discrete.epsilon <= discrete.budget).all()
@@ -284,14 +324,18 @@ def test_a_plan_that_only_says_discrete_is_caught():
     """Claims at fractional orders prove nothing for discrete noise."""
     continuous = fedspend.plan([10.0], delta=1e-3, rounds=5, rate=0.5)
     assert continuous.schedules.order[0] != int(continuous.schedules.order[0])
-    check = fedspend.verify(continuous.replace(parameters=continuous.parameters | {"noise": "discrete"}))
+    check = fedspend.verify(
+        continuous.replace(parameters=continuous.parameters | {"noise": "discrete"})
+    )
     assert not check.ok
     assert "whole order" in check.failures[0]
 
 
 def test_a_discrete_plan_with_less_noise_is_caught():
     plan = fedspend.plan([10.0], delta=1e-3, rounds=5, rate=0.5, noise="discrete")
-    check = fedspend.verify(plan.replace(noise_multiplier=plan.noise_multiplier * 0.99, clip_norm=plan.clip_norm))
+    check = fedspend.verify(
+        plan.replace(noise_multiplier=plan.noise_multiplier * 0.99, clip_norm=plan.clip_norm)
+    )
     assert not check.ok
     assert any("on the integers" in line for line in check.failures)
 
@@ -301,7 +345,13 @@ def test_what_is_not_proven_is_refused():
     with pytest.raises(Refused, match="plan is for continuous noise"):
         check_on_grid(continuous, 10, 32, False)
     x, y = np.zeros((6, 2), dtype=np.float32), np.array([0, 1] * 3)
-    terms = {"model": torch.nn.Linear(2, 2), "test": (x, y), "lr": 0.1, "batch_size": 2, "local_steps": 1}
+    terms = {
+        "model": torch.nn.Linear(2, 2),
+        "test": (x, y),
+        "lr": 0.1,
+        "batch_size": 2,
+        "local_steps": 1,
+    }
     with pytest.raises(Refused, match="continuous noise"):
         train(clients=[(x, y)] * 3, plan=continuous, noise="discrete", **terms)
     proper = fedspend.plan([4.0] * 3, delta=1e-3, rounds=2, rate=0.5, noise="discrete")
@@ -321,7 +371,9 @@ def test_what_is_not_proven_is_refused():
 
 
 def test_noise_that_falls_while_clips_stay_is_checked_in_every_round():
-    """In the last round a part of it would be a fifth of a step: rounded to nothing, at every client, and counted as received."""
+    """In the last round a part of it would be a fifth of a step: rounded to nothing, at every
+    client, and counted as received.
+    """
     terms = {"delta": 1e-3, "rounds": 3, "rate": 1.0, "policy": "weights", "noise": "discrete"}
     falling = fedspend.plan([60.0] * 400, weights=[1, 10, 1000], **terms)
     assert np.ptp(falling.schedules.clip_norm) == 0
@@ -331,13 +383,19 @@ def test_noise_that_falls_while_clips_stay_is_checked_in_every_round():
     check_on_grid(falling, 100, 20, True)
 
 
-# --- training -------------------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 SMALL = {
     "data": {"name": "synthetic", "clients": 8, "examples": 240, "features": 6, "classes": 3},
     "model": {"name": "logistic"},
     "method": {"name": "idp-fedavg"},
-    "privacy": {"groups": [{"epsilon": 4.0}, {"epsilon": 8.0}], "delta": 1e-2, "rate": 0.7, "clip": 0.4, "noise": "discrete"},
+    "privacy": {
+        "groups": [{"epsilon": 4.0}, {"epsilon": 8.0}],
+        "delta": 1e-2,
+        "rate": 0.7,
+        "clip": 0.4,
+        "noise": "discrete",
+    },
     "train": {"rounds": 4, "local_steps": 3, "batch_size": 16, "lr": 0.3, "seed": 2},
 }
 
@@ -350,7 +408,9 @@ def small(**changes):
 @pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
 def test_every_client_level_method_trains_with_discrete_noise(noise, method):
     groups = [{"epsilon": 4.0, "saving_rate": 0.4}, {"epsilon": 8.0, "saving_rate": 0.5}]
-    config = small(method={"name": method}, privacy={"noise": noise, "groups": groups}) | {"shape": {"blur": 0.4, "lus": 0.3}}
+    config = small(method={"name": method}, privacy={"noise": noise, "groups": groups}) | {
+        "shape": {"blur": 0.4, "lus": 0.3}
+    }
     if method == "adaptive-clip":
         config["method"] = {"name": method, "bit_noise": 20.0}
     first, second = (run(from_config(config_of(config)), None) for _ in range(2))
@@ -360,7 +420,10 @@ def test_every_client_level_method_trains_with_discrete_noise(noise, method):
 
 
 def test_fedavg_has_no_noise_to_make_discrete():
-    assert run(from_config(config_of(small(method={"name": "fedavg"}))), None).metrics[-1]["clip"] is None
+    assert (
+        run(from_config(config_of(small(method={"name": "fedavg"}))), None).metrics[-1]["clip"]
+        is None
+    )
 
 
 @pytest.mark.parametrize("distributed", [False, True])
@@ -370,9 +433,13 @@ def test_released_noise_has_the_planned_variance(distributed, source):
     grid, randomness = Grid.of(clips, deviation, size, 24), Randomness(7, source)
     share = deviation / math.sqrt(clients) if distributed else 0.0
     cohort = np.array([0, 2, 3])
-    answers = summed(torch.zeros(3, size), clips, cohort, randomness, noise=share, round=3, grid=grid)
+    answers = summed(
+        torch.zeros(3, size), clips, cohort, randomness, noise=share, round=3, grid=grid
+    )
     assert answers.received_variance == pytest.approx(3 * share**2, rel=1e-12)
-    update, overflowed = released(answers.total, deviation, answers.received_variance, 2.0, randomness, 3, grid)
+    update, overflowed = released(
+        answers.total, deviation, answers.received_variance, 2.0, randomness, 3, grid
+    )
     assert overflowed == 0
     assert np.array_equal(update * 2 / grid.step, np.rint(update * 2 / grid.step))
     low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], size)
@@ -381,7 +448,9 @@ def test_released_noise_has_the_planned_variance(distributed, source):
 
 def test_sum_on_the_grid_is_near_the_sum_of_clipped_updates():
     generator = torch.Generator().manual_seed(0)
-    updates = torch.randn(5, 300, generator=generator) * torch.tensor([0.01, 0.1, 1, 10, 0])[:, None]
+    updates = (
+        torch.randn(5, 300, generator=generator) * torch.tensor([0.01, 0.1, 1, 10, 0])[:, None]
+    )
     updates[1, 7] = math.nan
     clips = np.array([1.0, 1.0, 2.0, 0.5, 1.0])
     for layers in (None, (100, 200)):
@@ -395,12 +464,17 @@ def test_sum_on_the_grid_is_near_the_sum_of_clipped_updates():
 
 @pytest.mark.parametrize("layers", [None, (300, 700)])
 def test_on_a_coarse_grid_clients_stay_within_their_clip_and_without_bias(layers):
-    """Rounding lengthens an update by a tenth here: the clip before rounding must leave room, or all would be cut towards zero."""
+    """Rounding lengthens an update by a tenth here: the clip before rounding must leave room, or
+    all would be cut towards zero.
+    """
     clips, size = np.array([1.0, 3.0]), 1000
     grid = Grid.of(np.full(60, 2.0), 5.0, size, 14)
     update = torch.randn(1, size, generator=torch.Generator().manual_seed(3)) * 10
     for client, clip in enumerate(clips):
-        rounds = [summed(update, clips, [client], Randomness(4), layers=layers, round=t, grid=grid).total for t in range(300)]
+        rounds = [
+            summed(update, clips, [client], Randomness(4), layers=layers, round=t, grid=grid).total
+            for t in range(300)
+        ]
         assert max(float(total @ total) for total in rounds) <= (clip / grid.step) ** 2
         exact = summed(update, grid.inner(clips), [client], layers=layers).total
         error = (np.mean(rounds, axis=0) * grid.step - exact) * np.sign(exact)
@@ -410,7 +484,9 @@ def test_on_a_coarse_grid_clients_stay_within_their_clip_and_without_bias(layers
 def test_the_bit_in_whole_numbers():
     lengths = torch.where(torch.arange(9) < 3, 2.0, 0.5)
     total = summed(lengths[:, None], np.ones(9), bit=True).bits
-    values = np.array([release_bit(total, 1.5, 10.0, Randomness(k), 0, discrete=True) for k in range(3000)])
+    values = np.array(
+        [release_bit(total, 1.5, 10.0, Randomness(k), 0, discrete=True) for k in range(3000)]
+    )
     halves = (values - 0.5) * 20
     assert np.allclose(halves, np.rint(halves), atol=1e-9)
     assert values.mean() == pytest.approx((6 - 3) / 2 / 10 + 0.5, abs=0.01)

@@ -28,7 +28,11 @@ def updates(seed: int, clients: int = 6, size: int = 50) -> torch.Tensor:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([None, (50,), (20, 30), (1, 9, 15, 25)]), st.floats(1e-3, 10))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([None, (50,), (20, 30), (1, 9, 15, 25)]),
+    st.floats(1e-3, 10),
+)
 def test_zeroing_one_client_moves_the_sum_by_at_most_its_clip(seed, layers, clip):
     clips = clip * np.array([0.3, 0.5, 1.0, 1.5, 2.0, 3.0])
     all_updates = updates(seed)
@@ -40,7 +44,9 @@ def test_zeroing_one_client_moves_the_sum_by_at_most_its_clip(seed, layers, clip
 
 
 def test_clip_is_exact_at_large_dimension():
-    """A float32 norm over 1.66 million values reads low enough to let an update exceed its bound; ours is float64."""
+    """A float32 norm over 1.66 million values reads low enough to let an update exceed its bound;
+    ours is float64.
+    """
     update = torch.full((1, 1_663_370), 1e-3)
     clipped = summed(update, [0.7]).total
     assert 0.7 * (1 - 1e-5) < np.linalg.norm(clipped) <= 0.7
@@ -58,7 +64,9 @@ def test_each_layer_gets_its_share_of_the_clip():
     update = torch.ones(1, 40) * 100
     total = summed(update, [2.0], layers=layers).total
     for start in range(0, 40, 10):
-        assert np.linalg.norm(total[start : start + 10]) == pytest.approx(2 / math.sqrt(4), rel=1e-5)
+        assert np.linalg.norm(total[start : start + 10]) == pytest.approx(
+            2 / math.sqrt(4), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
@@ -89,7 +97,9 @@ def inside(sample: np.ndarray, deviation: float, level: float = 1e-6) -> bool:
 
 def released(total, deviation, received_variance, denominator, randomness, round):
     """What the server publishes of a sum."""
-    noised, _ = Gaussian(randomness).release(Sum(round, total, received_variance, deviation, denominator), NO_MEMORY)
+    noised, _ = Gaussian(randomness).release(
+        Sum(round, total, received_variance, deviation, denominator), NO_MEMORY
+    )
     return noised.update
 
 
@@ -106,27 +116,40 @@ def test_distributed_noise_is_topped_up_for_those_who_did_not_answer(answered):
     share = deviation / math.sqrt(clients)
     randomness = Randomness(4)
     asked = tasks(np.ones(clients), 100_000, noise=share, round=1)
-    answers = gather(asked, replies(asked[:answered], torch.zeros(answered, 100_000), randomness), 100_000)
+    answers = gather(
+        asked, replies(asked[:answered], torch.zeros(answered, 100_000), randomness), 100_000
+    )
     assert (len(answers.answered), len(answers.discarded)) == (answered, clients - answered)
     assert answers.received_variance == pytest.approx(answered * share**2, rel=1e-12)
     if answered:
         assert inside(answers.total, share * math.sqrt(answered))
     else:
         assert not answers.total.any()
-    assert inside(released(answers.total, deviation, answers.received_variance, 1.0, randomness, round=1), deviation)
+    assert inside(
+        released(answers.total, deviation, answers.received_variance, 1.0, randomness, round=1),
+        deviation,
+    )
 
 
 def test_dropping_the_top_up_would_be_noticed():
     """The broken mechanism: the same draw without the server's part has too little noise."""
     share = 2.0 / math.sqrt(10)
-    total = summed(torch.zeros(7, 100_000), np.ones(10), np.arange(7), Randomness(4), noise=share, round=1).total
+    total = summed(
+        torch.zeros(7, 100_000), np.ones(10), np.arange(7), Randomness(4), noise=share, round=1
+    ).total
     assert not inside(total, 2.0)
 
 
 def test_noise_differs_by_round_client_and_seed_and_repeats_under_one_key():
     draw = lambda seed, t, n: Randomness(seed).normal(8, "client-noise", t, n)  # noqa: E731
     np.testing.assert_array_equal(draw(1, 2, 3), draw(1, 2, 3))
-    different = [draw(1, 2, 3), draw(2, 2, 3), draw(1, 3, 3), draw(1, 2, 4), Randomness(1).normal(8, "noise", 2, 3)]
+    different = [
+        draw(1, 2, 3),
+        draw(2, 2, 3),
+        draw(1, 3, 3),
+        draw(1, 2, 4),
+        Randomness(1).normal(8, "noise", 2, 3),
+    ]
     assert len({tuple(d) for d in different}) == len(different)
 
 
@@ -155,19 +178,25 @@ def test_cohorts_are_poisson_with_each_clients_own_rate():
     assert counts[4] == rounds
     spread = np.sqrt(rates * (1 - rates) * rounds)
     assert (np.abs(counts - rates * rounds) <= 5 * spread + 1e-9).all()
-    assert np.var(sizes) == pytest.approx((rates * (1 - rates)).sum(), rel=0.15), "independent, not a fixed number"
+    assert np.var(sizes) == pytest.approx((rates * (1 - rates)).sum(), rel=0.15), (
+        "independent, not a fixed number"
+    )
 
 
 def bits(lengths, clip=1.0):
     """The sum of the shifted bits of clients whose updates are this long."""
-    return summed(torch.tensor(lengths, dtype=torch.float32)[:, None], np.full(len(lengths), clip), bit=True).bits
+    return summed(
+        torch.tensor(lengths, dtype=torch.float32)[:, None], np.full(len(lengths), clip), bit=True
+    ).bits
 
 
 def test_the_bit_is_shifted_so_that_one_client_moves_it_by_half():
     quiet, noise = Randomness(3), 4.0
     for length in (0.5, 2.0):
         one = bits([length])
-        assert abs(release_bit(one, noise, 1.0, quiet, 0) - release_bit(0.0, noise, 1.0, quiet, 0)) == pytest.approx(0.5)
+        assert abs(
+            release_bit(one, noise, 1.0, quiet, 0) - release_bit(0.0, noise, 1.0, quiet, 0)
+        ) == pytest.approx(0.5)
 
 
 def test_the_released_bit_estimates_the_share_within_the_clip():
@@ -177,7 +206,7 @@ def test_the_released_bit_estimates_the_share_within_the_clip():
     assert inside(draws - 0.7, 0.05)
 
 
-def test_an_update_that_is_not_finite_counts_as_over_the_clip_and_a_client_without_rows_says_nothing():
+def test_an_update_that_is_not_finite_is_over_the_clip_and_a_client_without_rows_says_nothing():
     task, tools = tasks([1.0], 4, bit=True)[0], Tools(nn.Identity(), Randomness(0))
     assert finished(task, torch.full((4,), math.nan), 3, tools).contribution.bit == -0.5
     assert finished(task, torch.zeros(4), 3, tools).contribution.bit == 0.5

@@ -36,32 +36,47 @@ def exact_integer(rate: float, noise: float, order: int) -> float:
     with mpmath.workdps(60):
         q, s = mpmath.mpf(rate), mpmath.mpf(noise)
         terms = (
-            mpmath.binomial(order, k) * q**k * (1 - q) ** (order - k) * mpmath.expm1((k * k - k) / (2 * s * s))
+            mpmath.binomial(order, k)
+            * q**k
+            * (1 - q) ** (order - k)
+            * mpmath.expm1((k * k - k) / (2 * s * s))
             for k in range(2, order + 1)
         )
         return float(mpmath.log1p(mpmath.fsum(terms)) / (order - 1))
 
 
 def exact_fraction(rate: float, noise: float, order: float) -> float:
-    """mpmath's quadrature of the density-ratio moment, cut at the places where something happens."""
+    """mpmath's quadrature of the density-ratio moment,
+    cut at the places where something happens.
+    """
     with mpmath.workdps(25):
         q, s, a = mpmath.mpf(rate), mpmath.mpf(noise), mpmath.mpf(order)
 
         def integrand(x: mpmath.mpf) -> mpmath.mpf:
             u = q * mpmath.expm1(x / s - 1 / (2 * s * s))
             tiny = abs(a * u) < mpmath.mpf(10) ** -7
-            excess = a * (a - 1) / 2 * u**2 * (1 + (a - 2) / 3 * u * (1 + (a - 3) / 4 * u)) if tiny else (1 + u) ** a - 1 - a * u
+            excess = (
+                a * (a - 1) / 2 * u**2 * (1 + (a - 2) / 3 * u * (1 + (a - 3) / 4 * u))
+                if tiny
+                else (1 + u) ** a - 1 - a * u
+            )
             return excess * mpmath.exp(-x * x / 2) / mpmath.sqrt(2 * mpmath.pi)
 
         bend = s * mpmath.log((1 - q) / q) + 1 / (2 * s)
-        cuts = {p + 2 * d for p in (mpmath.mpf(0), 2 / s, a / s) for d in range(-6, 7)} | {bend + 2 * d * s for d in range(-4, 5)}
+        cuts = {p + 2 * d for p in (mpmath.mpf(0), 2 / s, a / s) for d in range(-6, 7)} | {
+            bend + 2 * d * s for d in range(-4, 5)
+        }
         inside = sorted(x for x in cuts if -12 <= x <= max(a, mpmath.mpf(2)) / s + 12)
         return float(mpmath.log1p(mpmath.quad(integrand, inside)) / (a - 1))
 
 
 @pytest.mark.parametrize(
     ("rate", "noise", "order", "known"),
-    [(0.9, 2.4, 2, 0.142861666907219), (0.9, 2.4, 1.5, 0.10636517953), (1e-8, 1, 2, 1.718281828e-16)],
+    [
+        (0.9, 2.4, 2, 0.142861666907219),
+        (0.9, 2.4, 1.5, 0.10636517953),
+        (1e-8, 1, 2, 1.718281828e-16),
+    ],
 )
 def test_known_divergences(rate, noise, order, known):
     assert float(renyi_divergence(rate, noise, order)) == pytest.approx(known, rel=5e-10)
@@ -88,20 +103,26 @@ def test_integer_orders_match_the_binomial_sum(rate, order):
     ],
 )
 def test_fractional_orders_match_mpmath(rate, noise, order):
-    assert float(renyi_divergence(rate, noise, order)) == pytest.approx(exact_fraction(rate, noise, order), rel=1e-10)
+    assert float(renyi_divergence(rate, noise, order)) == pytest.approx(
+        exact_fraction(rate, noise, order), rel=1e-10
+    )
 
 
 def test_integer_orders_match_dp_accounting():
     whole = [2, 5, 16, 40, 128]
     accountant = rdp_privacy_accountant.RdpAccountant(whole)
     accountant.compose(dp_event.PoissonSampledDpEvent(0.3, dp_event.GaussianDpEvent(1.7)), 7)
-    np.testing.assert_allclose(divergence_of_schedule([0.3], [1.7], [7], whole), accountant._rdp, rtol=1e-9)
+    np.testing.assert_allclose(
+        divergence_of_schedule([0.3], [1.7], [7], whole), accountant._rdp, rtol=1e-9
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(rates, noises, orders)
 def test_divergence_is_monotone_and_below_the_unsampled_gaussian(rate, noise, order):
-    base, more_noise, more_order = renyi_divergence(rate, [noise, noise * 1.1, noise], [order, order, order * 1.1])
+    base, more_noise, more_order = renyi_divergence(
+        rate, [noise, noise * 1.1, noise], [order, order, order * 1.1]
+    )
     assert 0 < base <= order / (2 * noise**2) * (1 + 1e-12)
     assert more_noise < base
     assert more_order >= base * (1 - 1e-12)
@@ -111,7 +132,9 @@ def test_divergence_is_monotone_and_below_the_unsampled_gaussian(rate, noise, or
 @settings(max_examples=40, deadline=None)
 @given(noises, orders)
 def test_full_rate_is_the_gaussian(noise, order):
-    assert float(renyi_divergence(1.0, noise, order)) == pytest.approx(order / (2 * noise**2), rel=1e-10)
+    assert float(renyi_divergence(1.0, noise, order)) == pytest.approx(
+        order / (2 * noise**2), rel=1e-10
+    )
 
 
 def test_chunks_and_shapes_do_not_change_values():
@@ -120,11 +143,22 @@ def test_chunks_and_shapes_do_not_change_values():
     a = np.array([1.1, 4.0, 700.0])
     table = renyi_divergence(q, s, a)
     assert table.shape == (40, 3)
-    np.testing.assert_allclose(table[[0, 39], 2], [renyi_divergence(q[i, 0], s[i, 0], 700.0) for i in (0, 39)], rtol=1e-14)
+    np.testing.assert_allclose(
+        table[[0, 39], 2], [renyi_divergence(q[i, 0], s[i, 0], 700.0) for i in (0, 39)], rtol=1e-14
+    )
 
 
 @pytest.mark.parametrize(
-    "cell", [(0.0, 1, 2), (1.1, 1, 2), (math.nan, 1, 2), (0.5, math.nan, 2), (0.5, -1, 2), (0.5, 1, 1), (0.5, 1, math.inf)]
+    "cell",
+    [
+        (0.0, 1, 2),
+        (1.1, 1, 2),
+        (math.nan, 1, 2),
+        (0.5, math.nan, 2),
+        (0.5, -1, 2),
+        (0.5, 1, 1),
+        (0.5, 1, math.inf),
+    ],
 )
 def test_nonsense_is_refused(cell):
     with pytest.raises(InvalidInput):
@@ -132,7 +166,9 @@ def test_nonsense_is_refused(cell):
 
 
 def test_conversion_is_the_formula_and_never_negative():
-    assert float(epsilon_at(1.0, 8.0, 1e-5)) == pytest.approx(1 + math.log(7 / 8) - (math.log(1e-5) + math.log(8)) / 7)
+    assert float(epsilon_at(1.0, 8.0, 1e-5)) == pytest.approx(
+        1 + math.log(7 / 8) - (math.log(1e-5) + math.log(8)) / 7
+    )
     assert float(epsilon_at(0.0, 3.0, 0.9)) == 0.0
     assert math.isnan(float(epsilon_at(math.nan, 3.0, 1e-5)))
 
@@ -159,7 +195,9 @@ def test_the_two_loss_accountants_agree(q, s, k, delta):
     assert bracket.estimate == pytest.approx(pld, rel=2e-3)
     assert bracket.upper - bracket.lower <= 5e-3 * pld
     best = epsilon_at(
-        divergence_of_schedule(q, s, k, 1 + np.geomspace(0.05, 500, 60)), 1 + np.geomspace(0.05, 500, 60), delta
+        divergence_of_schedule(q, s, k, 1 + np.geomspace(0.05, 500, 60)),
+        1 + np.geomspace(0.05, 500, 60),
+        delta,
     ).min()
     assert pld <= best * (1 + 1e-6)
 
@@ -186,7 +224,9 @@ def test_degenerate_rounds_neither_crash_nor_read_low(q, s):
 
 def test_merging_rounds_errs_to_the_safe_side():
     s = np.linspace(2, 3, 40)
-    whole, merged = (pld_epsilon([0.9] * 40, s, [1] * 40, 1e-5, most_distinct=most) for most in (40, 8))
+    whole, merged = (
+        pld_epsilon([0.9] * 40, s, [1] * 40, 1e-5, most_distinct=most) for most in (40, 8)
+    )
     assert whole < merged < 1.1 * whole
     q, lowest, count = _merged(np.full(40, 0.9), s, np.ones(40, np.int64), 8)
     assert q.size <= 8
@@ -209,8 +249,12 @@ def test_workers_give_the_same_answer(monkeypatch):
 def test_shares_nothing_with_the_planner():
     """Importing the second accountant must not pull in the first."""
     code = (
-        "import json, sys, fedspend.verification.second_accountant; "
-        "print(json.dumps([m for m in sys.modules if m.startswith('fedspend.')]))"
+        "import json, sys, fedspend.verification.second_accountant; print(json.dumps([m for m in "
+        "sys.modules if m.startswith('fedspend.')]))"
     )
-    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    loaded = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+    )
     assert not [name for name in loaded if "accounting" in name or "planning" in name]

@@ -1,4 +1,6 @@
-"""A run directory of version 0.1.0, which holds all clients' norms in one file of the server's: they go to the clients, once."""
+"""A run directory of version 0.1.0, which holds all clients' norms in one file of the server's:
+they go to the clients, once.
+"""
 
 import copy
 import json
@@ -16,7 +18,14 @@ from fedspend.runs.norm_states import OLD_FILE, adopt_norms, norm_budgets
 from fedspend.runs.setup import from_config
 
 CONFIG = {
-    "data": {"name": "synthetic", "examples": 60, "features": 5, "classes": 3, "clients": 2, "partition": "iid"},
+    "data": {
+        "name": "synthetic",
+        "examples": 60,
+        "features": 5,
+        "classes": 3,
+        "clients": 2,
+        "partition": "iid",
+    },
     "model": {"name": "logistic"},
     "method": {"name": "filter", "charge": "norm"},
     "privacy": {"preferences": "three-levels", "delta": 1e-3, "noise_multiplier": 4.0, "clip": 1.5},
@@ -47,7 +56,9 @@ def state_of(folder, client):
 
 
 def as_written_by_version_0_1_0(folder):
-    """The clients' states put back into one file in the run directory: records in the order of the plan."""
+    """The clients' states put back into one file in the run directory: records in the order of the
+    plan.
+    """
     plan = runs.RunDirectory(folder).stored_plan()
     arrays = {"before": np.zeros(len(plan.records)), "after": np.zeros(len(plan.records))}
     for number, client in enumerate(plan.clients):
@@ -80,7 +91,9 @@ def test_norms_go_to_the_clients_and_the_run_goes_on(config, tmp_path, randomnes
 def with_run(setup, folder):
     import dataclasses
 
-    return dataclasses.replace(setup, training=dataclasses.replace(setup.training, run=runs.RunDirectory(folder).run_id))
+    return dataclasses.replace(
+        setup, training=dataclasses.replace(setup.training, run=runs.RunDirectory(folder).run_id)
+    )
 
 
 def test_a_run_that_was_adopted_ends_as_if_nothing_had_happened(config, tmp_path):
@@ -94,7 +107,9 @@ def test_a_run_that_was_adopted_ends_as_if_nothing_had_happened(config, tmp_path
 
 
 def test_norms_go_to_the_clients_once(config, tmp_path):
-    """A kill in the middle leaves some with a state of their own: that is newer, and stays, also if the old file comes back."""
+    """A kill in the middle leaves some with a state of their own: that is newer, and stays, also if
+    the old file comes back.
+    """
     config["privacy"]["randomness"] = "os"
     folder = tmp_path / "old"
     killed_after(config, folder, 2)
@@ -136,8 +151,12 @@ def test_norms_of_another_run_are_refused_and_stay_where_they_are(config, tmp_pa
     folder = tmp_path / "old"
     killed_after(config, folder, 2)
     plan, arrays = as_written_by_version_0_1_0(folder)
-    about = {"round": 1, "plan": plan.hash} | {name: value for name, value in change.items() if name != "arrays"}
-    (folder / OLD_FILE).write_bytes(save(change.get("arrays", arrays), {"about": json.dumps(about)}))
+    about = {"round": 1, "plan": plan.hash} | {
+        name: value for name, value in change.items() if name != "arrays"
+    }
+    (folder / OLD_FILE).write_bytes(
+        save(change.get("arrays", arrays), {"about": json.dumps(about)})
+    )
     with pytest.raises(InvalidInput, match="another run"):
         fedspend.train(config, output=folder, resume=True)
     assert (folder / OLD_FILE).exists()

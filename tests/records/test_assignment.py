@@ -1,4 +1,6 @@
-"""Rates from budgets: never over by an independent accountant, little unspent, and the paper's fit shown for what it is."""
+"""Rates from budgets: never over by an independent accountant, little unspent, and the paper's fit
+shown for what it is.
+"""
 
 import math
 
@@ -22,7 +24,9 @@ def check_exact(budgets, rates, terms):
     assert (spent[inner] >= 0.995 * budgets[inner]).all(), "at most 0.5% unspent"
     nothing = np.flatnonzero(~used)
     if nothing.size:
-        assert (independent(np.full(1, LEAST_RATE), terms) > budgets[nothing] * (1 - 1e-6)).all(), "no rate could be met"
+        assert (independent(np.full(1, LEAST_RATE), terms) > budgets[nothing] * (1 - 1e-6)).all(), (
+            "no rate could be met"
+        )
 
 
 @effort(max_examples=6)
@@ -45,7 +49,10 @@ def test_a_million_records():
 
 def test_search_finds_the_same():
     budgets = np.array([0.01, 0.1, 0.7, 3.0, 100.0])
-    exact, searched = records.rates(budgets, **PAPER), records.rates(budgets, **PAPER, method="search")
+    exact, searched = (
+        records.rates(budgets, **PAPER),
+        records.rates(budgets, **PAPER, method="search"),
+    )
     assert exact[0] == searched[0] == 0
     assert exact[-1] == searched[-1] == 1
     spent = records.epsilon(searched, **PAPER)[1:-1]
@@ -80,7 +87,11 @@ def test_the_fit_clamped_is_safe():
 
 def test_a_fit_that_cannot_be_made_is_refused():
     with pytest.raises(Refused, match="use method exact"):
-        records.rates([1.0], **(PAPER | {"noise_multiplier": 0.3, "rounds": 15, "local_steps": 50}), method="scf")
+        records.rates(
+            [1.0],
+            **(PAPER | {"noise_multiplier": 0.3, "rounds": 15, "local_steps": 50}),
+            method="scf",
+        )
 
 
 def test_a_broken_ladder_would_be_caught():
@@ -94,14 +105,19 @@ def test_a_broken_ladder_would_be_caught():
             check_exact(budgets, broken, PAPER)
 
 
-@pytest.mark.parametrize("budgets", [[0.0, 1.0], [1.0, -2.0], [math.nan], [math.inf], [], "much", None, [[1.0], [2.0, 3.0]]])
+@pytest.mark.parametrize(
+    "budgets",
+    [[0.0, 1.0], [1.0, -2.0], [math.nan], [math.inf], [], "much", None, [[1.0], [2.0, 3.0]]],
+)
 def test_bad_budgets(budgets):
     with pytest.raises(InvalidInput):
         records.rates(budgets, **PAPER)
 
 
 def test_a_bad_budget_is_named():
-    with pytest.raises(InvalidInput, match=r"positive and finite, got -2\.0 \(record number 2\); 1 more like it"):
+    with pytest.raises(
+        InvalidInput, match=r"positive and finite, got -2\.0 \(record number 2\); 1 more like it"
+    ):
         records.rates([1.0, -2.0, math.nan], **PAPER)
     with pytest.raises(InvalidInput, match="did you mean 'exact'"):
         records.rates([1.0], **PAPER, method="exakt")

@@ -1,4 +1,6 @@
-"""The Rényi filter by step: what every record can pay for, to the step; who is active when; and runs that keep to it."""
+"""The Rényi filter by step: what every record can pay for, to the step; who is active when; and
+runs that keep to it.
+"""
 
 import copy
 import dataclasses
@@ -29,7 +31,14 @@ from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 ORDERS = np.asarray(fedspend.records.ORDERS)
 TERMS = Terms(delta=1e-3, rounds=6, local_steps=5, client_rate=1.0, noise_multiplier=6.0)
 CONFIG = {
-    "data": {"name": "synthetic", "examples": 120, "features": 5, "classes": 3, "clients": 3, "partition": "iid"},
+    "data": {
+        "name": "synthetic",
+        "examples": 120,
+        "features": 5,
+        "classes": 3,
+        "clients": 3,
+        "partition": "iid",
+    },
     "model": {"name": "logistic"},
     "method": {"name": "filter", "common_rate": 0.9},
     "privacy": {"preferences": "three-levels", "delta": 1e-3, "noise_multiplier": 8.0, "clip": 0.7},
@@ -45,7 +54,9 @@ def config():
 def filtered(budget, terms=TERMS, rate=0.5, clients=1):
     owner = np.arange(len(budget)) % clients
     wanted = Wanted(method="filter", common_rate=rate)
-    return plan_records(budget, owner, terms, clients=[f"c{n}" for n in range(clients)], wanted=wanted)
+    return plan_records(
+        budget, owner, terms, clients=[f"c{n}" for n in range(clients)], wanted=wanted
+    )
 
 
 def steps_of(plan):
@@ -54,14 +65,18 @@ def steps_of(plan):
 
 
 def second_opinion(steps, one_step, terms):
-    """Epsilon of the first `steps` steps, from the second accountant's divergence of one step at the plan's orders."""
+    """Epsilon of the first `steps` steps, from the second accountant's divergence of one step at
+    the plan's orders.
+    """
     orders = ORDERS
     whole, rest = divmod(steps, terms.local_steps)
     total = 0.0
     for count, inside in ((whole, terms.local_steps), (1, rest)):
         exponent = (orders - 1) * inside * one_step
         p = terms.client_rate
-        total = total + count * (exponent if p == 1 else np.logaddexp(np.log1p(-p), np.log(p) + exponent)) / (orders - 1)
+        total = total + count * (
+            exponent if p == 1 else np.logaddexp(np.log1p(-p), np.log(p) + exponent)
+        ) / (orders - 1)
     return float(epsilon_at(total, orders, terms.delta).min())
 
 
@@ -85,7 +100,9 @@ def test_never_over_and_less_than_a_step_is_left(budgets, rate, client_rate, rou
     for allowed, taken in zip(budget, steps.astype(int), strict=True):
         assert taken == 0 or second_opinion(taken, one_step, terms) <= allowed
         if taken < rounds * local_steps:
-            assert second_opinion(taken + 1, one_step, terms) > allowed * (1 - 1e-7), "one step more is too much"
+            assert second_opinion(taken + 1, one_step, terms) > allowed * (1 - 1e-7), (
+                "one step more is too much"
+            )
 
 
 @pytest.mark.parametrize("client_rate", [1.0, 0.6])
@@ -127,7 +144,9 @@ def test_verify_lists_who_is_left_out(tmp_path, capsys):
 
 
 def test_whole_rounds_are_the_plan_of_any_method():
-    """Where nobody stops inside a round there is no table of steps, and the file has the form it always had."""
+    """Where nobody stops inside a round there is no table of steps, and the file has the form it
+    always had.
+    """
     plan = filtered([1e4, 1e4])
     assert plan.short is None
     assert plan.proposal().steps == 5
@@ -138,7 +157,9 @@ def test_whole_rounds_are_the_plan_of_any_method():
 
 @pytest.fixture
 def mixed():
-    return filtered([0.4, 0.7, 1.0, 1.3, 1.7, 50.0], dataclasses.replace(TERMS, client_rate=0.8), clients=2)
+    return filtered(
+        [0.4, 0.7, 1.0, 1.3, 1.7, 50.0], dataclasses.replace(TERMS, client_rate=0.8), clients=2
+    )
 
 
 def test_the_file_keeps_the_steps(mixed, tmp_path):
@@ -203,8 +224,12 @@ def test_the_engine_samples_and_divides_as_planned(monkeypatch):
     assert plan.active_by_step.min() == 0, "in the end nobody is left"
     drawn, divided = [], []
     draw, release = record_steps.draw_records, record_steps.release_step
-    monkeypatch.setattr(record_steps, "draw_records", lambda rate, *rest: drawn.append(rate) or draw(rate, *rest))
-    monkeypatch.setattr(record_steps, "release_step", lambda *args: divided.append(args[2]) or release(*args))
+    monkeypatch.setattr(
+        record_steps, "draw_records", lambda rate, *rest: drawn.append(rate) or draw(rate, *rest)
+    )
+    monkeypatch.setattr(
+        record_steps, "release_step", lambda *args: divided.append(args[2]) or release(*args)
+    )
     rows, labels = torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
     engine = record_engine(plan, nn.Linear(3, 2), rows, labels)
     for t in range(plan.rounds):
@@ -221,7 +246,9 @@ def test_the_engine_samples_and_divides_as_planned(monkeypatch):
 def test_a_run_that_filters_tells_who_is_active(config, tmp_path):
     whole = fedspend.train(config, output=tmp_path / "whole")
     assert whole.plan.short is not None
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    ]
     from fedspend.report.html import write_report
 
     write_report([tmp_path / "whole"], tmp_path / "report.html")
@@ -229,9 +256,15 @@ def test_a_run_that_filters_tells_who_is_active(config, tmp_path):
     assert "Active records, by step." in page
     assert "filter by clip with" in page
     assert "Sampling rate, by round." not in page, "there is one rate, as long as a record can pay"
-    stops = int(whole.plan.steps.sum(axis=0)[whole.plan.schedules.of_client][whole.plan.budget == 1].min())
+    stops = int(
+        whole.plan.steps.sum(axis=0)[whole.plan.schedules.of_client][whole.plan.budget == 1].min()
+    )
     assert f"ε 1 at step {stops}" in page, "where a budget begins to run out is marked"
-    assert [count for line in lines for count in line["active"]] == whole.plan.active_by_step.tolist()
+    assert [
+        count for line in lines for count in line["active"]
+    ] == whole.plan.active_by_step.tolist()
     with Ledger.open(tmp_path / "whole" / "ledger.db") as ledger:
-        assert ledger.balances("record").spent.sum() == pytest.approx(whole.plan.epsilon.sum(), rel=1e-6)
+        assert ledger.balances("record").spent.sum() == pytest.approx(
+            whole.plan.epsilon.sum(), rel=1e-6
+        )
     assert audit(tmp_path / "whole" / "ledger.db").ok

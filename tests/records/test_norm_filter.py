@@ -1,4 +1,6 @@
-"""The filter by norms: no record ever pays more than it has, whatever its gradients, kills and lost rounds do."""
+"""The filter by norms: no record ever pays more than it has, whatever its gradients, kills and lost
+rounds do.
+"""
 
 import copy
 import dataclasses
@@ -36,7 +38,14 @@ from fedspend.verification.second_accountant import epsilon_at
 ORDERS = np.asarray(fedspend.records.ORDERS)
 TERMS = Terms(delta=1e-3, rounds=6, local_steps=5, client_rate=1.0, noise_multiplier=6.0)
 CONFIG = {
-    "data": {"name": "synthetic", "examples": 60, "features": 5, "classes": 3, "clients": 2, "partition": "iid"},
+    "data": {
+        "name": "synthetic",
+        "examples": 60,
+        "features": 5,
+        "classes": 3,
+        "clients": 2,
+        "partition": "iid",
+    },
     "model": {"name": "logistic"},
     "method": {"name": "filter", "charge": "norm"},
     "privacy": {"preferences": "three-levels", "delta": 1e-3, "noise_multiplier": 4.0, "clip": 1.5},
@@ -50,20 +59,30 @@ def config():
 
 
 def by_norm(budget, terms=TERMS, clip=1.0, charge="norm", **more):
-    wanted = Wanted(method="filter", charge=charge, **({"common_rate": 1.0} if charge == "clip" else {}))
-    return plan_records(budget, np.zeros(len(budget)), terms, clients=["a"], clip=clip, wanted=wanted, **more)
+    wanted = Wanted(
+        method="filter", charge=charge, **({"common_rate": 1.0} if charge == "clip" else {})
+    )
+    return plan_records(
+        budget, np.zeros(len(budget)), terms, clients=["a"], clip=clip, wanted=wanted, **more
+    )
 
 
 def an_engine(plan, rows):
-    return record_engine(plan, nn.Linear(rows.shape[1], 2), rows, torch.zeros(len(rows), dtype=torch.long))
+    return record_engine(
+        plan, nn.Linear(rows.shape[1], 2), rows, torch.zeros(len(rows), dtype=torch.long)
+    )
 
 
 def play(plan, rows):
-    """All rounds from zero parameters that never move: (gradient sums without noise, by step), and who was active."""
+    """All rounds from zero parameters that never move: (gradient sums without noise, by step), and
+    who was active.
+    """
     sums, counts = [], []
     engine, size = an_engine(plan, rows), 2 * rows.shape[1] + 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_steps, "release_step", lambda total, *_: sums.append(total) or np.zeros(size))
+        patch.setattr(
+            record_steps, "release_step", lambda total, *_: sums.append(total) or np.zeros(size)
+        )
         for t in range(plan.rounds):
             (reply,) = engine.run([record_task(plan, size, t)])
             counts.extend(reply.remarks.active.tolist())
@@ -74,7 +93,9 @@ def play(plan, rows):
 
 
 def test_norm_budgets_are_those_of_one_gaussian():
-    """`b` squared clips cost what one Gaussian with multiplier sigma / sqrt(b) costs: just within the budget."""
+    """`b` squared clips cost what one Gaussian with multiplier sigma / sqrt(b) costs: just within
+    the budget.
+    """
     budget = np.array([0.3, 0.9, 1.8, 4.2])
     found = norm_budgets(budget, dataclasses.replace(TERMS, rounds=1000))
     for epsilon, b in zip(budget, found, strict=True):
@@ -83,7 +104,9 @@ def test_norm_budgets_are_those_of_one_gaussian():
         assert spent <= epsilon
         assert spent == pytest.approx(epsilon, rel=1e-6)
     assert norm_budgets(np.array([1e-9]), dataclasses.replace(TERMS, delta=1e-9)).tolist() == [0.0]
-    assert norm_budgets(np.array([1e9]), TERMS).tolist() == [30.0], "nobody can pay more than every step at the clip"
+    assert norm_budgets(np.array([1e9]), TERMS).tolist() == [30.0], (
+        "nobody can pay more than every step at the clip"
+    )
 
 
 def test_the_plan_verifies_and_survives_its_file(tmp_path):
@@ -97,7 +120,9 @@ def test_the_plan_verifies_and_survives_its_file(tmp_path):
     again = RecordPlan.load(tmp_path / "plan.json")
     assert again.by_norm
     assert again.hash == plan.hash
-    assert (again.expected_batch(5) == 3).all(), "the denominator is the number of records, however many are left"
+    assert (again.expected_batch(5) == 3).all(), (
+        "the denominator is the number of records, however many are left"
+    )
     with pytest.raises(InvalidInput, match="not planned"):
         _ = plan.active_by_step
 
@@ -117,8 +142,16 @@ def test_many_budgets_share_classes():
         (lambda: Wanted(method="filter", charge="norm", common_rate=0.5), "common_rate must be 1"),
         (lambda: Wanted(method="rpdp", charge="norm"), "charge is for method filter"),
         (lambda: Wanted(method="filter", charge="norms"), "did you mean 'norm'"),
-        (lambda: dataclasses.replace(by_norm([1.0]), short=by_norm([1.0]).steps[::-1].copy()), "(?s)step"),
-        (lambda: dataclasses.replace(by_norm([1.0]), parameters={"policy": "uniform", "method": "filter"}), "whole steps"),
+        (
+            lambda: dataclasses.replace(by_norm([1.0]), short=by_norm([1.0]).steps[::-1].copy()),
+            "(?s)step",
+        ),
+        (
+            lambda: dataclasses.replace(
+                by_norm([1.0]), parameters={"policy": "uniform", "method": "filter"}
+            ),
+            "whole steps",
+        ),
     ],
 )
 def test_bad_plans(make, told):
@@ -143,15 +176,20 @@ def test_a_plan_that_allows_longer_norms_does_not_verify():
     st.floats(1.1, 12),
 )
 def test_the_bound_holds_for_gradients_that_follow_releases(b, first, shares, threshold, order):
-    """The theorem, by quadrature: a first step, then one of two second steps, chosen by what the first released."""
+    """The theorem, by quadrature: a first step, then one of two second steps, chosen by what the
+    first released.
+    """
     y = np.linspace(-80, 80, 40_001)
     shift = np.sqrt(first * b)
-    later = np.where(y > threshold, shares[0], shares[1]) * (b - shift**2)  # squared norms of the second step
+    # squared norms of the second step
+    later = np.where(y > threshold, shares[0], shares[1]) * (b - shift**2)
     for sign in (1.0, -1.0):  # with the record over without it, and the other way round
         start = 0.0 if sign > 0 else shift
         log_ratio = sign * (y * shift - shift**2 / 2)
         base = -((y - start) ** 2) / 2 - np.log(2 * np.pi) / 2
-        moment = np.exp(base + order * log_ratio + order * (order - 1) * later / 2).sum() * (y[1] - y[0])
+        moment = np.exp(base + order * log_ratio + order * (order - 1) * later / 2).sum() * (
+            y[1] - y[0]
+        )
         assert np.log(moment) / (order - 1) <= order * b / 2 * (1 + 1e-9) + 1e-9
 
 
@@ -178,7 +216,9 @@ def test_boundaries():
     payments.begin(np.array([1.0, 0.25, 0.25, 0.2, 3.0, 3.0, 3.0, 0.5]))
     norms = np.array([2.0, 1.0, 1.0 + 1e-9, 1.0, float("nan"), float("inf"), 9.0, 0.0])
     factors = payments(norms)
-    assert payments.left == pytest.approx([0, 0, 0, 0, 3, 3, 2, 0.5]), "just enough pays; not finite is free; long: the clip"
+    assert payments.left == pytest.approx([0, 0, 0, 0, 3, 3, 2, 0.5]), (
+        "just enough pays; not finite is free; long: the clip"
+    )
     assert (factors > 0).tolist() == [True, True, False, False, False, False, True, True]
     assert payments.paid == 6
 
@@ -191,7 +231,8 @@ def test_norms_at_the_clip_last_as_long_as_planned_by_the_clip():
 
 
 def test_short_gradients_last_longer():
-    rows = torch.tensor([[0.0] * 3, [1.0] * 3, [9.0] * 3])  # norms 0.7, 1.4 and 11 at zero parameters
+    # norms 0.7, 1.4 and 11 at zero parameters
+    rows = torch.tensor([[0.0] * 3, [1.0] * 3, [9.0] * 3])
     _, counts = play(by_norm([0.4] * 3, clip=100.0), rows)
     assert counts == [3] * 30, "far below the clip a step costs next to nothing"
     _, counts = play(by_norm([0.6] * 3, clip=3.0), rows)
@@ -201,9 +242,13 @@ def test_short_gradients_last_longer():
 
 
 def sound():
-    """The squares of what every single record contributes, measured from outside, add up to at most its budget."""
+    """The squares of what every single record contributes, measured from outside, add up to at most
+    its budget.
+    """
     generator = torch.Generator().manual_seed(3)
-    rows = torch.randn(5, 3, generator=generator) * torch.tensor([0.01, 0.3, 1.0, 3.0, 30.0])[:, None]
+    rows = (
+        torch.randn(5, 3, generator=generator) * torch.tensor([0.01, 0.3, 1.0, 3.0, 30.0])[:, None]
+    )
     budget = np.array([0.5, 0.9, 0.7, 0.6, 0.8])
     for n in range(5):
         plan = by_norm(budget[n : n + 1], dataclasses.replace(TERMS, rounds=20), clip=1.3)
@@ -243,7 +288,11 @@ def test_broken_filters_are_caught(broken, monkeypatch):
     if broken == "forgets a round":
         monkeypatch.setattr(NormBudget, "before", lambda self: self._full)
     else:
-        monkeypatch.setattr(Payments, "__call__", {"counts half": half, "comes back": comes_back, "pays later": later}[broken])
+        monkeypatch.setattr(
+            Payments,
+            "__call__",
+            {"counts half": half, "comes back": comes_back, "pays later": later}[broken],
+        )
     assert not sound()
 
 
@@ -251,7 +300,9 @@ def test_noise_goes_on_when_nobody_is_left(monkeypatch):
     """Who is left is private, so a step without anybody is noised and divided like any other."""
     plan, seen = by_norm([0.4, 0.4], clip=0.01), []
     real = record_steps.release_step
-    monkeypatch.setattr(record_steps, "release_step", lambda *args: seen.append(args[1:3]) or real(*args))
+    monkeypatch.setattr(
+        record_steps, "release_step", lambda *args: seen.append(args[1:3]) or real(*args)
+    )
     engine = an_engine(plan, torch.ones(2, 3))
     for t in range(6):
         (last,) = engine.run([record_task(plan, 8, t)])
@@ -268,19 +319,25 @@ class Killed(Exception):
 
 
 def state_file(folder, client):
-    """Where a client of the run in `folder` keeps what its records have left: beside the run directory, not in it."""
+    """Where a client of the run in `folder` keeps what its records have left: beside the run
+    directory, not in it.
+    """
     return Path(FolderStates(folder_beside(folder)).place(client))
 
 
 def state_of(folder, client):
-    """The arrays, and what is said about them; the id of the run is told apart, since every run has its own."""
+    """The arrays, and what is said about them; the id of the run is told apart, since every run has
+    its own.
+    """
     arrays, about = runs.read_tensors(state_file(folder, client))
     assert about.pop("run") == runs.RunDirectory(folder).run_id
     return {name: array.tobytes() for name, array in arrays.items()}, about
 
 
 def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
-    """Killed after the norms were written and before the release was: the round is played again from the same norms."""
+    """Killed after the norms were written and before the release was: the round is played again
+    from the same norms.
+    """
     whole = fedspend.train(config, output=tmp_path / "whole")
     real = runs.RunDirectory.keep
 
@@ -293,30 +350,40 @@ def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
         patch.setattr(runs.RunDirectory, "keep", keep)
         with pytest.raises(Killed):
             fedspend.train(config, output=tmp_path / "cut")
-    assert json.loads((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()[-1])["round"] == 2
+    assert (
+        json.loads((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()[-1])["round"] == 2
+    )
     assert state_of(tmp_path / "cut", "0")[1]["round"] == 2, "it was paid for, and is played again"
     fedspend.train(config, output=tmp_path / "cut", resume=True)
     for name in ("metrics.jsonl", "model.safetensors", "plan.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     for client in whole.plan.clients:
         assert state_of(tmp_path / "cut", client) == state_of(tmp_path / "whole", client)
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    ]
     counts = [count for line in lines for count in line["active"]]
     assert len(counts) == 20
     assert counts[0] > counts[-1] > 0
     with Ledger.open(tmp_path / "whole" / "ledger.db") as ledger:
-        assert ledger.balances("record").spent.sum() == pytest.approx(whole.plan.epsilon.sum(), rel=1e-6)
+        assert ledger.balances("record").spent.sum() == pytest.approx(
+            whole.plan.epsilon.sum(), rel=1e-6
+        )
     assert audit(tmp_path / "whole" / "ledger.db").ok
 
 
 def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monkeypatch):
-    """Also between one client's state and the next one's, and between the last state and the release."""
+    """Also between one client's state and the next one's, and between the last state and the
+    release.
+    """
     config["train"] |= {"rounds": 2}
     monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
 
     def outcome(folder):
         names = ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
-        return [(folder / name).read_bytes() for name in names] + [state_of(folder, client) for client in ("0", "1")]
+        return [(folder / name).read_bytes() for name in names] + [
+            state_of(folder, client) for client in ("0", "1")
+        ]
 
     fedspend.train(config, output=tmp_path / "whole")
     expected = outcome(tmp_path / "whole")
@@ -342,7 +409,9 @@ def test_a_real_run_publishes_nothing_of_it(config, tmp_path):
         path = state_file(tmp_path / "run", client)
         assert tmp_path / "run" not in path.parents, "it is the client's own, not the server's"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert {stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)} == {0o700}
+        assert {
+            stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)
+        } == {0o700}
     assert "active" not in (tmp_path / "run" / "metrics.jsonl").read_text()
     from fedspend.report.html import write_report
 
@@ -357,7 +426,10 @@ def test_the_report_of_a_simulation_shows_who_was_left(config, tmp_path):
     write_report([tmp_path / "run"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "took part in a local step" in page
-    assert 'data-mark="simulation"' in page[: page.index("took part in a local step")].rpartition("<figure")[2]
+    assert (
+        'data-mark="simulation"'
+        in page[: page.index("took part in a local step")].rpartition("<figure")[2]
+    )
 
 
 def killed_in_the_second_round(config, folder, monkeypatch, *, norms_kept):
@@ -378,7 +450,9 @@ def killed_in_the_second_round(config, folder, monkeypatch, *, norms_kept):
 
 
 def seen_when_resumed(config, folder, monkeypatch, notes=None):
-    """What each client starts from, in the order in which they are asked: (round, client, what its records have left)."""
+    """What each client starts from, in the order in which they are asked: (round, client, what its
+    records have left).
+    """
     seen, real = [], NormBudget.before
 
     def look(self):
@@ -387,29 +461,48 @@ def seen_when_resumed(config, folder, monkeypatch, notes=None):
 
     with monkeypatch.context() as patch:
         patch.setattr(NormBudget, "before", look)
-        fedspend.train(config, output=folder, resume=True, on_note=[].append if notes is None else notes.append)
+        fedspend.train(
+            config, output=folder, resume=True, on_note=[].append if notes is None else notes.append
+        )
     return seen
 
 
 @pytest.mark.parametrize("when", ["before the norms", "after the norms"])
-def test_a_lost_round_of_a_real_run_is_paid_as_written_down_or_at_the_clip(config, tmp_path, monkeypatch, when):
-    """The release is gone for good. What a client has paid it does not get back; a state without the round may be an old copy."""
+def test_a_lost_round_of_a_real_run_is_paid_as_written_down_or_at_the_clip(
+    config, tmp_path, monkeypatch, when
+):
+    """The release is gone for good. What a client has paid it does not get back; a state without
+    the round may be an old copy.
+    """
     config["privacy"]["randomness"] = "os"
     folder, clients = tmp_path / "run", ("0", "1")
     killed_in_the_second_round(config, folder, monkeypatch, norms_kept=when != "before the norms")
     found = {client: runs.read_tensors(state_file(folder, client)) for client in clients}
-    assert [found[client][1]["round"] for client in clients] == ([0, 0] if when == "before the norms" else [1, 0])
+    assert [found[client][1]["round"] for client in clients] == (
+        [0, 0] if when == "before the norms" else [1, 0]
+    )
     notes = []
     seen = seen_when_resumed(config, folder, monkeypatch, notes)
     assert len(notes) == 1, "nobody's state is gone"
-    assert [(round, client) for round, client, _ in seen] == [(2, "0"), (2, "1"), (3, "0"), (3, "1")], "the lost round is skipped"
+    assert [(round, client) for round, client, _ in seen] == [
+        (2, "0"),
+        (2, "1"),
+        (3, "0"),
+        (3, "1"),
+    ], "the lost round is skipped"
     for _, client, left in seen[:2]:
         arrays, about = found[client]
-        np.testing.assert_array_equal(left, np.maximum(arrays["after"] - 5 * (1 - about["round"]), 0))
+        np.testing.assert_array_equal(
+            left, np.maximum(arrays["after"] - 5 * (1 - about["round"]), 0)
+        )
 
 
-def test_a_state_that_is_gone_counts_as_paid_at_the_clip_in_all_rounds_so_far(config, tmp_path, monkeypatch):
-    """Nobody knows what was paid, so it was the most that could be; also for rounds that were lost."""
+def test_a_state_that_is_gone_counts_as_paid_at_the_clip_in_all_rounds_so_far(
+    config, tmp_path, monkeypatch
+):
+    """Nobody knows what was paid, so it was the most that could be;
+    also for rounds that were lost.
+    """
     config["privacy"]["randomness"] = "os"
     folder = tmp_path / "run"
     killed_in_the_second_round(config, folder, monkeypatch, norms_kept=True)
@@ -417,20 +510,30 @@ def test_a_state_that_is_gone_counts_as_paid_at_the_clip_in_all_rounds_so_far(co
     state_file(folder, "0").unlink()
     notes = []
     seen = seen_when_resumed(config, folder, monkeypatch, notes)
-    assert notes[-1] == "the states of some clients are gone: for them, all rounds so far count as paid at the clip"
+    assert notes[-1] == (
+        "the states of some clients are gone: for them, all rounds so far count as paid at the clip"
+    )
     plan = RecordPlan.load(folder / "plan.json")
     full = plan.steps.sum(axis=0)[plan.schedules.of_client]
     np.testing.assert_array_equal(seen[0][2], np.maximum(full[plan.owner == 0] - 2 * 5, 0))
-    np.testing.assert_array_equal(seen[1][2], np.maximum(kept - 5, 0), "it was not asked in the lost round, and cannot show it")
+    np.testing.assert_array_equal(
+        seen[1][2],
+        np.maximum(kept - 5, 0),
+        "it was not asked in the lost round, and cannot show it",
+    )
     assert (seen[0][2] < full[plan.owner == 0]).all()
 
 
 def test_a_new_run_does_not_take_over_the_states_of_another(config, tmp_path):
-    """The run directory was removed or moved away, and what belongs to it is still beside it: it is not overwritten."""
+    """The run directory was removed or moved away, and what belongs to it is still beside it: it is
+    not overwritten.
+    """
     fedspend.train(config, output=tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / "moved")
     before = state_file(tmp_path / "run", "0").read_bytes()
-    with pytest.raises(InvalidInput, match="belongs to another run; choose another folder, or remove it") as refused:
+    with pytest.raises(
+        InvalidInput, match="belongs to another run; choose another folder, or remove it"
+    ) as refused:
         fedspend.train(config, output=tmp_path / "run")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists(), "nothing was begun"

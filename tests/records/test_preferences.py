@@ -13,7 +13,11 @@ TERMS = {"delta": 1e-3, "rounds": 15, "local_steps": 50, "client_rate": 1.0}
 
 def test_three_levels_has_exact_shares():
     drawn = records.ThreeLevels().draw(1000, np.random.default_rng(0))
-    assert {level: int((drawn == level).sum()) for level in (0.1, 1.0, 5.0)} == {0.1: 700, 1.0: 200, 5.0: 100}
+    assert {level: int((drawn == level).sum()) for level in (0.1, 1.0, 5.0)} == {
+        0.1: 700,
+        1.0: 200,
+        5.0: 100,
+    }
     assert len(set(drawn[:20])) > 1, "in random order"
 
 
@@ -33,7 +37,9 @@ def test_bounded_mix_gauss_has_three_modes():
     assert (drawn < 0.2).mean() == pytest.approx(0.7, abs=1e-3)
     assert (drawn > 2.5).mean() == pytest.approx(0.1, abs=1e-3)
     assert drawn[(drawn > 0.5) & (drawn < 1.5)].std() == pytest.approx(0.05, rel=0.05)
-    assert drawn[drawn < 0.2].mean() == pytest.approx(0.1 + 0.01 * math.sqrt(2 / math.pi), rel=0.01), "the upper half of a Gaussian"
+    assert drawn[drawn < 0.2].mean() == pytest.approx(
+        0.1 + 0.01 * math.sqrt(2 / math.pi), rel=0.01
+    ), "the upper half of a Gaussian"
 
 
 @pytest.mark.parametrize("name", records.PREFERENCES)
@@ -71,13 +77,17 @@ def test_suggested_noise_is_the_least_noisy_of_the_candidates():
         assert one.step_noise >= min(c.step_noise for c in told.candidates)
     best = next(c for c in told.candidates if c.noise_multiplier == told.noise_multiplier)
     assert best.step_noise == min(c.step_noise for c in told.candidates)
-    assert told.candidates[0].mean_rate < best.mean_rate < told.candidates[-1].mean_rate, "more noise, higher rates (Figure 6)"
+    assert told.candidates[0].mean_rate < best.mean_rate < told.candidates[-1].mean_rate, (
+        "more noise, higher rates (Figure 6)"
+    )
 
 
 def test_suggestion_counts_every_client():
     budgets, clients = np.array([1.0, 1.0, 5.0, 5.0]), np.array(["a", "a", "b", "b"])
     told = records.suggest_noise(budgets, **TERMS, clients=clients)
-    apart = [records.suggest_noise(budgets[clients == name], **TERMS).candidates[10] for name in "ab"]
+    apart = [
+        records.suggest_noise(budgets[clients == name], **TERMS).candidates[10] for name in "ab"
+    ]
     together = math.sqrt((apart[0].step_noise ** 2 + apart[1].step_noise ** 2) / 2)
     assert told.candidates[10].step_noise == pytest.approx(together)
 

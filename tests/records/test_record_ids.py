@@ -1,4 +1,6 @@
-"""Records with ids of their own: budgets and accounts stay with a person when rows are added, removed or reordered."""
+"""Records with ids of their own: budgets and accounts stay with a person when rows are added,
+removed or reordered.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,10 @@ def people(count=40, start=0):
 
 
 def write(path, patients):
-    path.write_text("\n".join(["patient,hospital,x,label", *(",".join(map(str, one)) for one in patients)]) + "\n")
+    path.write_text(
+        "\n".join(["patient,hospital,x,label", *(",".join(map(str, one)) for one in patients)])
+        + "\n"
+    )
 
 
 @pytest.fixture
@@ -26,7 +31,9 @@ def config(tmp_path):
     """A real run on your own records, with budgets in a file of their own."""
     write(tmp_path / "rows.csv", people())
     write(tmp_path / "test.csv", people(4))
-    (tmp_path / "budgets.csv").write_text("record,epsilon\n" + "".join(f"p{n},{1 + n / 100}\n" for n in reversed(range(200))))
+    (tmp_path / "budgets.csv").write_text(
+        "record,epsilon\n" + "".join(f"p{n},{1 + n / 100}\n" for n in reversed(range(200)))
+    )
     return {
         "data": {
             "name": "csv",
@@ -38,13 +45,19 @@ def config(tmp_path):
         },
         "model": {"name": "logistic"},
         "method": {"name": "rpdp"},
-        "privacy": {"budgets": str(tmp_path / "budgets.csv"), "delta": 1e-4, "noise_multiplier": 8.0},
+        "privacy": {
+            "budgets": str(tmp_path / "budgets.csv"),
+            "delta": 1e-4,
+            "noise_multiplier": 8.0,
+        },
         "train": {"rounds": 2, "local_steps": 2, "lr": 0.1},
     }
 
 
 def without(config, section, *keys):
-    return config | {section: {key: value for key, value in config[section].items() if key not in keys}}
+    return config | {
+        section: {key: value for key, value in config[section].items() if key not in keys}
+    }
 
 
 def refusal(function, *args, **options):
@@ -55,7 +68,10 @@ def refusal(function, *args, **options):
 
 
 def budgets_fit(plan):
-    return all(budget == pytest.approx(1 + int(name[1:]) / 100) for name, budget in zip(plan.records, plan.budget, strict=True))
+    return all(
+        budget == pytest.approx(1 + int(name[1:]) / 100)
+        for name, budget in zip(plan.records, plan.budget, strict=True)
+    )
 
 
 def test_the_column_is_no_feature_and_names_every_row(config):
@@ -73,11 +89,15 @@ def test_budgets_go_by_id_in_whatever_order(config, tmp_path):
     write(tmp_path / "rows.csv", people(30, start=7)[::-1])
     moved = plan_of(config)
     assert budgets_fit(moved)
-    assert set(moved.records) == {f"p{n}" for n in range(7, 37)}, "a budget without a row is not planned for"
+    assert set(moved.records) == {f"p{n}" for n in range(7, 37)}, (
+        "a budget without a row is not planned for"
+    )
 
 
 def test_a_record_without_a_budget_is_named(config, tmp_path):
-    (tmp_path / "budgets.csv").write_text("record,epsilon\n" + "".join(f"p{n},1\n" for n in range(40) if n != 11) + "P11,1\n")
+    (tmp_path / "budgets.csv").write_text(
+        "record,epsilon\n" + "".join(f"p{n},1\n" for n in range(40) if n != 11) + "P11,1\n"
+    )
     message = refusal(plan_of, config)
     assert "record 'p11' has no budget in" in message
     assert "though 'P11' looks like it" in message
@@ -89,18 +109,23 @@ def test_accounts_stay_with_a_person_when_rows_are_added(config, tmp_path):
     place = tmp_path / "accounts.db"
     fedspend.train(config, output=tmp_path / "one", ledger=place)
     with Ledger.open(place, write=True) as ledger:
-        first = dict(zip(ledger.accounts("record").names, ledger.balances("record").spent, strict=True))
+        first = dict(
+            zip(ledger.accounts("record").names, ledger.balances("record").spent, strict=True)
+        )
         ledger.register(["p40"], 1.4, delta=1e-4, unit="record")
         ledger.change(["p7"], 30.0, reason="test", unit="record")
         ledger.withdraw(["p3"], reason="asked", unit="record")
-    write(tmp_path / "rows.csv", [people(1, start=40)[0], *people()])  # p40 comes first: all numbers of rows have moved
+    # p40 comes first: all numbers of rows have moved
+    write(tmp_path / "rows.csv", [people(1, start=40)[0], *people()])
     rest = without(config, "privacy", "budgets") | {"ledger": {"spend": "remaining"}}
     result = fedspend.train(rest, output=tmp_path / "two", ledger=place)
     rate = dict(zip(result.plan.records, result.plan.rate[0], strict=True))
     assert {name for name in rate if rate[name] > 0} >= {"p40", "p7"}
     assert rate["p3"] == 0
     with Ledger.open(place) as ledger:
-        now = dict(zip(ledger.accounts("record").names, ledger.balances("record").spent, strict=True))
+        now = dict(
+            zip(ledger.accounts("record").names, ledger.balances("record").spent, strict=True)
+        )
     assert now["p3"] == first["p3"]
     assert now["p7"] > first["p7"] + 0.1
     assert 0 < now["p40"] <= 1.4
@@ -111,7 +136,9 @@ def test_a_stranger_among_the_records_is_named(config, tmp_path):
     fedspend.train(config, output=tmp_path / "one", ledger=place)
     write(tmp_path / "rows.csv", [*people(), *people(1, start=40)])
     rest = config | {"ledger": {"spend": "remaining"}}
-    assert "record 'p40' is not in the ledger" in refusal(fedspend.train, rest, output=tmp_path / "two", ledger=place)
+    assert "record 'p40' is not in the ledger" in refusal(
+        fedspend.train, rest, output=tmp_path / "two", ledger=place
+    )
 
 
 def test_hold_out_and_samples_leave_names_alone(config, tmp_path):
@@ -120,7 +147,8 @@ def test_hold_out_and_samples_leave_names_alone(config, tmp_path):
     plan = plan_of(some)
     assert budgets_fit(plan)
     assert 5 < len(plan.records) < 35
-    fedspend.train(some, output=tmp_path / "one", ledger=tmp_path / "accounts.db")  # names, not numbers: a ledger may last
+    # names, not numbers: a ledger may last
+    fedspend.train(some, output=tmp_path / "one", ledger=tmp_path / "accounts.db")
 
 
 def test_without_ids_no_account_of_your_own_records_outlives_a_real_run(config, tmp_path):
@@ -128,7 +156,9 @@ def test_without_ids_no_account_of_your_own_records_outlives_a_real_run(config, 
     nameless["privacy"]["epsilon"] = 2.0
     write(tmp_path / "rows.csv", [(n, *rest[1:]) for n, rest in enumerate(people())])
     write(tmp_path / "test.csv", [(n, *rest[1:]) for n, rest in enumerate(people(4))])
-    message = refusal(fedspend.train, nameless, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    message = refusal(
+        fedspend.train, nameless, output=tmp_path / "run", ledger=tmp_path / "accounts.db"
+    )
     assert "data.record" in message
     assert "number of their row" in message
     assert not (tmp_path / "run").exists()
@@ -142,10 +172,15 @@ def test_budgets_in_a_file_do_not_go_to_real_records_by_position(config, tmp_pat
     nameless = without(config, "data", "record")
     write(tmp_path / "rows.csv", [(n, *rest[1:]) for n, rest in enumerate(people())])
     write(tmp_path / "test.csv", [(n, *rest[1:]) for n, rest in enumerate(people(4))])
-    (tmp_path / "budgets.csv").write_text("record,epsilon\n" + "".join(f"q{n},2\n" for n in range(40)))
+    (tmp_path / "budgets.csv").write_text(
+        "record,epsilon\n" + "".join(f"q{n},2\n" for n in range(40))
+    )
     assert "by position, which is for simulations" in (message := refusal(plan_of, nameless))
     assert "data.record" in message
-    assert len(plan_of(nameless | {"privacy": nameless["privacy"] | {"randomness": "seeded"}}).records) == 40
+    assert (
+        len(plan_of(nameless | {"privacy": nameless["privacy"] | {"randomness": "seeded"}}).records)
+        == 40
+    )
 
 
 def test_a_plan_is_for_these_records(config, tmp_path):
@@ -169,7 +204,9 @@ def test_a_plan_is_for_these_records(config, tmp_path):
 )
 def test_ids_are_unique_in_the_data(tmp_path, ids, told):
     lines = [f"{one},{n},{n % 2},{'test' if n == 2 else 'train'}" for n, one in enumerate(ids)]
-    (tmp_path / "rows.csv").write_text("\n".join(["record,x,label,split", *lines]) + "\n", encoding="utf-8")
+    (tmp_path / "rows.csv").write_text(
+        "\n".join(["record,x,label,split", *lines]) + "\n", encoding="utf-8"
+    )
     message = refusal(read_csv, tmp_path / "rows.csv", classes=2, record="record")
     assert told in message
     assert f"{tmp_path / 'rows.csv'}:4: " in message
@@ -178,13 +215,27 @@ def test_ids_are_unique_in_the_data(tmp_path, ids, told):
 def test_ids_in_arrays(tmp_path):
     arrays = {"features": np.eye(3), "label": [0, 1, 1], "client": ["a", "a", "b"]}
     np.savez(tmp_path / "rows.npz", **arrays, who=[12, 7, 9])
-    assert read_npz(tmp_path / "rows.npz", classes=2, record="who").record_of.tolist() == ["12", "7", "9"]
+    assert read_npz(tmp_path / "rows.npz", classes=2, record="who").record_of.tolist() == [
+        "12",
+        "7",
+        "9",
+    ]
     np.savez(tmp_path / "rows.npz", **arrays, who=[12, 7, 12])
     assert "'12' appears twice" in refusal(read_npz, tmp_path / "rows.npz", classes=2, record="who")
     np.savez(tmp_path / "rows.npz", **arrays, who=[1.0, 2.0, 3.0])
-    assert "text or whole numbers" in refusal(read_npz, tmp_path / "rows.npz", classes=2, record="who")
+    assert "text or whole numbers" in refusal(
+        read_npz, tmp_path / "rows.npz", classes=2, record="who"
+    )
     np.savez(tmp_path / "rows.npz", **arrays, who=[1, 2])
-    config = {"data": {"name": "npz", "path": str(tmp_path / "rows.npz"), "classes": 2, "record": "who", "validation": 0.4}}
+    config = {
+        "data": {
+            "name": "npz",
+            "path": str(tmp_path / "rows.npz"),
+            "classes": 2,
+            "record": "who",
+            "validation": 0.4,
+        }
+    }
     assert "record_of has shape (2,)" in refusal(
         from_config,
         config_of(
@@ -214,7 +265,17 @@ def test_records_are_registered_from_the_same_file(config, tmp_path, capsys):
 
     place = str(tmp_path / "accounts.db")
     assert main(["ledger", "init", "--ledger", place]) == 0
-    register = ["ledger", "register", config["privacy"]["budgets"], "--delta", "1e-4", "--unit", "record", "--ledger", place]
+    register = [
+        "ledger",
+        "register",
+        config["privacy"]["budgets"],
+        "--delta",
+        "1e-4",
+        "--unit",
+        "record",
+        "--ledger",
+        place,
+    ]
     assert main(register) == 0
     assert "registered 200 records" in capsys.readouterr().out
     rest = without(config, "privacy", "budgets") | {"ledger": {"spend": "remaining"}}

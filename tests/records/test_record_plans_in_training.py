@@ -1,4 +1,6 @@
-"""Plans of records that were made before training, that spend what a ledger has left, or that make up for lost rounds."""
+"""Plans of records that were made before training, that spend what a ledger has left, or that make
+up for lost rounds.
+"""
 
 import copy
 import dataclasses
@@ -18,10 +20,23 @@ from fedspend.records import RecordPlan, plan_of
 from fedspend.records.planning import plan_records
 
 CONFIG = {
-    "data": {"name": "synthetic", "examples": 60, "features": 4, "classes": 3, "clients": 3, "partition": "iid"},
+    "data": {
+        "name": "synthetic",
+        "examples": 60,
+        "features": 4,
+        "classes": 3,
+        "clients": 3,
+        "partition": "iid",
+    },
     "model": {"name": "logistic"},
     "method": {"name": "rpdp"},
-    "privacy": {"preferences": "three-levels", "delta": 1e-5, "rate": 0.8, "noise_multiplier": 8.0, "clip": 0.7},
+    "privacy": {
+        "preferences": "three-levels",
+        "delta": 1e-5,
+        "rate": 0.8,
+        "noise_multiplier": 8.0,
+        "clip": 0.7,
+    },
     "train": {"rounds": 4, "local_steps": 5, "lr": 0.5, "seed": 2},
 }
 
@@ -85,8 +100,14 @@ def test_a_run_under_its_own_plan_is_the_same_run(config, method, tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"method__name": "minimum"}, "the plan is for method 'rpdp', and the config says 'minimum'"),
-        ({"method__name": "dp-fedavg"}, "the plan is for records, and the config's method 'dp-fedavg' for clients"),
+        (
+            {"method__name": "minimum"},
+            "the plan is for method 'rpdp', and the config says 'minimum'",
+        ),
+        (
+            {"method__name": "dp-fedavg"},
+            "the plan is for records, and the config's method 'dp-fedavg' for clients",
+        ),
         ({"method__saving_share": 0.5}, "the plan has saving_share none, and the config 0.5"),
         ({"method__rates": "search"}, "the plan has rates exact, and the config search"),
         ({"train__rounds": 5}, "the plan has 4 rounds, and the config says 5"),
@@ -94,9 +115,18 @@ def test_a_run_under_its_own_plan_is_the_same_run(config, method, tmp_path):
         ({"privacy__clip": 0.8}, "the plan has clip 0.7, and the config 0.8"),
         ({"privacy__rate": 0.5}, "the plan has client_rate 0.8, and the config 0.5"),
         ({"privacy__delta": 1e-6}, "the plan has delta 1e-05, and the config 1e-06"),
-        ({"privacy__noise_multiplier": 9.0}, "the plan has noise_multiplier 8.0, and the config 9.0"),
-        ({"data__examples": 61}, "the plan has data for 60 records of 3 clients, and the config 61 records of 3 clients"),
-        ({"data__clients": 4}, "the plan has data for 60 records of 3 clients, and the config 60 records of 4 clients"),
+        (
+            {"privacy__noise_multiplier": 9.0},
+            "the plan has noise_multiplier 8.0, and the config 9.0",
+        ),
+        (
+            {"data__examples": 61},
+            "the plan has data for 60 records of 3 clients, and the config 61 records of 3 clients",
+        ),
+        (
+            {"data__clients": 4},
+            "the plan has data for 60 records of 3 clients, and the config 60 records of 4 clients",
+        ),
         ({"train__seed": 3}, "the plan has record number "),
         ({"privacy__preferences": "bounded-pareto"}, "a budget of"),
     ],
@@ -126,26 +156,48 @@ def test_other_owners_and_budgets_are_named(config):
 
 def test_a_plan_of_clients_is_no_plan_of_records(config):
     plan = fedspend.plan([1.0] * 3, delta=1e-5, rounds=4, rate=0.8)
-    with pytest.raises(InvalidInput, match="the plan is for clients, and the config's method 'rpdp' for records"):
+    with pytest.raises(
+        InvalidInput, match="the plan is for clients, and the config's method 'rpdp' for records"
+    ):
         fedspend.train(config, plan=plan)
     with pytest.raises(InvalidInput, match="plans of clients"):
-        fedspend.train(clients=[], model=fedspend.train(config).model, plan=plan_of(config), test=([], []), lr=1, batch_size=1)
+        fedspend.train(
+            clients=[],
+            model=fedspend.train(config).model,
+            plan=plan_of(config),
+            test=([], []),
+            lr=1,
+            batch_size=1,
+        )
 
 
 def test_a_plan_that_breaks_its_promise_trains_nothing(config, tmp_path):
     plan = plan_of(config)
-    table = dataclasses.replace(plan.schedules, sampling_rate=np.minimum(1, plan.schedules.sampling_rate * 1.05))
+    table = dataclasses.replace(
+        plan.schedules, sampling_rate=np.minimum(1, plan.schedules.sampling_rate * 1.05)
+    )
     with pytest.raises(Refused, match="does not verify"):
-        fedspend.train(config, plan=dataclasses.replace(plan, schedules=table), output=tmp_path / "run")
+        fedspend.train(
+            config, plan=dataclasses.replace(plan, schedules=table), output=tmp_path / "run"
+        )
     assert not (tmp_path / "run").exists()
 
 
 def test_a_resumed_run_keeps_its_plan(config, tmp_path, monkeypatch):
     kill_in_round(2, monkeypatch, config, output=tmp_path / "run")
     with pytest.raises(InvalidInput, match="begun under another plan"):
-        fedspend.train(config, plan=plan_of(changed(config, privacy__clip=0.8)), output=tmp_path / "run", resume=True)
+        fedspend.train(
+            config,
+            plan=plan_of(changed(config, privacy__clip=0.8)),
+            output=tmp_path / "run",
+            resume=True,
+        )
     with pytest.raises(InvalidInput, match=r"a budget of .*, and the config"):
-        fedspend.train(changed(config, privacy__preferences="bounded-pareto"), output=tmp_path / "run", resume=True)
+        fedspend.train(
+            changed(config, privacy__preferences="bounded-pareto"),
+            output=tmp_path / "run",
+            resume=True,
+        )
     done = fedspend.train(config, plan=plan_of(config), output=tmp_path / "run", resume=True)
     assert len(done.metrics) == 4
 
@@ -168,17 +220,25 @@ def test_what_is_left_is_spent_and_no_more(config, method, tmp_path, monkeypatch
     stopped_early(config, tmp_path / "one", place, 1, monkeypatch)
     before = balances(place)
     config["method"]["name"] = method
-    rest = fedspend.train(changed(config, ledger__spend="remaining"), output=tmp_path / "two", ledger=place).plan
+    rest = fedspend.train(
+        changed(config, ledger__spend="remaining"), output=tmp_path / "two", ledger=place
+    ).plan
     found = balances(place)
     assert (found.spent <= found.budget).all()
     assert (found.spent >= before.spent).all()
     assert audit(str(place), runs=[str(tmp_path / "two")]).ok, "the second accountant agrees"
-    rate, spent, budget = (by_name(rest, values) for values in (rest.rate[0], rest.epsilon, rest.budget))
+    rate, spent, budget = (
+        by_name(rest, values) for values in (rest.rate[0], rest.epsilon, rest.budget)
+    )
     assert budget == dict(zip(found.names, found.budget, strict=True)), "budgets are for a lifetime"
-    for name, total, before_it, limit in zip(found.names, found.spent, before.spent, found.budget, strict=True):
+    for name, total, before_it, limit in zip(
+        found.names, found.spent, before.spent, found.budget, strict=True
+    ):
         if method == "rpdp" and 0 < rate[name] < 1:
             assert total >= 0.995 * limit
-            assert spent[name] > 0.995 * limit - before_it, "two runs together cost no more than their sum"
+            assert spent[name] > 0.995 * limit - before_it, (
+                "two runs together cost no more than their sum"
+            )
 
 
 def test_a_plan_of_what_is_left_belongs_to_its_ledger(config, tmp_path, monkeypatch):
@@ -195,15 +255,26 @@ def test_a_plan_of_what_is_left_belongs_to_its_ledger(config, tmp_path, monkeypa
 
 
 def test_a_plan_that_names_a_ledger_without_accounts_is_refused(config, tmp_path):
-    """Its budgets are not compared with the config's, since the ledger has them: an empty one must not take them over."""
+    """Its budgets are not compared with the config's, since the ledger has them: an empty one must
+    not take them over.
+    """
     with Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
         ledger.register(["hospital"], [1.0], delta=1e-5)
         head = str(ledger.state.head)
     plan = plan_of(config)
-    larger = plan_records(10 * plan.budget, plan.owner, plan.terms, clients=plan.clients, records=plan.records, clip=plan.clip)
+    larger = plan_records(
+        10 * plan.budget,
+        plan.owner,
+        plan.terms,
+        clients=plan.clients,
+        records=plan.records,
+        clip=plan.clip,
+    )
     forged = dataclasses.replace(larger, parameters=larger.parameters | {"ledger": head})
     with pytest.raises(Refused, match="no accounts of records"):
-        fedspend.train(config, plan=forged, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+        fedspend.train(
+            config, plan=forged, output=tmp_path / "run", ledger=tmp_path / "accounts.db"
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -215,7 +286,9 @@ def test_a_plan_for_one_run_does_not_spend_what_is_left(config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_remaining_without_budgets_in_the_config_and_with_suggested_noise(config, tmp_path, monkeypatch):
+def test_remaining_without_budgets_in_the_config_and_with_suggested_noise(
+    config, tmp_path, monkeypatch
+):
     config["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
     stopped_early(config, tmp_path / "one", place, 1, monkeypatch)
@@ -235,16 +308,24 @@ def test_records_that_withdrew_or_have_nothing_left_rest(config, tmp_path):
     with Ledger.open(place, write=True) as ledger:
         ledger.change(rich, 20.0, reason="test", unit="record")
         ledger.withdraw(rich[:1], reason="test", unit="record")
-        used = {name: spent for name, spent in by_name(first, first.epsilon).items() if name not in rich}
-        ledger.change(list(used), np.array(list(used.values())) * (1 + 1e-9), reason="no more", unit="record")
+        used = {
+            name: spent for name, spent in by_name(first, first.epsilon).items() if name not in rich
+        }
+        ledger.change(
+            list(used), np.array(list(used.values())) * (1 + 1e-9), reason="no more", unit="record"
+        )
     with pytest.raises(Refused, match=f"record '{rich[0]}' withdrew"):
         fedspend.train(config, output=tmp_path / "x", ledger=place)
     for n, more in enumerate(({"ledger__spend": "remaining"}, {"ledger__exhausted": "leave-out"})):
         settings = config_of(changed(config, **more))
         with Ledger.open(place) as ledger:
             plan = record_plan(settings, federation_of(settings), ledger)
-        assert {name for name, rate in by_name(plan, plan.rate[0]).items() if rate > 0} == set(rich[1:]), n
-    second = fedspend.train(changed(config, ledger__spend="remaining"), output=tmp_path / "b", ledger=place)
+        assert {name for name, rate in by_name(plan, plan.rate[0]).items() if rate > 0} == set(
+            rich[1:]
+        ), n
+    second = fedspend.train(
+        changed(config, ledger__spend="remaining"), output=tmp_path / "b", ledger=place
+    )
     assert len(second.metrics) == 4
     found = balances(place)
     assert (found.spent <= found.budget).all()
@@ -271,9 +352,21 @@ def test_a_record_that_withdraws_stops_the_run_unless_it_rests(config, tmp_path,
     ("prepare", "error", "told"),
     [
         (lambda _: None, InvalidInput, "has no accounts of records"),
-        (lambda book: book.register(["a", "b"], 1.0, delta=1e-5), InvalidInput, "has no accounts of records"),
-        (lambda book: book.register(["0"], 1.0, delta=1e-5, unit="record"), InvalidInput, "is not in the ledger"),
-        (lambda book: book.register([str(n) for n in range(60)], 1.0, delta=1e-4, unit="record"), Refused, "registered at 0.0001"),
+        (
+            lambda book: book.register(["a", "b"], 1.0, delta=1e-5),
+            InvalidInput,
+            "has no accounts of records",
+        ),
+        (
+            lambda book: book.register(["0"], 1.0, delta=1e-5, unit="record"),
+            InvalidInput,
+            "is not in the ledger",
+        ),
+        (
+            lambda book: book.register([str(n) for n in range(60)], 1.0, delta=1e-4, unit="record"),
+            Refused,
+            "registered at 0.0001",
+        ),
         (
             lambda book: (
                 book.register([str(n) for n in range(60)], 1.0, delta=1e-5, unit="record"),
@@ -290,7 +383,9 @@ def test_remaining_needs_accounts(config, tmp_path, prepare, error, told):
         prepare(book)
         head = book.state.head
     with pytest.raises(error, match=told):
-        fedspend.train(changed(config, ledger__spend="remaining"), output=tmp_path / "run", ledger=place)
+        fedspend.train(
+            changed(config, ledger__spend="remaining"), output=tmp_path / "run", ledger=place
+        )
     with Ledger.open(place) as book:
         assert book.state.head == head, "nothing was changed"
     assert not (tmp_path / "run").exists()
@@ -307,7 +402,9 @@ def test_lost_rounds_can_be_made_up_for(config, method, lost, tmp_path, monkeypa
     place = tmp_path / "accounts.db"
     kill_in_round(lost, monkeypatch, config, output=tmp_path / "run", ledger=place)
     old, notes = RecordPlan.load(tmp_path / "run" / "plan.json"), []
-    result = fedspend.train(config, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
+    result = fedspend.train(
+        config, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append
+    )
     assert f"1 lost round is made up for: rounds {lost + 2} to 5 were planned anew" in notes
     assert [n for n, line in enumerate(result.metrics) if line.get("skipped")] == [lost]
     new = result.plan
@@ -357,18 +454,25 @@ def test_replanning_twice_and_a_simulation(config, tmp_path, monkeypatch):
     assert (found.spent <= found.budget).all()
     notes = []
     kill_in_round(1, monkeypatch, config, output=tmp_path / "simulated")
-    fedspend.train(config, output=tmp_path / "simulated", resume=True, replan=True, on_note=notes.append)
+    fedspend.train(
+        config, output=tmp_path / "simulated", resume=True, replan=True, on_note=notes.append
+    )
     assert "no round was lost: the plan stays as it is" in notes
 
 
 def test_nothing_is_planned_anew_under_a_run_that_is_going_on(config, tmp_path, monkeypatch):
-    """Its round is under way, not lost: if it were marked so, its release could not be committed any more."""
+    """Its round is under way, not lost: if it were marked so, its release could not be committed
+    any more.
+    """
     real, folder = changed(config, privacy__randomness="os"), tmp_path / "run"
     kill_in_round(1, monkeypatch, real, output=folder)
 
     def found():
         with Ledger.open(folder / "ledger.db") as ledger:
-            return ledger.state.head, {name: (folder / name).read_bytes() for name in ("plan.json", "run.json", "certificate.json")}
+            return ledger.state.head, {
+                name: (folder / name).read_bytes()
+                for name in ("plan.json", "run.json", "certificate.json")
+            }
 
     before = found()
     with one_at_a_time(folder), pytest.raises(Refused, match="another process is at work"):

@@ -1,4 +1,6 @@
-"""Record-level training: sampling and noise as planned, limits, broken mechanisms, the account, kill and resume."""
+"""Record-level training: sampling and noise as planned, limits, broken mechanisms, the account,
+kill and resume.
+"""
 
 import copy
 import dataclasses
@@ -32,10 +34,23 @@ from fedspend.records.verification import verify_records
 
 TERMS = Terms(delta=1e-3, rounds=3, local_steps=4, client_rate=0.8, noise_multiplier=6.0)
 CONFIG = {
-    "data": {"name": "synthetic", "examples": 200, "features": 5, "classes": 3, "clients": 4, "partition": "iid"},
+    "data": {
+        "name": "synthetic",
+        "examples": 200,
+        "features": 5,
+        "classes": 3,
+        "clients": 4,
+        "partition": "iid",
+    },
     "model": {"name": "logistic"},
     "method": {"name": "rpdp"},
-    "privacy": {"preferences": "three-levels", "delta": 1e-3, "rate": 0.8, "noise_multiplier": 8.0, "clip": 0.7},
+    "privacy": {
+        "preferences": "three-levels",
+        "delta": 1e-3,
+        "rate": 0.8,
+        "noise_multiplier": 8.0,
+        "clip": 0.7,
+    },
     "train": {"rounds": 4, "local_steps": 5, "lr": 0.5, "seed": 2},
 }
 
@@ -48,12 +63,16 @@ def config():
 def a_plan(budget=None, terms=TERMS, clients=2, **wanted):
     budget = np.array([0.1, 0.5, 1.0, 2.0, 5.0, 0.3] if budget is None else budget)
     owner = np.arange(budget.size) % clients
-    return plan_records(budget, owner, terms, clients=[f"c{n}" for n in range(clients)], wanted=Wanted(**wanted))
+    return plan_records(
+        budget, owner, terms, clients=[f"c{n}" for n in range(clients)], wanted=Wanted(**wanted)
+    )
 
 
 def data(rows=12, columns=4, classes=3):
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(rows, columns, generator=generator), torch.randint(0, classes, (rows,), generator=generator)
+    return torch.randn(rows, columns, generator=generator), torch.randint(
+        0, classes, (rows,), generator=generator
+    )
 
 
 # --- gradients ---
@@ -61,7 +80,14 @@ def data(rows=12, columns=4, classes=3):
 
 def mlp():
     torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(4, 6),
+        nn.ReLU(),
+        nn.Linear(6, 5, bias=False),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    )
 
 
 def by_hand(module, rows, labels, clip):
@@ -80,7 +106,10 @@ def test_clipped_sums_are_those_of_a_plain_loop(clip):
     module, (rows, labels) = mlp(), data()
     flat = nn.utils.parameters_to_vector(module.parameters()).detach()
     wanted = by_hand(module, rows, labels, clip)
-    dense, general = clipped_sum(module, clip), GeneralSum(module, partial(clip_factors, bound=clip))
+    dense, general = (
+        clipped_sum(module, clip),
+        GeneralSum(module, partial(clip_factors, bound=clip)),
+    )
     assert isinstance(dense, DenseSum)
     assert dense(flat, rows, labels) == pytest.approx(wanted, abs=1e-5)
     assert general(flat, rows, labels) == pytest.approx(wanted, abs=1e-5)
@@ -90,7 +119,9 @@ def test_clipped_sums_are_those_of_a_plain_loop(clip):
 
 
 def image_chain(channels=2):
-    """Strides, padding, dilation, no bias, pools and a smooth layer: everything that a chain may have."""
+    """Strides, padding, dilation, no bias, pools and a smooth layer: everything that a chain may
+    have.
+    """
     torch.manual_seed(2)
     return nn.Sequential(
         nn.Conv2d(channels, 3, 3, padding=(1, 0), stride=(1, 2)),
@@ -109,7 +140,10 @@ def image_chain(channels=2):
 @pytest.mark.parametrize("clip", [0.05, 1e9])
 @pytest.mark.parametrize("rows_at_once", [1, 3, 1000])
 def test_clipped_sums_of_convolutions_are_those_of_a_plain_loop(clip, rows_at_once, monkeypatch):
-    module, rows = image_chain(), torch.randn(7, 2, 9, 16, generator=torch.Generator().manual_seed(3))
+    module, rows = (
+        image_chain(),
+        torch.randn(7, 2, 9, 16, generator=torch.Generator().manual_seed(3)),
+    )
     labels = torch.tensor([0, 1, 2, 0, 1, 2, 0])
     flat = nn.utils.parameters_to_vector(module.parameters()).detach()
     chain = clipped_sum(module, clip)
@@ -129,7 +163,9 @@ def test_clipped_sums_of_convolutions_are_those_of_a_plain_loop(clip, rows_at_on
     [
         nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 2)),
         nn.Sequential(nn.Conv2d(2, 4, 3, padding="same"), nn.Flatten(), nn.Linear(16, 2)),
-        nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(16, 2)
+        ),
         nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 2)),
         nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout(), nn.Flatten(), nn.Linear(16, 2)),
         nn.Sequential(nn.Conv2d(2, 4, 3), nn.Linear(2, 2), nn.Flatten()),
@@ -154,9 +190,15 @@ def test_a_frozen_or_repeated_layer_is_left_to_the_general_way():
 def test_no_record_moves_the_sum_of_convolutions_by_more_than_the_clip(value):
     module = image_chain()
     flat = nn.utils.parameters_to_vector(module.parameters()).detach()
-    rows, labels = torch.randn(4, 2, 9, 16, generator=torch.Generator().manual_seed(3)), torch.tensor([0, 1, 2, 0])
+    rows, labels = (
+        torch.randn(4, 2, 9, 16, generator=torch.Generator().manual_seed(3)),
+        torch.tensor([0, 1, 2, 0]),
+    )
     summed = clipped_sum(module, 0.05)
-    worse, more = torch.cat([rows, torch.full((1, 2, 9, 16), value)]), torch.cat([labels, torch.tensor([1])])
+    worse, more = (
+        torch.cat([rows, torch.full((1, 2, 9, 16), value)]),
+        torch.cat([labels, torch.tensor([1])]),
+    )
     moved = summed(flat, worse, more) - summed(flat, rows, labels)
     assert np.isfinite(moved).all()
     assert np.linalg.norm(moved) <= 0.05
@@ -167,11 +209,18 @@ def test_no_record_moves_the_sum_by_more_than_the_clip(kind):
     """Also for a record with huge, infinite or missing values."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     flat = nn.utils.parameters_to_vector(module.parameters()).detach()
-    summed = clipped_sum(module, 0.5) if kind is DenseSum else GeneralSum(module, partial(clip_factors, bound=0.5))
+    summed = (
+        clipped_sum(module, 0.5)
+        if kind is DenseSum
+        else GeneralSum(module, partial(clip_factors, bound=0.5))
+    )
     rows, labels = data()
     base = summed(flat, rows, labels)
     for value in (1e3, 1e30, float("inf"), float("nan")):
-        worse, more = torch.cat([rows, torch.full((1, 4), value)]), torch.cat([labels, torch.tensor([1])])
+        worse, more = (
+            torch.cat([rows, torch.full((1, 4), value)]),
+            torch.cat([labels, torch.tensor([1])]),
+        )
         moved = summed(flat, worse, more) - base
         assert np.isfinite(moved).all()
         assert np.linalg.norm(moved) <= 0.5
@@ -193,7 +242,11 @@ def test_records_are_sampled_at_their_own_rates():
 def updates(plan, randomness=None, lr=1.0, rounds=(0,), clip=None, momentum=0.0):
     """Updates of client 0 from zero parameters, (rounds, parameters)."""
     rows, labels = data(len(plan.records))
-    plan = plan if clip is None else plan_records(plan.budget, plan.owner, plan.terms, clients=plan.clients, clip=clip)
+    plan = (
+        plan
+        if clip is None
+        else plan_records(plan.budget, plan.owner, plan.terms, clients=plan.clients, clip=clip)
+    )
     engine = record_engine(plan, nn.Linear(4, 3), rows, labels, randomness)
     training, out = LocalTraining(1, steps=1, momentum=momentum), []
     for t in rounds:
@@ -203,10 +256,17 @@ def updates(plan, randomness=None, lr=1.0, rounds=(0,), clip=None, momentum=0.0)
 
 
 def noise_ratio(plan, **options):
-    """Measured deviation of an update over the planned one: tiny gradients, so that noise is all there is."""
+    """Measured deviation of an update over the planned one: tiny gradients, so that noise is all
+    there is.
+    """
     terms = plan.terms
     found = updates(plan, lr=1.0, rounds=range(terms.rounds), **options)
-    planned = terms.noise_multiplier * plan.clip * np.sqrt(terms.local_steps) / plan.expected_batch(0)[0, 0]
+    planned = (
+        terms.noise_multiplier
+        * plan.clip
+        * np.sqrt(terms.local_steps)
+        / plan.expected_batch(0)[0, 0]
+    )
     return float(found.std() / planned)
 
 
@@ -232,7 +292,9 @@ def test_real_randomness_has_the_planned_deviation_and_does_not_repeat():
 def certain(monkeypatch):
     """Every record in every step and no noise."""
     real = record_steps.release_step
-    monkeypatch.setattr(record_steps, "release_step", lambda total, _, *rest: real(total, 0.0, *rest))
+    monkeypatch.setattr(
+        record_steps, "release_step", lambda total, _, *rest: real(total, 0.0, *rest)
+    )
     monkeypatch.setattr(record_steps, "draw_records", lambda rate, *_: np.arange(rate.size))
 
 
@@ -250,28 +312,38 @@ def test_no_noise_everyone_and_no_clip_is_plain_gradient_descent(momentum, monke
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(rows[:3]), labels[:3]).backward()
         optimizer.step()
-    assert found == pytest.approx(nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), abs=1e-6)
+    assert found == pytest.approx(
+        nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), abs=1e-6
+    )
 
 
 def promises():
-    """What a sound engine keeps: the planned noise, planned samples, the clip, and a denominator that does not move."""
+    """What a sound engine keeps: the planned noise, planned samples, the clip, and a denominator
+    that does not move.
+    """
     assert noise_ratio(loud()) == pytest.approx(1.0, abs=0.03), "noise"
     sampled = []
     real_draw = record_steps.draw_records
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_steps, "draw_records", lambda *a: sampled.append(real_draw(*a)) or sampled[-1])
+        patch.setattr(
+            record_steps, "draw_records", lambda *a: sampled.append(real_draw(*a)) or sampled[-1]
+        )
         many = a_plan([0.3] * 40, Terms(1e-3, 60, 5, 1.0, 6.0), clients=1)
         updates(many, rounds=range(60))
     rate = float(many.rate[0, 0])
     share = np.mean([len(rows) for rows in sampled]) / 40
     assert share == pytest.approx(rate, abs=4 * np.sqrt(rate / (40 * 300))), "sampling"
     with pytest.MonkeyPatch.context() as patch:
-        one = plan_records([1e6] * 4, [0] * 4, Terms(1e-3, 1, 1, 1.0, 6.0), clients=["a"], clip=0.01)
+        one = plan_records(
+            [1e6] * 4, [0] * 4, Terms(1e-3, 1, 1, 1.0, 6.0), clients=["a"], clip=0.01
+        )
         real = record_steps.release_step
         patch.setattr(record_steps, "release_step", lambda total, _, *rest: real(total, 0.0, *rest))
         assert np.linalg.norm(updates(one)[0]) <= 0.01, "clip"
         patch.setattr(record_steps, "draw_records", lambda *_: np.arange(2))
-        assert np.linalg.norm(updates(one)[0]) <= 0.5 * 0.01 + 1e-9, "denominator: half of the batch moves half as far"
+        assert np.linalg.norm(updates(one)[0]) <= 0.5 * 0.01 + 1e-9, (
+            "denominator: half of the batch moves half as far"
+        )
 
 
 def kept():
@@ -287,9 +359,16 @@ def test_a_sound_engine_keeps_its_promises():
 
 
 def test_broken_engines_are_caught(monkeypatch):
-    release, draw, summing = record_steps.release_step, record_steps.draw_records, record_steps.clipped_sum
+    release, draw, summing = (
+        record_steps.release_step,
+        record_steps.draw_records,
+        record_steps.clipped_sum,
+    )
     mutants = {
-        "noise times 0.9": ("release_step", lambda total, deviation, *rest: release(total, 0.9 * deviation, *rest)),
+        "noise times 0.9": (
+            "release_step",
+            lambda total, deviation, *rest: release(total, 0.9 * deviation, *rest),
+        ),
         "everyone sampled": ("draw_records", lambda rate, *_: np.arange(rate.size)),
         "rates ignored": ("draw_records", lambda rate, *rest: draw(np.full(rate.size, 0.5), *rest)),
         "unclipped": ("clipped_sum", lambda module, _clip: summing(module, 1e9)),
@@ -332,7 +411,9 @@ def test_every_method_verifies_and_survives_its_file(method, tmp_path):
     again = RecordPlan.load(tmp_path / "plan.json")
     assert again.hash == plan.hash
     assert (again.rate == plan.rate).all()
-    assert {"rpdp": 6, "minimum": 6, "dropout": 2, "filter": plan.active_by_step[0]}[method] == plan.active_by_step[0]
+    assert {"rpdp": 6, "minimum": 6, "dropout": 2, "filter": plan.active_by_step[0]}[
+        method
+    ] == plan.active_by_step[0]
     text = (tmp_path / "plan.json").read_text()
     (tmp_path / "plan.json").write_text(text.replace('"c0"', '"c9"'))
     with pytest.raises(InvalidInput, match="hash"):
@@ -367,7 +448,9 @@ def test_a_plan_that_overspends_does_not_verify():
     import dataclasses
 
     plan = a_plan()
-    table = dataclasses.replace(plan.schedules, sampling_rate=np.minimum(1, plan.schedules.sampling_rate * 1.02))
+    table = dataclasses.replace(
+        plan.schedules, sampling_rate=np.minimum(1, plan.schedules.sampling_rate * 1.02)
+    )
     assert not verify_records(dataclasses.replace(plan, schedules=table)).ok
     greedy = dataclasses.replace(plan, budget=plan.budget * 0.99)
     assert not verify_records(greedy).ok
@@ -383,11 +466,20 @@ def test_pld_agrees_where_every_client_takes_part():
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: a_plan([1.0, 1e-4], Terms(1e-9, 3, 4, 0.8, 6.0), clients=2), "no record of client 'c1'"),
-        (lambda: plan_records([1.0, 2.0], [0], TERMS, clients=["a"]), "every record needs a budget and a client"),
+        (
+            lambda: a_plan([1.0, 1e-4], Terms(1e-9, 3, 4, 0.8, 6.0), clients=2),
+            "no record of client 'c1'",
+        ),
+        (
+            lambda: plan_records([1.0, 2.0], [0], TERMS, clients=["a"]),
+            "every record needs a budget and a client",
+        ),
         (lambda: plan_records([1.0, np.nan], [0, 0], TERMS, clients=["a"]), "record number 2"),
         (lambda: plan_records([1.0], [1], TERMS, clients=["a"]), "client number 1"),
-        (lambda: plan_records([1.0, 1.0], [0, 0], TERMS, clients=["a"], records=["x", "x"]), "same name"),
+        (
+            lambda: plan_records([1.0, 1.0], [0, 0], TERMS, clients=["a"], records=["x", "x"]),
+            "same name",
+        ),
         (lambda: plan_records([1.0], [0], TERMS, clients=["a"], clip=-1.0), "clip"),
         (lambda: a_plan(method="rdpd"), "did you mean 'rpdp'"),
         (lambda: a_plan(saving_share=0.0), "saving_share"),
@@ -455,9 +547,13 @@ def test_a_run_is_accounted_and_can_be_resumed(config, tmp_path):
         balances = ledger.balances("record")
         spent = dict(zip(balances.names, balances.spent, strict=True))
     for name, claim in zip(whole.plan.records, whole.plan.epsilon, strict=True):
-        assert spent[name] == pytest.approx(claim, rel=1e-6), "the ledger reads what the plan claims"
+        assert spent[name] == pytest.approx(claim, rel=1e-6), (
+            "the ledger reads what the plan claims"
+        )
     last = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["epsilon"]["5"] == pytest.approx(float(whole.plan.epsilon[whole.plan.budget == 5].max()))
+    assert last["epsilon"]["5"] == pytest.approx(
+        float(whole.plan.epsilon[whole.plan.budget == 5].max())
+    )
     assert "noise_deviation" not in last
 
 
@@ -467,9 +563,15 @@ def test_records_that_ran_out_stop_contributing(config, tmp_path):
     with pytest.raises(Refused, match="leave-out"):
         fedspend.train(config, output=tmp_path / "b", ledger=place)
     with Ledger.open(place, write=True) as ledger:
-        rich = [name for name, budget in zip(first.plan.records, first.plan.budget, strict=True) if budget == 5]
+        rich = [
+            name
+            for name, budget in zip(first.plan.records, first.plan.budget, strict=True)
+            if budget == 5
+        ]
         ledger.change(rich, 20.0, reason="test", unit="record")
-    second = fedspend.train(config, overrides=["ledger.exhausted=leave-out"], output=tmp_path / "c", ledger=place)
+    second = fedspend.train(
+        config, overrides=["ledger.exhausted=leave-out"], output=tmp_path / "c", ledger=place
+    )
     assert ((second.plan.rate.max(axis=0) > 0) == (second.plan.budget == 5)).all()
 
 
@@ -517,7 +619,10 @@ def test_budgets_from_a_file_must_cover_every_record(config, tmp_path):
     path.write_text("record,epsilon\n" + "".join(f"p{n},{1 + n % 3}\n" for n in range(200)))
     plan = fedspend.train(config).plan
     assert sorted(plan.records) == sorted(f"p{n}" for n in range(200))
-    assert all(budget == 1 + int(name[1:]) % 3 for name, budget in zip(plan.records, plan.budget, strict=True))
+    assert all(
+        budget == 1 + int(name[1:]) % 3
+        for name, budget in zip(plan.records, plan.budget, strict=True)
+    )
 
 
 def test_budgets_from_a_column_of_your_own_data(tmp_path):
@@ -525,11 +630,21 @@ def test_budgets_from_a_column_of_your_own_data(tmp_path):
     lines = ["x,y,label,client,split,allows"]
     for n in range(120):
         x, y = generator.normal(size=2)
-        lines.append(f"{x},{y},{int(x > 0)},{'ab'[n % 2]},{'test' if n % 5 == 0 else 'train'},{[0.5, 2.0][n % 3 == 0]}")
+        lines.append(
+            f"{x},{y},{int(x > 0)},{'ab'[n % 2]},"
+            f"{'test' if n % 5 == 0 else 'train'},{[0.5, 2.0][n % 3 == 0]}"
+        )
     path = tmp_path / "own.csv"
     path.write_text("\n".join(lines) + "\n")
     config = {
-        "data": {"name": "csv", "path": str(path), "classes": 2, "partition": "natural", "bounds": [-3, 3], "budget": "allows"},
+        "data": {
+            "name": "csv",
+            "path": str(path),
+            "classes": 2,
+            "partition": "natural",
+            "bounds": [-3, 3],
+            "budget": "allows",
+        },
         "model": {"name": "logistic"},
         "method": {"name": "rpdp"},
         "privacy": {"delta": 1e-3, "noise_multiplier": 6.0, "randomness": "os"},
@@ -566,7 +681,10 @@ def test_the_hospitals_example_trains_from_anywhere(tmp_path, monkeypatch):
         raise Killed
 
     monkeypatch.chdir(root)
-    options = {"output": tmp_path / "run", "overrides": ["train.rounds=4", "privacy.noise_multiplier=8"]}
+    options = {
+        "output": tmp_path / "run",
+        "overrides": ["train.rounds=4", "privacy.noise_multiplier=8"],
+    }
     with pytest.raises(Killed):
         fedspend.train("examples/hospitals/hospitals.toml", **options, on_round=stop)
     monkeypatch.chdir(tmp_path)
@@ -577,7 +695,9 @@ def test_the_hospitals_example_trains_from_anywhere(tmp_path, monkeypatch):
     assert (result.plan.epsilon <= result.plan.budget).all()
     other = tmp_path / "patients.csv"
     other.write_text((root / "examples/hospitals/patients.csv").read_text())
-    with pytest.raises(InvalidInput, match=r"data.path was .* and is now .*; choose another folder"):
+    with pytest.raises(
+        InvalidInput, match=r"data.path was .* and is now .*; choose another folder"
+    ):
         fedspend.train(
             root / "examples/hospitals/hospitals.toml",
             output=tmp_path / "run",
@@ -594,7 +714,11 @@ def test_the_hospitals_example_trains_from_anywhere(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "delta", "rate", "partition"),
-    [("heart", 1e-3, None, "natural"), ("mnist-iid", 1e-4, 0.8, "iid"), ("mnist-niid", 1e-4, 0.8, "classes")],
+    [
+        ("heart", 1e-3, None, "natural"),
+        ("mnist-iid", 1e-4, 0.8, "iid"),
+        ("mnist-niid", 1e-4, 0.8, "classes"),
+    ],
 )
 def test_the_papers_federations_are_set_up_as_in_the_paper(name, delta, rate, partition):
     from pathlib import Path
@@ -608,11 +732,19 @@ def test_the_papers_federations_are_set_up_as_in_the_paper(name, delta, rate, pa
 
 
 def test_a_convolutional_model_trains_on_clients_with_few_classes(config):
-    config["data"] = {"name": "digits", "clients": 5, "partition": "classes", "classes_per_client": 4}
+    config["data"] = {
+        "name": "digits",
+        "clients": 5,
+        "partition": "classes",
+        "classes_per_client": 4,
+    }
     config["model"]["name"] = "small-cnn"
     config["train"] |= {"rounds": 2, "local_steps": 2}
     result = fedspend.train(config)
     assert len(result.metrics) == 2
     assert (result.plan.epsilon <= result.plan.budget).all()
     again = fedspend.train(config)
-    assert all(torch.equal(a, b) for a, b in zip(result.model.parameters(), again.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(result.model.parameters(), again.model.parameters(), strict=True)
+    )

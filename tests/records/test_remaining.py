@@ -1,4 +1,6 @@
-"""Rates on top of past spending: never over by the second accountant, little unspent, and nothing new where nothing was spent."""
+"""Rates on top of past spending: never over by the second accountant, little unspent, and nothing
+new where nothing was spent.
+"""
 
 import math
 import time
@@ -27,9 +29,15 @@ def at_order(mechanisms, history, order):
     """What one history has spent, by the second accountant, at one order."""
     total = np.zeros(1)
     for n in np.flatnonzero(mechanisms.history == history):
-        inner = mechanisms.steps[n] * renyi_divergence(float(mechanisms.rate[n]), float(mechanisms.noise[n]), order)
+        inner = mechanisms.steps[n] * renyi_divergence(
+            float(mechanisms.rate[n]), float(mechanisms.noise[n]), order
+        )
         p = float(mechanisms.client_rate[n])
-        grown = inner if p == 1 else np.logaddexp(math.log1p(-p), math.log(p) + (order - 1) * inner) / (order - 1)
+        grown = (
+            inner
+            if p == 1
+            else np.logaddexp(math.log1p(-p), math.log(p) + (order - 1) * inner) / (order - 1)
+        )
         total += mechanisms.count[n] * grown
     return total
 
@@ -39,14 +47,20 @@ def unspent(records):
 
 
 def epsilons(past, table, terms=TERMS, steps=None):
-    """Past and a run with these rates, (rounds, records), together. The first accountant finds the order, the second reads there:
-    an upper bound, whatever the first one says."""
+    """Past and a run with these rates, (rounds, records), together. The first accountant finds the
+    order, the second reads there: an upper bound, whatever the first one says.
+    """
     run = Mechanisms.of_schedules(
-        np.full(table.shape, terms.noise_multiplier), table, terms.client_rate, terms.local_steps if steps is None else steps
+        np.full(table.shape, terms.noise_multiplier),
+        table,
+        terms.client_rate,
+        terms.local_steps if steps is None else steps,
     )
     total = Mechanisms.joined([past.mechanisms.take(past.of_record), run], table.shape[1])
     lowest, order = total.best(np.full(table.shape[1], terms.delta))
-    divergence = np.array([at_order(total, n, order[n : n + 1]) for n in range(table.shape[1])]).ravel()
+    divergence = np.array(
+        [at_order(total, n, order[n : n + 1]) for n in range(table.shape[1])]
+    ).ravel()
     found = np.where(lowest > 0, epsilon_at(divergence, order, terms.delta), 0.0)
     np.testing.assert_allclose(found, lowest, rtol=1e-6, atol=1e-12)
     return found
@@ -56,9 +70,19 @@ def histories(generator, count):
     """Pasts of one to three kinds of rounds each; the first is empty."""
     parts = [(np.zeros((1, count)), np.ones((1, count)))]
     for _ in range(3):
-        rate = np.where(generator.random(count) < 0.7, np.exp(generator.uniform(np.log(1e-3), 0, count)), 0.0)
-        parts.append((np.where(np.arange(count) == 0, 0.0, rate)[None], np.full((1, count), generator.choice([1.5, 4.0, 9.0]))))
-    rows = [Mechanisms.of_schedules(noise, rate, float(generator.choice([0.5, 1.0])), 3) for rate, noise in parts]
+        rate = np.where(
+            generator.random(count) < 0.7, np.exp(generator.uniform(np.log(1e-3), 0, count)), 0.0
+        )
+        parts.append(
+            (
+                np.where(np.arange(count) == 0, 0.0, rate)[None],
+                np.full((1, count), generator.choice([1.5, 4.0, 9.0])),
+            )
+        )
+    rows = [
+        Mechanisms.of_schedules(noise, rate, float(generator.choice([0.5, 1.0])), 3)
+        for rate, noise in parts
+    ]
     return Mechanisms.joined(rows, count)
 
 
@@ -68,7 +92,9 @@ def test_past_and_run_never_exceed_the_budget_and_nearly_use_it(seed, stretches)
     generator = np.random.default_rng(seed)
     past = Past(histories(generator, 6), generator.integers(0, 6, 12))
     before = epsilons(past, np.zeros((1, 12)))
-    budget = before * generator.uniform(0.9, 3.0, 12) + np.exp(generator.uniform(np.log(0.01), np.log(3), 12))
+    budget = before * generator.uniform(0.9, 3.0, 12) + np.exp(
+        generator.uniform(np.log(0.01), np.log(3), 12)
+    )
     rate = highest_rates(budget, past, TERMS, stretches)
     shares = np.repeat(*map(np.array, zip(*stretches, strict=True)))
     total, used, free = epsilons(past, shares[:, None] * rate), rate > 0, (rate > 0) & (rate < 1)
@@ -95,7 +121,8 @@ def owners(count):
 def test_without_a_past_it_is_the_plan_of_the_budgets(wanted):
     budget = np.geomspace(0.1, 9, 40)
     plain, on_top = (
-        plan_records(budget, owners(40), TERMS, clients=["a", "b"], wanted=wanted, past=past) for past in (None, unspent(40))
+        plan_records(budget, owners(40), TERMS, clients=["a", "b"], wanted=wanted, past=past)
+        for past in (None, unspent(40))
     )
     assert on_top.hash == plain.hash
 
@@ -107,9 +134,12 @@ def test_every_method_stays_within_what_is_left(method):
     first = plan_records(budget * 0.6, owners(20), TERMS, clients=["a", "b"])
     spent = first.schedules
     past = Past(
-        Mechanisms.of_schedules(spent.noise_multiplier, spent.sampling_rate, 0.8, 5), generator.permutation(spent.of_client)
+        Mechanisms.of_schedules(spent.noise_multiplier, spent.sampling_rate, 0.8, 5),
+        generator.permutation(spent.of_client),
     )
-    plan = plan_records(budget, owners(20), TERMS, clients=["a", "b"], wanted=Wanted(method=method), past=past)
+    plan = plan_records(
+        budget, owners(20), TERMS, clients=["a", "b"], wanted=Wanted(method=method), past=past
+    )
     totals = epsilons(past, plan.rate, steps=plan.steps[:, plan.schedules.of_client])
     used = plan.rate.max(axis=0) > 0
     assert used.any()
@@ -130,7 +160,10 @@ def test_nothing_left_means_rate_zero_and_nobody_left_is_refused():
     budget = np.array([0.5, 0.5, 2.0, 2.0])
     first = plan_records(budget, owners(4), TERMS, clients=["a", "b"])
     table = first.schedules
-    past = Past(Mechanisms.of_schedules(table.noise_multiplier, table.sampling_rate, 0.8, 5), table.of_client)
+    past = Past(
+        Mechanisms.of_schedules(table.noise_multiplier, table.sampling_rate, 0.8, 5),
+        table.of_client,
+    )
     with pytest.raises(Refused, match="no record has anything left"):
         plan_records(first.epsilon, owners(4), TERMS, clients=["a", "b"], past=past)
     more = np.array([0.5, 0.5, 2.0, 2.0]) * [0.99, 0.99, 2, 2]
@@ -140,7 +173,10 @@ def test_nothing_left_means_rate_zero_and_nobody_left_is_refused():
 
 @pytest.mark.parametrize("method", ["rpdp", "minimum", "dropout", "filter"])
 def test_who_is_left_out_sets_no_rate_for_others(method):
-    budget, out = np.array([0.06, 0.06, 1.0, 1.0, 4.0, 4.0]), np.array([True, True, False, False, False, False])
+    budget, out = (
+        np.array([0.06, 0.06, 1.0, 1.0, 4.0, 4.0]),
+        np.array([True, True, False, False, False, False]),
+    )
     options = {"clients": ["a", "b"], "wanted": Wanted(method=method)}
     plan = plan_records(budget, owners(6), TERMS, **options, left_out=out, past=unspent(6))
     without = plan_records(budget[2:], owners(4), TERMS, **options, past=unspent(4))
@@ -164,16 +200,26 @@ def test_more_spent_means_less_left():
 
 def test_past_rounds_with_discrete_noise_are_read_at_whole_orders():
     table = np.full((3, 1), 0.4)
-    kinds = [Mechanisms.of_schedules(np.full((3, 1), 3.0), table, discrete=discrete) for discrete in (False, True)]
-    plain, whole = (highest_rates(np.array([2.0]), Past(one, np.zeros(1, dtype=np.int64)), TERMS, ((1.0, 4),)) for one in kinds)
+    kinds = [
+        Mechanisms.of_schedules(np.full((3, 1), 3.0), table, discrete=discrete)
+        for discrete in (False, True)
+    ]
+    plain, whole = (
+        highest_rates(np.array([2.0]), Past(one, np.zeros(1, dtype=np.int64)), TERMS, ((1.0, 4),))
+        for one in kinds
+    )
     assert 0 < whole[0] < plain[0]
     assert epsilons(Past(kinds[1], np.zeros(1, dtype=np.int64)), np.full((4, 1), whole[0])) <= 2.0
 
 
 def test_a_million_records_with_one_past_are_cheap():
-    past = Past(Mechanisms.of_schedules(np.full((2, 1), 4.0), np.full((2, 1), 0.1)), np.zeros(1_000_000, dtype=np.int64))
+    past = Past(
+        Mechanisms.of_schedules(np.full((2, 1), 4.0), np.full((2, 1), 0.1)),
+        np.zeros(1_000_000, dtype=np.int64),
+    )
     budget = np.random.default_rng(0).uniform(0.1, 10, 1_000_000)
-    highest_rates(budget[:1], Past(past.mechanisms, past.of_record[:1]), TERMS, ((1.0, 4),))  # the table, once
+    # the table, once
+    highest_rates(budget[:1], Past(past.mechanisms, past.of_record[:1]), TERMS, ((1.0, 4),))
     start = time.process_time()
     highest_rates(budget, past, TERMS, ((1.0, 4),))
     assert time.process_time() - start < 2, "about 0.1 s here"
@@ -182,13 +228,20 @@ def test_a_million_records_with_one_past_are_cheap():
 # --- lost rounds ---
 
 
-@pytest.mark.parametrize("wanted", [Wanted(), Wanted(saving_share=0.5), Wanted(method="minimum"), Wanted(method="filter")])
+@pytest.mark.parametrize(
+    "wanted",
+    [Wanted(), Wanted(saving_share=0.5), Wanted(method="minimum"), Wanted(method="filter")],
+)
 @pytest.mark.parametrize("begun", [1, 3])
 def test_the_rest_is_planned_anew(wanted, begun):
     budget = np.repeat([0.05, 0.4, 1.0, 3.0], 4)
     plan = plan_records(budget, owners(16), TERMS, clients=["a", "b"], wanted=wanted)
-    spent = Mechanisms.of_schedules(plan.schedules.noise_multiplier[:begun], plan.schedules.sampling_rate[:begun], 0.8, 5)
-    elsewhere = Mechanisms.of_schedules(np.full((1, 2), 12.0 / plan.epsilon[15]), np.array([[0.0, 1.0]]))
+    spent = Mechanisms.of_schedules(
+        plan.schedules.noise_multiplier[:begun], plan.schedules.sampling_rate[:begun], 0.8, 5
+    )
+    elsewhere = Mechanisms.of_schedules(
+        np.full((1, 2), 12.0 / plan.epsilon[15]), np.array([[0.0, 1.0]])
+    )
     others = Past(elsewhere, (np.arange(16) == 15).astype(np.int64))
     lifetime = np.where(np.arange(16) == 15, plan.epsilon, budget)  # which others have a part of
     longer = extended_records(plan, begun, 1, spent, others, lifetime)
@@ -202,7 +255,9 @@ def test_the_rest_is_planned_anew(wanted, begun):
     assert (longer.rate[:, idle] == 0).all()
     free = ~idle & (np.arange(16) != 15)
     if wanted.method != "filter":
-        assert (longer.rate[begun:4, free] < plan.rate[begun:, free]).all(), "one round more, so less in each"
+        assert (longer.rate[begun:4, free] < plan.rate[begun:, free]).all(), (
+            "one round more, so less in each"
+        )
         assert (longer.epsilon[free] >= 0.995 * plan.epsilon[free]).all()
     together = epsilons(others, longer.rate, steps=longer.steps[:, longer.schedules.of_client])
     assert (together <= lifetime).all()
@@ -213,8 +268,18 @@ def test_the_rest_is_planned_anew(wanted, begun):
 
 def test_a_filter_by_norms_goes_by_what_is_left_and_is_not_planned_anew():
     wanted, whole = Wanted(method="filter", charge="norm"), replace(TERMS, client_rate=1.0)
-    past = Past(Mechanisms.of_schedules(np.full((2, 1), 6.0), np.full((2, 1), 0.5)), np.zeros(4, dtype=np.int64))
-    plan = plan_records(np.array([0.9, 0.9, 2.0, 2.0]), owners(4), whole, clients=["a", "b"], wanted=wanted, past=past)
+    past = Past(
+        Mechanisms.of_schedules(np.full((2, 1), 6.0), np.full((2, 1), 0.5)),
+        np.zeros(4, dtype=np.int64),
+    )
+    plan = plan_records(
+        np.array([0.9, 0.9, 2.0, 2.0]),
+        owners(4),
+        whole,
+        clients=["a", "b"],
+        wanted=wanted,
+        past=past,
+    )
     fresh = plan_records(plan.budget, owners(4), whole, clients=["a", "b"], wanted=wanted)
     assert (plan.steps.sum(axis=0) < fresh.steps.sum(axis=0)).all()
     totals = epsilons(past, plan.rate, whole, plan.steps[:, plan.schedules.of_client])

@@ -1,4 +1,6 @@
-"""Run directories made by hand: a real plan and a real certificate, with metrics that look like a training run."""
+"""Run directories made by hand: a real plan and a real certificate, with metrics that look like a
+training run.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,22 @@ QUICKSTART = (10.0,) * 34 + (20.0,) * 43 + (30.0,) * 23
 
 
 @functools.cache
-def planned(epsilons: tuple[float, ...], rounds: int, saving_rate: float | None, method: str, accountant: str) -> Any:
+def planned(
+    epsilons: tuple[float, ...],
+    rounds: int,
+    saving_rate: float | None,
+    method: str,
+    accountant: str,
+) -> Any:
     """A plan and its verdict."""
     plan = fedspend.plan(
-        list(epsilons), delta=1e-5, rounds=rounds, rate=0.9, saving_rate=saving_rate, method=method, accountant=accountant
+        list(epsilons),
+        delta=1e-5,
+        rounds=rounds,
+        rate=0.9,
+        saving_rate=saving_rate,
+        method=method,
+        accountant=accountant,
     )
     return plan, fedspend.verify(plan, max_pld=3).to_dict()
 
@@ -41,10 +55,16 @@ def make_run(
     certificate: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Path:
-    """Write what `fedspend train` would leave behind after `done` rounds; `change` edits a line of the metrics."""
+    """Write what `fedspend train` would leave behind after `done` rounds; `change` edits a line of
+    the metrics.
+    """
     folder.mkdir(parents=True)
     saving = 0.6 if method == "time-adaptive" else None
-    plan, verdict = (None, None) if method == "fedavg" else planned(tuple(epsilons), rounds, saving, method, accountant)
+    plan, verdict = (
+        (None, None)
+        if method == "fedavg"
+        else planned(tuple(epsilons), rounds, saving, method, accountant)
+    )
     about = {
         "settings": {
             "data.name": "digits",
@@ -65,12 +85,19 @@ def make_run(
         "simulation": randomness == "seeded",
         "majority": 0.102,
         "groups": None if labels is None else list(labels),
-        "environment": {"fedspend": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "system": "Linux x86_64"},
+        "environment": {
+            "fedspend": "0.1.0",
+            "python": "3.11.7",
+            "torch": "2.13.0",
+            "system": "Linux x86_64",
+        },
     }
     (folder / "run.json").write_text(json.dumps(about))
     if plan is not None and verdict is not None:
         plan.save(folder / "plan.json")
-        (folder / "certificate.json").write_text(json.dumps(verdict | {"randomness": randomness} | (certificate or {})))
+        (folder / "certificate.json").write_text(
+            json.dumps(verdict | {"randomness": randomness} | (certificate or {}))
+        )
     spent, grouping = (None, None) if plan is None else (plan.spent(), group_clients(plan, labels))
     lines = []
     for t in range(1, (rounds if done is None else done) + 1):
@@ -81,13 +108,23 @@ def make_run(
             "loss": round(2.3 - 1.7 * gone + 0.03 * math.cos(1.7 * t), 4),
             "epsilon": {}
             if spent is None
-            else {name: float(spent[t - 1, rows].max()) for name, rows in zip(grouping.labels, grouping.members, strict=True)},
+            else {
+                name: float(spent[t - 1, rows].max())
+                for name, rows in zip(grouping.labels, grouping.members, strict=True)
+            },
             "randomness": randomness,
-            "noise_deviation": 0.0 if plan is None else float(plan.clip * plan.round_noise[t - 1] / 90) * (1 - 0.01 * t),
+            "noise_deviation": 0.0
+            if plan is None
+            else float(plan.clip * plan.round_noise[t - 1] / 90) * (1 - 0.01 * t),
             "clip": None if plan is None else 1.0 - 0.01 * t,
         }
         if randomness == "seeded":
-            record |= {"cohort": 71, "clipped_share": 0.9 - 0.4 * gone, "mean_norm": 1.9 - 0.8 * gone, "discarded": 0}
+            record |= {
+                "cohort": 71,
+                "clipped_share": 0.9 - 0.4 * gone,
+                "mean_norm": 1.9 - 0.8 * gone,
+                "discarded": 0,
+            }
             record["norm_quantiles"] = [share * record["mean_norm"] for share in (0.6, 0.9, 1.5)]
         lines.append(json.dumps(change(record)) + "\n")
     (folder / "metrics.jsonl").write_text("".join(lines))

@@ -1,4 +1,6 @@
-"""The report in a real browser: it renders, wide and narrow, light and dark, and asks for nothing."""
+"""The report in a real browser: it renders, wide and narrow, light and dark,
+and asks for nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,38 @@ import pytest
 
 from fedspend.report.html import write_report
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed; it comes with the dev extra")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+webdriver = pytest.importorskip(
+    "selenium.webdriver", reason="selenium is not installed; it comes with the dev extra"
+)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 DRIVER = shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None,
     reason="no Chromium with its driver on this machine: apt-get install chromium chromium-driver",
 )
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --hide-scrollbars --disable-dev-shm-usage"
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync --hide-scrollbars "
+    "--disable-dev-shm-usage"
 )
 VISIBLE = """
 return [...document.querySelectorAll('figure')].filter((f) => f.checkVisibility()).map((figure) => {
-  const shown = [...figure.querySelectorAll('svg')].map((svg) => svg.getBoundingClientRect()).filter((box) => box.width > 0);
-  return {title: figure.querySelector('h3').textContent, drawings: shown.length, width: shown[0]?.width, height: shown[0]?.height,
+  const drawings = [...figure.querySelectorAll('svg')];
+  const boxes = drawings.map((svg) => svg.getBoundingClientRect());
+  const shown = boxes.filter((box) => box.width > 0);
+  const first = drawings.filter((svg) => svg.checkVisibility())[0];
+  return {title: figure.querySelector('h3').textContent, drawings: shown.length,
+          width: shown[0]?.width, height: shown[0]?.height,
           left: shown[0]?.left, right: shown[0]?.right,
-          lines: [...figure.querySelectorAll('svg')].filter((s) => s.checkVisibility())[0].querySelectorAll('path,circle').length};
+          lines: first.querySelectorAll('path,circle').length};
 });
 """
 # Text that sticks out of its figure, or is too small to read.
 BAD_TEXT = """
-return [...document.querySelectorAll('figure svg text')].filter((t) => t.checkVisibility()).filter((t) => {
+const texts = [...document.querySelectorAll('figure svg text')];
+return texts.filter((t) => t.checkVisibility()).filter((t) => {
   const box = t.getBoundingClientRect(), room = t.closest('figure').getBoundingClientRect();
   return box.left < room.left - 2 || box.right > room.right + 2 || box.height < 10;
 }).map((t) => t.textContent);
@@ -66,19 +78,31 @@ def pages(make, tmp_path_factory) -> dict[str, Path]:
         randomness="os",
         done=11,
         labels=[evil] * 34 + ["a university hospital with a long name"] * 43 + ["clinic"] * 23,
-        change=lambda record: record | ({"skipped": True, "loss": None} if record["round"] == 7 else {}),
+        change=lambda record: (
+            record | ({"skipped": True, "loss": None} if record["round"] == 7 else {})
+        ),
     )
-    bands = make(home / "bands", method="idp-fedavg", rounds=4, epsilons=[1 + 0.4 * n for n in range(13)])
+    bands = make(
+        home / "bands", method="idp-fedavg", rounds=4, epsilons=[1 + 0.4 * n for n in range(13)]
+    )
     plain = make(home / "fedavg", method="fedavg", best=0.9)
     found = {}
-    for name, runs in {"one": [one], "odd": [odd], "bands": [bands], "several": [one, odd, bands, plain]}.items():
+    for name, runs in {
+        "one": [one],
+        "odd": [odd],
+        "bands": [bands],
+        "several": [one, odd, bands, plain],
+    }.items():
         found[name] = home / f"{name}.html"
         write_report(runs, found[name])
     return found
 
 
 def visit(browser, page: Path, *, width: int = 1280, scheme: str = "light") -> None:
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     browser.get_log("browser"), browser.get_log("performance")
@@ -87,9 +111,13 @@ def visit(browser, page: Path, *, width: int = 1280, scheme: str = "light") -> N
 
 def screenshot(browser, name: str) -> tuple[bytes, tuple[int, int, int]]:
     """The whole page as PNG, kept where FEDSPEND_SCREENSHOTS says, and the colour of its corner."""
-    size = browser.execute_script("return [document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+    size = browser.execute_script(
+        "return [document.documentElement.clientWidth, document.documentElement.scrollHeight]"
+    )
     clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
-    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    taken = browser.execute_cdp_cmd(
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+    )
     png = base64.b64decode(taken["data"])
     folder = os.environ.get("FEDSPEND_SCREENSHOTS")
     if folder:
@@ -106,7 +134,9 @@ def screenshot(browser, name: str) -> tuple[bytes, tuple[int, int, int]]:
 @pytest.mark.parametrize("name", ["one", "odd", "bands", "several"])
 def test_every_chart_is_drawn_once_and_fits(browser, pages, name, width):
     visit(browser, pages[name], width=width)
-    browser.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    browser.execute_script(
+        "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+    )
     figures = browser.execute_script(VISIBLE)
     assert len(figures) == {"one": 9, "odd": 7, "bands": 9, "several": 1 + 9 + 7 + 9 + 3}[name]
     for figure in figures:
@@ -124,11 +154,17 @@ def test_every_chart_is_drawn_once_and_fits(browser, pages, name, width):
 @pytest.mark.parametrize("name", ["one", "several"])
 def test_no_errors_and_no_requests(browser, pages, name):
     visit(browser, pages[name])
-    browser.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    browser.execute_script(
+        "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+    )
     time.sleep(0.3)
     assert browser.get_log("browser") == []
     events = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
-    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    asked = {
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    }
     assert {url for url in asked if not url.startswith("data:")} == {pages[name].as_uri()}
 
 
@@ -149,7 +185,9 @@ def test_the_pointer_shows_the_numbers_of_a_round(browser, pages):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
 
-    figure = next(one for one in browser.find_elements(By.TAG_NAME, "figure") if "Privacy spent" in one.text)
+    figure = next(
+        one for one in browser.find_elements(By.TAG_NAME, "figure") if "Privacy spent" in one.text
+    )
     chart = figure.find_element(By.CSS_SELECTOR, "svg.wide")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
     ActionChains(browser).move_to_element(chart).perform()
@@ -172,4 +210,6 @@ def test_on_paper_the_runs_are_unfolded(browser, pages):
     visit(browser, pages["several"], scheme="dark")
     pdf = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
     assert base64.b64decode(pdf["data"])[:4] == b"%PDF"
-    assert browser.execute_script("return document.querySelectorAll('details.run[open]').length") == 4
+    assert (
+        browser.execute_script("return document.querySelectorAll('details.run[open]').length") == 4
+    )

@@ -59,7 +59,14 @@ def test_gaps_and_lone_values_are_drawn_as_what_they_are():
 
 
 def test_the_last_value_lands_where_the_scale_says():
-    chart = Chart("Accuracy", "accuracy", (1, 2), (Series("accuracy", (0.0, 1.0)),), (Reference(0.5, "half"),), percent=True)
+    chart = Chart(
+        "Accuracy",
+        "accuracy",
+        (1, 2),
+        (Series("accuracy", (0.0, 1.0)),),
+        (Reference(0.5, "half"),),
+        percent=True,
+    )
     path = re.findall(r'<path class="line s1" d="M(.*?)L(.*?)"', draw(chart))
     (x0, y0), (x1, y1) = ([float(n) for n in place.split()] for place in path[0])
     assert x0 < x1

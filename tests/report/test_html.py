@@ -49,7 +49,9 @@ class Page(HTMLParser):
         """Title and mark of every chart."""
         return [
             (label.split(",")[0], mark)
-            for mark, label in re.findall(r'<figure.*?data-mark="(\w+)".*?aria-label="(.*?)"', self.source)
+            for mark, label in re.findall(
+                r'<figure.*?data-mark="(\w+)".*?aria-label="(.*?)"', self.source
+            )
         ]
 
 
@@ -62,7 +64,7 @@ def report(tmp_path):
     return report
 
 
-# --- what it says ---------------------------------------------------------------------------------------------------------------
+# --- what it says ---------------------------------------------------------------------------------
 
 
 def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path):
@@ -92,7 +94,11 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
         "2.13.0",
     ):
         assert words in page.text
-    for mark in ("planned (costs nothing)", "private release or computed from it", "simulation only — not private"):
+    for mark in (
+        "planned (costs nothing)",
+        "private release or computed from it",
+        "simulation only — not private",
+    ):
         assert page.text.count(mark) >= 2
 
 
@@ -114,21 +120,33 @@ def test_a_real_run_shows_no_statistics_of_updates(make, report, tmp_path):
 
 
 def test_norms_are_shaded_and_overflow_is_reported(make, report, tmp_path):
-    """A record without quantiles (an older run, a damaged line) has no shade, and is shown all the same."""
+    """A record without quantiles (an older run, a damaged line) has no shade, and is shown all the
+    same.
+    """
     page = report(make(tmp_path / "shaded", change=lambda r: r | {"overflowed": 0}))
     assert "all but the shortest and longest tenth. No coordinate left the modulus." in page.text
-    page = report(make(tmp_path / "over", change=lambda r: r | {"overflowed": int(r["round"] in (3, 4))}))
+    page = report(
+        make(tmp_path / "over", change=lambda r: r | {"overflowed": int(r["round"] in (3, 4))})
+    )
     assert "2 coordinates left the modulus" in page.text
     for bad in (None, [], "wide", [None, 1.0, 2.0], [math.inf, 1.0]):
         page = report(
-            make(tmp_path / f"bad-{bad}", change=lambda r, bad=bad: r | {"norm_quantiles": bad} if r["round"] == 2 else r)
+            make(
+                tmp_path / f"bad-{bad}",
+                change=lambda r, bad=bad: r | {"norm_quantiles": bad} if r["round"] == 2 else r,
+            )
         )
         assert "shortest" not in page.text
         assert dict(page.figures())["Update norms"] == "simulation"
 
 
 def test_statistics_need_every_stamp_to_say_simulation(make, report, tmp_path):
-    page = report(make(tmp_path / "mixed", change=lambda r: r | {"randomness": "os" if r["round"] == 3 else "seeded"}))
+    page = report(
+        make(
+            tmp_path / "mixed",
+            change=lambda r: r | {"randomness": "os" if r["round"] == 3 else "seeded"},
+        )
+    )
     assert "protects nobody" in page.text
     assert "Clipped updates" not in page.text
 
@@ -152,15 +170,24 @@ def test_a_real_run_without_a_sound_certificate_is_called_unverified(make, repor
 def test_a_certificate_with_the_verdict_only_is_enough(make, report, tmp_path):
     run = make(tmp_path / "short")
     verdict = json.loads((run / "certificate.json").read_text())
-    (run / "certificate.json").write_text(json.dumps({"ok": True, "plan_hash": verdict["plan_hash"]}))
+    (run / "certificate.json").write_text(
+        json.dumps({"ok": True, "plan_hash": verdict["plan_hash"]})
+    )
     assert "PASS" in report(run).text
 
 
 def test_spending_that_differs_from_the_plan_is_noticed(make, report, tmp_path):
     def less(record):
-        return record | {"epsilon": record["epsilon"] | {"20": 0.5}} if record["round"] == 4 else record
+        return (
+            record | {"epsilon": record["epsilon"] | {"20": 0.5}}
+            if record["round"] == 4
+            else record
+        )
 
-    assert "Round 4, group 20: the metrics say epsilon 0.5" in report(make(tmp_path / "altered", change=less)).text
+    assert (
+        "Round 4, group 20: the metrics say epsilon 0.5"
+        in report(make(tmp_path / "altered", change=less)).text
+    )
     assert "altered." not in report(make(tmp_path / "sound")).text
 
 
@@ -171,7 +198,7 @@ def test_observers_of_distributed_noise_are_set_apart(make, report, tmp_path):
     assert "not this run" not in spread.text
 
 
-# --- safe and whole -------------------------------------------------------------------------------------------------------------
+# --- safe and whole -------------------------------------------------------------------------------
 
 
 def test_no_string_becomes_markup(make, report, tmp_path):
@@ -180,7 +207,10 @@ def test_no_string_becomes_markup(make, report, tmp_path):
         tmp_path / "<script>alert(9)<",
         labels=labels,
         settings={"model.name": EVIL, "data.name": EVIL, EVIL: EVIL},
-        certificate={"failures": [EVIL], "checks": [{"name": EVIL, "meaning": EVIL, "accountant": EVIL, "passed": EVIL}]},
+        certificate={
+            "failures": [EVIL],
+            "checks": [{"name": EVIL, "meaning": EVIL, "accountant": EVIL, "passed": EVIL}],
+        },
     )
     other = make(tmp_path / "other")
     for page in (report(run), report(run, other)):
@@ -195,9 +225,15 @@ def test_nothing_is_loaded_and_nothing_changes(make, report, tmp_path):
     run = make(tmp_path / "run")
     first, second = report(run).source, report(run).source
     assert first == second
-    assert not re.search(r"https?:|//cdn|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")", first)
-    assert not any("src" in attributes or "style" in attributes for _, attributes in Page(first).tags)
-    assert any("default-src 'none'" in attributes.get("content", "") for _, attributes in Page(first).tags)
+    assert not re.search(
+        r"https?:|//cdn|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")", first
+    )
+    assert not any(
+        "src" in attributes or "style" in attributes for _, attributes in Page(first).tags
+    )
+    assert any(
+        "default-src 'none'" in attributes.get("content", "") for _, attributes in Page(first).tags
+    )
     assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o644
 
 
@@ -211,7 +247,7 @@ def test_every_chart_has_words_and_numbers_behind_it(make, report, tmp_path):
     assert "nan" not in page.source.lower().replace("nanoseconds", "")
 
 
-# --- unusual runs ---------------------------------------------------------------------------------------------------------------
+# --- unusual runs ---------------------------------------------------------------------------------
 
 
 def test_a_run_in_progress(make, report, tmp_path):
@@ -224,7 +260,11 @@ def test_a_run_in_progress(make, report, tmp_path):
 
 def test_fedavg_has_no_plan_and_says_so(make, report, tmp_path):
     page = report(make(tmp_path / "fedavg", method="fedavg"))
-    assert page.figures() == [("Accuracy", "simulation"), ("Loss", "simulation"), ("Update norms", "simulation")]
+    assert page.figures() == [
+        ("Accuracy", "simulation"),
+        ("Loss", "simulation"),
+        ("Update norms", "simulation"),
+    ]
     assert "this method promises nothing" in page.text
     real = report(make(tmp_path / "real", method="fedavg", randomness="os"))
     assert "Not private" in real.text[:300]
@@ -242,14 +282,22 @@ def test_skipped_rounds_and_losses_that_are_not_finite(make, report, tmp_path):
 
 
 def test_no_loss_and_no_accuracy_at_all(make, report, tmp_path):
-    page = report(make(tmp_path / "empty", change=lambda record: {"round": record["round"], "loss": None}))
+    page = report(
+        make(tmp_path / "empty", change=lambda record: {"round": record["round"], "loss": None})
+    )
     assert "No number to draw: no round has a finite loss" in page.text
     assert "Privacy spent" in dict(page.figures())
 
 
-@pytest.mark.parametrize("method", ["idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedavg", "fedavg"])
+@pytest.mark.parametrize(
+    "method", ["idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedavg", "fedavg"]
+)
 def test_one_round(make, report, tmp_path, method):
-    page = report(make(tmp_path / "one", rounds=1, method="idp-fedavg" if method == "time-adaptive" else method))
+    page = report(
+        make(
+            tmp_path / "one", rounds=1, method="idp-fedavg" if method == "time-adaptive" else method
+        )
+    )
     assert "1 of 1" in page.text
     assert "<circle" in page.source
 
@@ -261,18 +309,29 @@ def test_an_adaptive_clip_is_a_release(make, report, tmp_path):
 
 
 def test_many_budgets_become_bands(make, report, tmp_path):
-    page = report(make(tmp_path / "bands", method="idp-fedavg", rounds=4, epsilons=[1 + 0.4 * n for n in range(13)]))
+    page = report(
+        make(
+            tmp_path / "bands",
+            method="idp-fedavg",
+            rounds=4,
+            epsilons=[1 + 0.4 * n for n in range(13)],
+        )
+    )
     assert "shades their range" in page.text
     assert 'class="band s1"' in page.source
 
 
 def test_wide_budgets_use_a_logarithmic_scale(make, report, tmp_path):
-    page = report(make(tmp_path / "wide", method="idp-fedavg", rounds=4, epsilons=[0.2] * 3 + [20.0] * 3))
+    page = report(
+        make(tmp_path / "wide", method="idp-fedavg", rounds=4, epsilons=[0.2] * 3 + [20.0] * 3)
+    )
     assert "(log scale)" in page.text
 
 
 def test_a_plan_by_pld(make, report, tmp_path):
-    page = report(make(tmp_path / "pld", method="idp-fedavg", rounds=2, epsilons=[6.0] * 4, accountant="pld"))
+    page = report(
+        make(tmp_path / "pld", method="idp-fedavg", rounds=2, epsilons=[6.0] * 4, accountant="pld")
+    )
     assert "PASS" in page.text
     assert "accountant pld" in page.text
 
@@ -284,7 +343,11 @@ def test_many_rounds_stay_small(make, report, tmp_path):
 
 
 def test_several_runs_side_by_side(make, report, tmp_path):
-    runs = [make(tmp_path / "a" / "run"), make(tmp_path / "b" / "run", best=0.8), make(tmp_path / "plain", method="fedavg")]
+    runs = [
+        make(tmp_path / "a" / "run"),
+        make(tmp_path / "b" / "run", best=0.8),
+        make(tmp_path / "plain", method="fedavg"),
+    ]
     page = report(*runs)
     assert "3 of these 3 runs are simulations" in page.text
     assert page.source.count('<details class="run">') == 3
@@ -293,10 +356,13 @@ def test_several_runs_side_by_side(make, report, tmp_path):
         assert words in page.text
     real = make(tmp_path / "real", randomness="os")
     assert "add up" in report(runs[0], real).text
-    assert "None of these runs is a simulation" in report(real, make(tmp_path / "real2", randomness="os")).text
+    assert (
+        "None of these runs is a simulation"
+        in report(real, make(tmp_path / "real2", randomness="os")).text
+    )
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 def spoil(run: Path, name: str, text: str | None) -> Path:
@@ -344,14 +410,18 @@ def test_the_plan_of_another_run_is_refused(make, tmp_path):
 
 def test_runs_are_named_once_and_exist(make, tmp_path):
     run = make(tmp_path / "run")
-    for folders, words in (([run, tmp_path / "." / "run"], "given twice"), ([], "no run"), ([tmp_path / "none"], "holds no run")):
+    for folders, words in (
+        ([run, tmp_path / "." / "run"], "given twice"),
+        ([], "no run"),
+        ([tmp_path / "none"], "holds no run"),
+    ):
         with pytest.raises(InvalidInput, match=words):
             load_runs(folders)
     with pytest.raises(InvalidInput, match="holds no run"):
         load_runs([run / "run.json"])
 
 
-# --- the command ----------------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_the_command_writes_into_the_run(make, tmp_path, capsys):
@@ -368,7 +438,9 @@ def test_the_command_compares_and_prints_json(make, tmp_path, capsys, monkeypatc
     found = json.loads(capsys.readouterr().out)
     assert found["report"] == "report.html"
     assert (tmp_path / "report.html").exists()
-    assert [(run["run"], run["certificate"], run["simulation"], run["done"]) for run in found["runs"]] == [
+    assert [
+        (run["run"], run["certificate"], run["simulation"], run["done"]) for run in found["runs"]
+    ] == [
         ("a", "PASS", True, 25),
         ("b", "NONE", True, 25),
     ]
@@ -376,7 +448,8 @@ def test_the_command_compares_and_prints_json(make, tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("output", "words"), [("x.txt", "must end in .html"), ("no/x.html", "no directory"), ("d.html", "a directory")]
+    ("output", "words"),
+    [("x.txt", "must end in .html"), ("no/x.html", "no directory"), ("d.html", "a directory")],
 )
 def test_an_output_that_cannot_be_written_is_refused(make, tmp_path, capsys, output, words):
     run = make(tmp_path / "run")

@@ -1,4 +1,6 @@
-"""Answers: everyone who was asked is counted once or discarded once, and nothing from outside is taken on trust."""
+"""Answers: everyone who was asked is counted once or discarded once, and nothing from outside is
+taken on trust.
+"""
 
 import math
 import re
@@ -30,7 +32,9 @@ def one(reply, clip=1.0, **shared):
 
 @given(st.data())
 def test_everyone_asked_is_in_exactly_one_of_answered_and_discarded(data):
-    """Whatever comes back: in any order, twice, from strangers, for other rounds, of any shape, or not at all."""
+    """Whatever comes back: in any order, twice, from strangers, for other rounds, of any shape, or
+    not at all.
+    """
     clients = data.draw(st.integers(0, 6))
     kinds = {
         "good": lambda who: answer(who, HALF),
@@ -45,13 +49,21 @@ def test_everyone_asked_is_in_exactly_one_of_answered_and_discarded(data):
     for who, kind in data.draw(some):
         if kind != "late":  # which is ignored
             first.setdefault(who, kind)
-        tally.discard(str(who), "it is too slow") if kind == "discard" else tally.add(kinds[kind](who))
+        tally.discard(str(who), "it is too slow") if kind == "discard" else tally.add(
+            kinds[kind](who)
+        )
     answers = tally.answers()
     everybody = [str(n) for n in range(clients)]
-    assert sorted([*answers.answered, *answers.discarded]) == everybody, "in one of the two, and once"
+    assert sorted([*answers.answered, *answers.discarded]) == everybody, (
+        "in one of the two, and once"
+    )
     counted = [n for n in range(clients) if first.get(n) in ("good", "long")]
-    assert sorted(answers.answered) == [str(n) for n in counted], "what came first from a client decides"
-    wanted = sum((HALF * (2 * (1 - 1e-6) if first[n] == "long" else 1) for n in counted), np.zeros(SIZE))
+    assert sorted(answers.answered) == [str(n) for n in counted], (
+        "what came first from a client decides"
+    )
+    wanted = sum(
+        (HALF * (2 * (1 - 1e-6) if first[n] == "long" else 1) for n in counted), np.zeros(SIZE)
+    )
     np.testing.assert_allclose(answers.total, wanted, rtol=1e-12)
     assert all(answers.discarded[who] == NO_ANSWER for who in everybody if int(who) not in first)
 
@@ -76,7 +88,9 @@ def test_received_noise_is_that_of_those_who_answered(order, answering):
 
 
 def test_a_second_answer_is_reported_and_not_added():
-    answers = gather(asked(2), [answer(0, HALF), answer(0, HALF * 2), answer(1, HALF)], SIZE, outside=True)
+    answers = gather(
+        asked(2), [answer(0, HALF), answer(0, HALF * 2), answer(1, HALF)], SIZE, outside=True
+    )
     np.testing.assert_array_equal(answers.total, 2 * HALF)
     assert answers.answered == ("0", "1")
     assert "twice" in answers.reports["0"]
@@ -117,7 +131,9 @@ def test_answers_that_cannot_be_are_discarded_and_say_why(reply, told):
 
 
 def test_an_answer_of_another_run_is_ignored():
-    """It is late, or was sent again. Its noise was released once already: in a second sum the two releases would share it."""
+    """It is late, or was sent again. Its noise was released once already: in a second sum the two
+    releases would share it.
+    """
     first, second = (asked(1, noise=0.5, run=run) for run in ("this one", "another"))
     made = replies(first, torch.ones(1, SIZE))
     assert gather(first, made, SIZE, outside=True).answered == ("0",)
@@ -144,7 +160,12 @@ def test_bits_that_cannot_be_are_discarded(bit):
 
 
 def test_bits_that_can_be_are_added():
-    answers = gather(asked(3, bit=True), [answer(n, HALF, bit=b) for n, b in enumerate((0.5, 0.5, -0.5))], SIZE, outside=True)
+    answers = gather(
+        asked(3, bit=True),
+        [answer(n, HALF, bit=b) for n, b in enumerate((0.5, 0.5, -0.5))],
+        SIZE,
+        outside=True,
+    )
     assert answers.bits == 0.5
 
 
@@ -185,7 +206,9 @@ GRID = Grid(2.0**-10, 24, SIZE)
 
 
 def test_a_vector_off_the_grid_is_discarded():
-    assert one(answer(0, [1.0, 2.5, 0, 0]), grid=GRID).discarded == {"0": "its vector is not on the grid"}
+    assert one(answer(0, [1.0, 2.5, 0, 0]), grid=GRID).discarded == {
+        "0": "its vector is not on the grid"
+    }
 
 
 def test_a_vector_on_the_grid_that_is_too_long_is_discarded():
@@ -193,12 +216,16 @@ def test_a_vector_on_the_grid_that_is_too_long_is_discarded():
     answers = one(answer(0, [1025.0, 0, 0, 0]), grid=GRID)
     assert not answers.total.any()
     assert "its norm is 1.00098, and its clip 1" in answers.discarded["0"]
-    np.testing.assert_array_equal(one(answer(0, [1024.0, 0, 0, 0]), grid=GRID).total, [1024, 0, 0, 0])
+    np.testing.assert_array_equal(
+        one(answer(0, [1024.0, 0, 0, 0]), grid=GRID).total, [1024, 0, 0, 0]
+    )
 
 
 @pytest.mark.parametrize("on_grid", [False, True])
 def test_under_distributed_noise_the_norm_says_nothing(on_grid):
-    """An honest vector carries noise that is longer than its clip; clipped or discarded for that, noise would be missing."""
+    """An honest vector carries noise that is longer than its clip; clipped or discarded for that,
+    noise would be missing.
+    """
     grid = GRID if on_grid else None
     task = client_task(SIZE, 0.01, noise=5.0, grid=grid)
     (reply,) = replies([task], [torch.ones(SIZE)], Randomness(1))
@@ -213,7 +240,9 @@ def test_under_distributed_noise_the_norm_says_nothing(on_grid):
 
 @pytest.mark.parametrize("value", [2.0**23 + 1, -(2.0**23) - 1, 1e300])
 def test_a_vector_beyond_the_modulus_is_discarded(value):
-    """Whole numbers that large are not exact in a sum, and what a client sends is taken modulo the grid's bits."""
+    """Whole numbers that large are not exact in a sum, and what a client sends is taken modulo the
+    grid's bits.
+    """
     answers = one(answer(0, [value, 0, 0, 0]), grid=GRID, noise=1.0)
     assert not answers.total.any()
     assert answers.discarded == {"0": "its vector is beyond the grid's 24 bits"}
@@ -231,7 +260,10 @@ def test_inside_one_process_answers_are_taken_as_they_are():
 
 def test_statistics_are_of_those_who_told():
     some = asked(3)
-    told = [Reply(answer(n, HALF).contribution, Remarks(norm, norm > 1, why)) for n, norm, why in ((0, 2.0, ""), (1, 0.0, "NaN"))]
+    told = [
+        Reply(answer(n, HALF).contribution, Remarks(norm, norm > 1, why))
+        for n, norm, why in ((0, 2.0, ""), (1, 0.0, "NaN"))
+    ]
     found = gather(some, [*told, answer(2, HALF)], SIZE).statistics
     assert found.norms.tolist() == [2.0, 0.0]
     assert found.clipped.tolist() == [True, False]
@@ -241,11 +273,19 @@ def test_statistics_are_of_those_who_told():
 
 def test_active_records_add_up_over_clients():
     counts = [np.array([3, 2]), np.array([4, 0])]
-    told = [Reply(answer(n, HALF).contribution, Remarks(1.0, False, active=count)) for n, count in enumerate(counts)]
+    told = [
+        Reply(answer(n, HALF).contribution, Remarks(1.0, False, active=count))
+        for n, count in enumerate(counts)
+    ]
     assert gather(asked(2), told, SIZE).statistics.active.tolist() == [7, 2]
 
 
 def test_nobody_asked_is_a_normal_round():
     answers = gather([], [], SIZE)
     assert not answers.total.any()
-    assert (answers.answered, answers.discarded, answers.received_variance, answers.bits) == ((), {}, 0.0, 0.0)
+    assert (answers.answered, answers.discarded, answers.received_variance, answers.bits) == (
+        (),
+        {},
+        0.0,
+        0.0,
+    )

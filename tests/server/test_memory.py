@@ -1,4 +1,6 @@
-"""A mechanism with a memory: noise that is correlated over rounds survives a kill at any write; a lost memory is not made up."""
+"""A mechanism with a memory: noise that is correlated over rounds survives a kill at any write; a
+lost memory is not made up.
+"""
 
 import dataclasses
 
@@ -19,7 +21,9 @@ PARAMETERS = 21
 
 
 class Correlated:
-    """Noise `z_t - z_{t-1} / 2`: what one round adds, the next takes away in part. The memory is the last z."""
+    """Noise `z_t - z_{t-1} / 2`: what one round adds, the next takes away in part. The memory is
+    the last z.
+    """
 
     def __init__(self, seed=7):
         self.seed = seed
@@ -44,11 +48,15 @@ def small(tiny):
 
 def correlated(sections, mechanism=None):
     setup = from_config(config_of(sections))
-    return dataclasses.replace(setup, training=dataclasses.replace(setup.training, mechanism=mechanism or Correlated()))
+    return dataclasses.replace(
+        setup, training=dataclasses.replace(setup.training, mechanism=mechanism or Correlated())
+    )
 
 
 def last_release(folder):
-    """The round whose release is on disk, and all of the file: the release, and the memory after it."""
+    """The round whose release is on disk, and all of the file: the release, and the memory after
+    it.
+    """
     path = folder / "release.safetensors"
     if not path.exists():
         return {}
@@ -56,7 +64,9 @@ def last_release(folder):
 
 
 def play(setup, folder, seen, **options):
-    """Run to the end or to the kill; every release that was on disk after a round, or at the kill, is put into `seen`."""
+    """Run to the end or to the kill; every release that was on disk after a round, or at the kill,
+    is put into `seen`.
+    """
 
     def note(*_):
         for round, body in last_release(folder).items():
@@ -69,16 +79,26 @@ def play(setup, folder, seen, **options):
 
 
 def outcome(folder):
-    names = ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "release.safetensors", "plan.json")
+    names = (
+        "metrics.jsonl",
+        "model.safetensors",
+        "checkpoint.safetensors",
+        "release.safetensors",
+        "plan.json",
+    )
     return {name: (folder / name).read_bytes() for name in names}
 
 
 def test_noise_is_correlated_as_the_mechanism_says(small, tmp_path):
-    """Releases of a run without rows, so that noise is all there is: `z_t - z_{t-1} / 2` in every round."""
+    """Releases of a run without rows, so that noise is all there is: `z_t - z_{t-1} / 2` in every
+    round.
+    """
     mechanism, seen = Correlated(), {}
     setup = correlated(small, mechanism)
     nobody = tuple(np.zeros(0, dtype=np.int64) for _ in setup.federation.shards)
-    setup = dataclasses.replace(setup, federation=dataclasses.replace(setup.federation, shards=nobody))
+    setup = dataclasses.replace(
+        setup, federation=dataclasses.replace(setup.federation, shards=nobody)
+    )
     play(setup, tmp_path / "run", seen)
     before = np.zeros(PARAMETERS)
     for t in range(4):
@@ -92,7 +112,9 @@ def test_noise_is_correlated_as_the_mechanism_says(small, tmp_path):
         before = mechanism.draw(t)
 
 
-def test_killed_at_every_write_releases_model_and_memory_are_those_of_an_uninterrupted_run(small, tmp_path, monkeypatch):
+def test_killed_at_every_write_releases_model_and_memory_are_those_of_an_uninterrupted_run(
+    small, tmp_path, monkeypatch
+):
     releases = {}
     play(correlated(small), tmp_path / "whole", releases)
     expected = outcome(tmp_path / "whole")
@@ -133,7 +155,10 @@ def test_a_mechanism_that_forgets_would_be_noticed(small, tmp_path):
     run(correlated(small), tmp_path / "whole")
     killed_after(correlated(small), tmp_path / "cut", 2)
     run(correlated(small, Forgetful()), tmp_path / "cut", resume=True)
-    assert outcome(tmp_path / "cut")["model.safetensors"] != outcome(tmp_path / "whole")["model.safetensors"]
+    assert (
+        outcome(tmp_path / "cut")["model.safetensors"]
+        != outcome(tmp_path / "whole")["model.safetensors"]
+    )
 
 
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
@@ -153,7 +178,9 @@ def test_a_lost_memory_is_refused(small, tmp_path, randomness):
 
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
 def test_an_older_copy_of_the_memory_is_refused(small, tmp_path, randomness):
-    """It looks like a memory, and the noise that it makes does not fit the releases any better than none."""
+    """It looks like a memory, and the noise that it makes does not fit the releases any better than
+    none.
+    """
     small["privacy"]["randomness"] = randomness
     folder, older = tmp_path / "run", {}
     setup = correlated(small)
@@ -174,7 +201,9 @@ def test_an_older_copy_of_the_memory_is_refused(small, tmp_path, randomness):
 
 
 def test_a_memory_that_there_never_was_is_begun(small, tmp_path, monkeypatch):
-    """A real run that dies before its first release, and again before its second: nothing is out, so nothing was lost."""
+    """A real run that dies before its first release, and again before its second: nothing is out,
+    so nothing was lost.
+    """
     small["privacy"]["randomness"] = "os"
     folder, real, memories = tmp_path / "run", Correlated.release, {}
 
@@ -202,8 +231,12 @@ def test_a_mechanism_without_a_memory_goes_on_without_the_file(small, tmp_path):
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
-def test_a_real_round_that_was_lost_leaves_the_memory_of_the_last_release(small, tmp_path, monkeypatch):
-    """Round 3 is reserved and dies: it is skipped, and round 4 takes away half of what round 2 added."""
+def test_a_real_round_that_was_lost_leaves_the_memory_of_the_last_release(
+    small, tmp_path, monkeypatch
+):
+    """Round 3 is reserved and dies: it is skipped, and round 4 takes away half of what round 2
+    added.
+    """
     small["privacy"]["randomness"] = "os"
     folder, real, memories = tmp_path / "run", Correlated.release, {}
 

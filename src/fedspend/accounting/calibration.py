@@ -1,7 +1,7 @@
 """Noise for a budget: found with tabulated curves, sealed with the exact kernel.
 
-Guarantee: what `seal` returns spends at most its budget, read at the stated order with the exact kernel, and misses it by less than
-1e-7 of it. `solve` alone only steers.
+Guarantee: what `seal` returns spends at most its budget, read at the stated order with the exact
+kernel, and misses it by less than 1e-7 of it. `solve` alone only steers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _SAFETY = 1e-8  # share of the budget left over, far above the kernel's own erro
 
 @dataclass(frozen=True)
 class Solution:
-    """Smallest noise found, its logarithm, and the column of the order at which the budget binds."""
+    """Smallest noise found, its logarithm,
+    and the column of the order at which the budget binds.
+    """
 
     log_noise: FloatArray
     binding: IntArray
@@ -42,11 +44,13 @@ def solve(
     columns: slice = slice(None),
     tolerance: float = 1e-9,
 ) -> Solution:
-    """Smallest noise with `min_a [already_a + repeats * rdp_a(noise)] <= budget`, for many budgets at once.
+    """Smallest noise with `min_a [already_a + repeats * rdp_a(noise)] <= budget`, for many budgets
+    at once.
 
-    `already` (n, orders) holds the conversion cost and past spending. With `log_shape`, a round each, the rounds use
-    `noise * shape_t` instead of one common noise. At each step the gap is read at the order that is best at that noise: its sign is
-    that of the minimum over all orders, so no search over orders is needed.
+    `already` (n, orders) holds the conversion cost and past spending. With `log_shape`, a round
+    each, the rounds use `noise * shape_t` instead of one common noise. At each step the gap is read
+    at the order that is best at that noise: its sign is that of the minimum over all orders, so no
+    search over orders is needed.
     """
     binding = np.zeros(budget.size, dtype=np.int64)
     room = budget[:, None] - already
@@ -61,24 +65,36 @@ def solve(
         column = best + (columns.start or 0)
         r_next = repeats * _total(spending.rdp_at, log_noise + 1e-5, log_shape, column)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(target > 0, np.log(r / target), np.inf), np.minimum(np.log(r_next / r) / 1e-5, -1e-6)
+            return np.where(target > 0, np.log(r / target), np.inf), np.minimum(
+                np.log(r_next / r) / 1e-5, -1e-6
+            )
 
     return Solution(safe_roots(gap, start, _LOW, _HIGH, tolerance), binding)
 
 
 def _total(
-    rdp: Callable[[FloatArray, Any], FloatArray], log_noise: FloatArray, log_shape: FloatArray | None, columns: Any
+    rdp: Callable[[FloatArray, Any], FloatArray],
+    log_noise: FloatArray,
+    log_shape: FloatArray | None,
+    columns: Any,
 ) -> FloatArray:
     if log_shape is None:
         return rdp(log_noise, columns)
-    return sum((rdp(log_noise + shift, columns) for shift in log_shape[1:]), rdp(log_noise + log_shape[0], columns))
+    return sum(
+        (rdp(log_noise + shift, columns) for shift in log_shape[1:]),
+        rdp(log_noise + log_shape[0], columns),
+    )
 
 
 def first_guess(budget: FloatArray, delta: float, rate: float, rounds: int) -> FloatArray:
-    """log of a noise to start `solve` from: the closed form of an unsampled Gaussian with `rate` times the sensitivity."""
+    """log of a noise to start `solve` from: the closed form of an unsampled Gaussian with `rate`
+    times the sensitivity.
+    """
     log_delta = -np.log(delta)
     zcdp = (np.sqrt(budget + log_delta) - np.sqrt(log_delta)) ** 2
-    guess: FloatArray = np.clip(np.log(np.maximum(rate * np.sqrt(rounds / (2 * zcdp)), 1.0)), _LOW, _HIGH)
+    guess: FloatArray = np.clip(
+        np.log(np.maximum(rate * np.sqrt(rounds / (2 * zcdp)), 1.0)), _LOW, _HIGH
+    )
     return guess
 
 
@@ -89,8 +105,9 @@ def check_feasible(budget: FloatArray, already: FloatArray) -> None:
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         raise InvalidInput(
-            f"epsilon {budget[at]:g} cannot be met by any noise: at this delta and these orders the smallest possible epsilon is "
-            f"{np.broadcast_to(floor, budget.shape)[at]:.3g}; raise epsilon or delta"
+            f"epsilon {budget[at]:g} cannot be met by any noise: at this delta and these orders "
+            f"the smallest possible epsilon is {np.broadcast_to(floor, budget.shape)[at]:.3g}; "
+            "raise epsilon or delta"
         )
 
 
@@ -114,10 +131,12 @@ def seal(
     repeats: int = 1,
     past: Mechanisms | None = None,
 ) -> Sealed:
-    """Scale the adjustable rounds of each schedule (rounds, n) until it spends its budget exactly, by the exact kernel.
+    """Scale the adjustable rounds of each schedule (rounds, n) until it spends its budget exactly,
+    by the exact kernel.
 
-    The result is read at the schedule's binding order alone, which is an upper bound on what all orders together would read. With
-    `repeats`, the whole schedule runs that often. What `past` has spent counts against the budget, and in the epsilon returned.
+    The result is read at the schedule's binding order alone, which is an upper bound on what all
+    orders together would read. With `repeats`, the whole schedule runs that often. What `past` has
+    spent counts against the budget, and in the epsilon returned.
     """
     order = orders[binding]
     cost = conversion_cost(orders, delta)[binding] + (0.0 if past is None else past.rdp_at(order))
@@ -126,7 +145,9 @@ def seal(
     fixed = runs.total(runs.rdp(order, ~scaled))
     target = budget * (1 - _SAFETY) - cost - fixed
 
-    movable = np.flatnonzero((np.bincount(runs.schedule[scaled], minlength=budget.size) > 0) & (target > 0))
+    movable = np.flatnonzero(
+        (np.bincount(runs.schedule[scaled], minlength=budget.size) > 0) & (target > 0)
+    )
     scaled &= np.isin(runs.schedule, movable)
 
     def gap(x: FloatArray, rows: IntArray) -> tuple[FloatArray, None]:
@@ -137,13 +158,18 @@ def seal(
         return np.log(spent[movable[rows]] / target[movable[rows]]), None
 
     log_scale = np.zeros(budget.size)
-    log_scale[movable] = np.nan_to_num(safe_roots(gap, log_scale[movable], -20.0, 20.0, tolerance=_SAFETY))
+    log_scale[movable] = np.nan_to_num(
+        safe_roots(gap, log_scale[movable], -20.0, 20.0, tolerance=_SAFETY)
+    )
     sealed_noise = np.where(adjustable, np.clip(noise * np.exp(log_scale), *NOISE_RANGE), noise)
     claim = Runs.of(sealed_noise, rate, repeats).epsilon_at(order, cost)
     over = ~(claim <= budget)
     if over.any():
         at = int(np.flatnonzero(over)[0])
-        raise Refused(f"a schedule for epsilon {budget[at]:g} came out at {claim[at]:.9g}: refusing to make a plan that overspends")
+        raise Refused(
+            f"a schedule for epsilon {budget[at]:g} came out at {claim[at]:.9g}: refusing to make "
+            "a plan that overspends"
+        )
     return Sealed(sealed_noise, claim, order)
 
 
@@ -156,7 +182,9 @@ def stretches(noise: FloatArray, rate: FloatArray) -> BoolArray:
 
 @dataclass(frozen=True)
 class Runs:
-    """Stretches of rounds in which a schedule keeps its rate and noise: what has to be accounted only once."""
+    """Stretches of rounds in which a schedule keeps its rate and noise: what has to be accounted
+    only once.
+    """
 
     round: IntArray  # first round of the stretch
     schedule: IntArray
@@ -166,7 +194,9 @@ class Runs:
     schedules: int
 
     @classmethod
-    def of(cls, noise: FloatArray, rate: FloatArray, repeats: int = 1, apart: BoolArray | None = None) -> Runs:
+    def of(
+        cls, noise: FloatArray, rate: FloatArray, repeats: int = 1, apart: BoolArray | None = None
+    ) -> Runs:
         """Equal rounds on either side of a change in `apart` are kept apart."""
         begins = stretches(noise, rate)
         if apart is not None:
@@ -174,20 +204,33 @@ class Runs:
         schedule, first = np.nonzero(begins.T)
         ends = np.append(first[1:], 0)
         ends[np.append(schedule[1:] != schedule[:-1], True)] = noise.shape[0]
-        return cls(first, schedule, repeats * (ends - first), rate[first, schedule], noise[first, schedule], noise.shape[1])
+        return cls(
+            first,
+            schedule,
+            repeats * (ends - first),
+            rate[first, schedule],
+            noise[first, schedule],
+            noise.shape[1],
+        )
 
-    def rdp(self, order: FloatArray, where: BoolArray | None = None, log_scale: FloatArray | None = None) -> FloatArray:
+    def rdp(
+        self, order: FloatArray, where: BoolArray | None = None, log_scale: FloatArray | None = None
+    ) -> FloatArray:
         """Divergence of each stretch at its schedule's order, zero outside `where`."""
         wanted = np.flatnonzero(np.ones(self.round.size, dtype=bool) if where is None else where)
         noise = self.noise[wanted]
         if log_scale is not None:
             noise = np.clip(noise * np.exp(log_scale[self.schedule[wanted]]), *NOISE_RANGE)
         out = np.zeros(self.round.size)
-        out[wanted] = self.rounds[wanted] * exact_rdp_at(self.rate[wanted], noise, order[self.schedule[wanted]])
+        out[wanted] = self.rounds[wanted] * exact_rdp_at(
+            self.rate[wanted], noise, order[self.schedule[wanted]]
+        )
         return out
 
     def total(self, per_run: FloatArray) -> FloatArray:
-        sums: FloatArray = np.bincount(self.schedule, weights=per_run, minlength=self.schedules).astype(np.float64)
+        sums: FloatArray = np.bincount(
+            self.schedule, weights=per_run, minlength=self.schedules
+        ).astype(np.float64)
         return sums
 
     def epsilon_at(self, order: FloatArray, cost: FloatArray) -> FloatArray:
@@ -202,16 +245,21 @@ def noise_multiplier(
     accountant: str = "rdp",
     orders: Any = None,
 ) -> Any:
-    """The smallest noise multiplier with which `rounds` rounds at `sampling_rate` stay within each epsilon.
+    """The smallest noise multiplier with which `rounds` rounds at `sampling_rate` stay within each
+    epsilon.
 
-    One epsilon or an array of any shape. Never too low, and right to 1e-6. A budget that would ask for less noise than
-    0.05 gets 0.05.
+    One epsilon or an array of any shape. Never too low, and right to 1e-6. A budget that would ask
+    for less noise than 0.05 gets 0.05.
 
     >>> round(noise_multiplier(10.0, 1e-5, 0.9, 25), 3)
     2.424
     """
     budget = check_epsilons(epsilon)
-    delta, rate, rounds = check_delta(delta), check_rate("sampling_rate", sampling_rate), whole_number("rounds", rounds, 1)
+    delta, rate, rounds = (
+        check_delta(delta),
+        check_rate("sampling_rate", sampling_rate),
+        whole_number("rounds", rounds, 1),
+    )
     distinct, where = np.unique(budget.ravel(), return_inverse=True)
     if accountant == "pld":
         from fedspend.accounting.pld import uniform_noise
@@ -227,7 +275,12 @@ def noise_multiplier(
 
 
 def uniform(
-    budget: FloatArray, delta: float, rate: float, rounds: int, orders: tuple[float, ...], past: Mechanisms | None = None
+    budget: FloatArray,
+    delta: float,
+    rate: float,
+    rounds: int,
+    orders: tuple[float, ...],
+    past: Mechanisms | None = None,
 ) -> Sealed:
     """One constant noise per budget; the result holds a single round that stands for all."""
     alpha = np.asarray(orders)
@@ -236,14 +289,28 @@ def uniform(
     noise, binding = np.empty(budget.size), np.empty(budget.size, dtype=np.int64)
     for band in bands(budget, delta, rate, rounds, orders, wide=past is not None):
         cost = already[band.rows, band.columns]
-        found = solve(curve(rate, orders), float(rounds), cost, budget[band.rows], band.start, columns=band.columns)
-        noise[band.rows], binding[band.rows] = np.exp(found.log_noise), found.binding + band.columns.start
+        found = solve(
+            curve(rate, orders),
+            float(rounds),
+            cost,
+            budget[band.rows],
+            band.start,
+            columns=band.columns,
+        )
+        noise[band.rows], binding[band.rows] = (
+            np.exp(found.log_noise),
+            found.binding + band.columns.start,
+        )
     one = np.ones((1, budget.size))
     return seal(one * noise, one * rate, one > 0, budget, binding, alpha, delta, rounds, past)
 
 
-def starting_cost(budgets: int, orders: tuple[float, ...], delta: float, past: Mechanisms | None) -> FloatArray:
-    """What every budget has to bear before its first round, (budgets, orders): the conversion, and what `past` has spent."""
+def starting_cost(
+    budgets: int, orders: tuple[float, ...], delta: float, past: Mechanisms | None
+) -> FloatArray:
+    """What every budget has to bear before its first round, (budgets, orders): the conversion, and
+    what `past` has spent.
+    """
     cost = np.broadcast_to(conversion_cost(orders, delta), (budgets, len(orders)))
     return cost if past is None else cost + past.curves(orders)
 
@@ -273,8 +340,9 @@ def bands(
 ) -> list[Band]:
     """Cut the budgets into bands by size, so that each needs a few orders and not all of them.
 
-    Which orders matter is learnt by solving for a few hundred of the budgets with all orders. Leaving an order out is safe
-    (fewer orders read higher), so a band that is too narrow costs a little budget, never privacy. `wide` bands have all orders.
+    Which orders matter is learnt by solving for a few hundred of the budgets with all orders.
+    Leaving an order out is safe (fewer orders read higher), so a band that is too narrow costs a
+    little budget, never privacy. `wide` bands have all orders.
     """
     by_size = np.argsort(budget, kind="stable")
     everything = slice(0, len(orders))
@@ -282,17 +350,26 @@ def bands(
         return [Band(by_size, everything, first_guess(budget[by_size], delta, rate, rounds))]
     if wide:
         cuts = np.split(by_size, range(size, budget.size, size))
-        return [Band(rows, everything, first_guess(budget[rows], delta, rate, rounds)) for rows in cuts]
+        return [
+            Band(rows, everything, first_guess(budget[rows], delta, rate, rounds)) for rows in cuts
+        ]
     picks = np.unique(np.linspace(0, budget.size - 1, min(400, budget.size)).astype(np.int64))
     sample = budget[by_size[picks]]
     cost = np.broadcast_to(conversion_cost(orders, delta), (sample.size, len(orders)))
-    found = solve(curve(rate, orders), float(rounds), cost, sample, first_guess(sample, delta, rate, rounds))
+    found = solve(
+        curve(rate, orders), float(rounds), cost, sample, first_guess(sample, delta, rate, rounds)
+    )
     start = np.interp(np.log(budget[by_size]), np.log(sample), found.log_noise)
     out = []
     for first in range(0, budget.size, size):
         rows = by_size[first : first + size]
-        near = found.binding[np.searchsorted(picks, first, "right") - 1 : np.searchsorted(picks, first + rows.size) + 1]
-        columns = slice(max(0, int(near.min()) - margin), min(len(orders), int(near.max()) + margin + 1))
+        near = found.binding[
+            np.searchsorted(picks, first, "right") - 1 : np.searchsorted(picks, first + rows.size)
+            + 1
+        ]
+        columns = slice(
+            max(0, int(near.min()) - margin), min(len(orders), int(near.max()) + margin + 1)
+        )
         out.append(Band(rows, columns, start[first : first + size]))
     return out
 
@@ -302,14 +379,18 @@ def check_epsilons(epsilon: Any) -> FloatArray:
     try:
         budget = np.asarray(epsilon, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput(f"epsilon must be a number or an array of numbers, got {epsilon!r}") from None
+        raise InvalidInput(
+            f"epsilon must be a number or an array of numbers, got {epsilon!r}"
+        ) from None
     if budget.size == 0:
         raise InvalidInput("epsilon is empty: give at least one budget")
     bad = ~(np.isfinite(budget) & (budget > 0))
     if bad.any():
         at = int(np.flatnonzero(bad.ravel())[0])
         where = f" (client number {at + 1})" if budget.size > 1 else ""
-        raise InvalidInput(f"epsilon must be positive and finite, got {float(budget.ravel()[at])!r}{where}")
+        raise InvalidInput(
+            f"epsilon must be positive and finite, got {float(budget.ravel()[at])!r}{where}"
+        )
     return budget
 
 

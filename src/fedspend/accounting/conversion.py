@@ -1,7 +1,8 @@
 """From Rényi curves to (epsilon, delta), read at a published set of orders.
 
-`eps(delta) = min_a [ R(a) + c(a) ]`, `c(a) = log(1 - 1/a) - (log delta + log a) / (a - 1)` (Canonne, Kamath, Steinke 2020,
-Proposition 12). Any order gives a valid bound, so reading at fewer orders is safe and merely reads higher.
+`eps(delta) = min_a [ R(a) + c(a) ]`, `c(a) = log(1 - 1/a) - (log delta + log a) / (a - 1)`
+(Canonne, Kamath, Steinke 2020, Proposition 12). Any order gives a valid bound, so reading at fewer
+orders is safe and merely reads higher.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def check_delta(delta: Any) -> float:
 
 
 def conversion_cost(orders: Any, delta: float) -> FloatArray:
-    """`c(a)`: what the conversion to (epsilon, delta) adds to the Rényi divergence at each order."""
+    """`c(a)`: what the conversion to (epsilon,
+    delta) adds to the Rényi divergence at each order.
+    """
     a = check_orders(orders)
     cost: FloatArray = np.log1p(-1 / a) - (np.log(check_delta(delta)) + np.log(a)) / (a - 1)
     return cost
@@ -43,7 +46,9 @@ def epsilon(rdp: Any, orders: Any, delta: float) -> Any:
     if curve.ndim == 0:
         curve = curve[None]
     if curve.shape[-1] != a.size:
-        raise InvalidInput(f"rdp must have one value per order: {curve.shape[-1]} values for {a.size} orders")
+        raise InvalidInput(
+            f"rdp must have one value per order: {curve.shape[-1]} values for {a.size} orders"
+        )
     if not np.all(curve >= 0):
         raise InvalidInput("rdp must be non-negative and not NaN")
     # Some curves convert to a negative number at small orders; (0, delta) is then what they give.
@@ -52,6 +57,8 @@ def epsilon(rdp: Any, orders: Any, delta: float) -> Any:
 
 
 def compose(*curves: Any) -> FloatArray:
-    """The Rényi curve of mechanisms that run one after the other, also when later ones are chosen from earlier outputs."""
+    """The Rényi curve of mechanisms that run one after the other, also when later ones are chosen
+    from earlier outputs.
+    """
     total: FloatArray = np.sum([np.asarray(curve, dtype=np.float64) for curve in curves], axis=0)
     return total

@@ -1,8 +1,9 @@
 """The Rényi curve of one rate as a function of the noise, tabulated on demand.
 
-A `Curve` memoises the exact kernel on a fixed logarithmic grid of noise multipliers and interpolates the log-moment
-between the nodes (six-point Lagrange). It steers: it finds noise for a hundred thousand budgets in seconds. It does not
-certify: every finished schedule is sealed with the exact kernel (`calibration.seal`), so no guarantee rests on interpolation.
+A `Curve` memoises the exact kernel on a fixed logarithmic grid of noise multipliers and
+interpolates the log-moment between the nodes (six-point Lagrange). It steers: it finds noise for a
+hundred thousand budgets in seconds. It does not certify: every finished schedule is sealed with the
+exact kernel (`calibration.seal`), so no guarantee rests on interpolation.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from fedspend.basics.arrays import FloatArray, IntArray
 
 _REACH = 3  # nodes on either side of a point
 _LOW, _HIGH = float(np.log(NOISE_RANGE[0])), float(np.log(NOISE_RANGE[1]))
-# Below this rate the log-moment has a kink too sharp for any grid; its two parts are smooth (see `log_moment_parts`).
+# Below this rate the log-moment has a kink too sharp for any grid; its two parts are smooth (see
+# `log_moment_parts`).
 _SPLIT_BELOW = 0.3
-# Column i holds the coefficients of the i-th Lagrange polynomial on the nodes -2..3, highest power first.
+# Column i holds the coefficients of the i-th Lagrange polynomial on the nodes -2..3, highest power
+# first.
 _NODES = np.arange(1.0 - _REACH, _REACH + 1)
 _LAGRANGE = np.linalg.inv(np.vander(_NODES))
 
@@ -66,10 +69,16 @@ class Curve:
             return
         last = self._first + len(self._tables[0]) - 1
         if low < self._first:
-            self._tables = [np.concatenate(pair) for pair in zip(self._compute(low, self._first - 1), self._tables, strict=True)]
+            self._tables = [
+                np.concatenate(pair)
+                for pair in zip(self._compute(low, self._first - 1), self._tables, strict=True)
+            ]
             self._first = low
         if high > last:
-            self._tables = [np.concatenate(pair) for pair in zip(self._tables, self._compute(last + 1, high), strict=True)]
+            self._tables = [
+                np.concatenate(pair)
+                for pair in zip(self._tables, self._compute(last + 1, high), strict=True)
+            ]
 
     def _compute(self, low: int, high: int) -> list[FloatArray]:
         noise = np.exp(np.arange(low, high + 1) * self._step)

@@ -1,13 +1,16 @@
-"""What several parties have run, and the epsilon it comes to: composition over any mixture of rounds.
+"""What several parties have run, and the epsilon it comes to: composition over any mixture of
+rounds.
 
-One round is a Gaussian on a Poisson sample, repeated `steps` times, inside a Poisson sample of clients at `client_rate`. A
-client-level round has one step and a client rate of 1; a record-level round has both (Liu et al. 2024, with the bound of
-`two_stage`).
+One round is a Gaussian on a Poisson sample, repeated `steps` times, inside a Poisson sample of
+clients at `client_rate`. A client-level round has one step and a client rate of 1; a record-level
+round has both (Liu et al. 2024, with the bound of `two_stage`).
 
-Discrete noise has the divergence of the Gaussian at whole orders only, so a history with discrete rounds is read at those.
+Discrete noise has the divergence of the Gaussian at whole orders only, so a history with discrete
+rounds is read at those.
 
-Guarantee: `rdp_at` is the exact kernel, so an epsilon read there at any one order is an upper bound. `curves` steers: unless asked
-to be exact, it is interpolated where there are many distinct rounds, and only chooses the order.
+Guarantee: `rdp_at` is the exact kernel, so an epsilon read there at any one order is an upper
+bound. `curves` steers: unless asked to be exact, it is interpolated where there are many distinct
+rounds, and only chooses the order.
 """
 
 from __future__ import annotations
@@ -22,15 +25,17 @@ from fedspend.accounting.curves import curve
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, exact_rdp_at, rdp
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 
-_EXACT_ROUNDS = 64  # distinct rounds (of 4096) up to which the exact kernel steers, whatever their rates
+# distinct rounds (of 4096) up to which the exact kernel steers, whatever their rates
+_EXACT_ROUNDS = 64
 _MANY_ROWS = 20_000  # beyond which steering looks at every fourth order only
 
 
 def two_stage(inner: FloatArray, client_rate: FloatArray, order: FloatArray) -> FloatArray:
-    """Rényi divergence of a mechanism with divergence `inner` that runs with probability `client_rate` only.
+    """Rényi divergence of a mechanism with divergence `inner` that runs with probability
+    `client_rate` only.
 
-    `log(1 - p + p exp((a-1) R)) / (a-1)`: joint convexity of the moment. Holds for who sees the results, and for who also
-    sees who took part.
+    `log(1 - p + p exp((a-1) R)) / (a-1)`: joint convexity of the moment. Holds for who sees the
+    results, and for who also sees who took part.
     """
     if np.all(client_rate == 1):
         return inner
@@ -59,20 +64,40 @@ class Mechanisms:
     @classmethod
     def none(cls, histories: int) -> Mechanisms:
         empty = np.zeros(0)
-        return cls(np.zeros(0, dtype=np.int64), empty, empty, empty, empty, empty, np.zeros(0, dtype=bool), histories)
+        return cls(
+            np.zeros(0, dtype=np.int64),
+            empty,
+            empty,
+            empty,
+            empty,
+            empty,
+            np.zeros(0, dtype=bool),
+            histories,
+        )
 
     @classmethod
     def of_schedules(
-        cls, noise: FloatArray, rate: FloatArray, client_rate: float = 1.0, steps: int | FloatArray = 1, discrete: bool = False
+        cls,
+        noise: FloatArray,
+        rate: FloatArray,
+        client_rate: float = 1.0,
+        steps: int | FloatArray = 1,
+        discrete: bool = False,
     ) -> Mechanisms:
-        """One history per column of (rounds, histories) tables; `steps` may be one too. A round at rate 0 is none."""
+        """One history per column of (rounds, histories) tables; `steps` may be one too. A round at
+        rate 0 is none.
+        """
         rounds, histories = noise.shape
         used = rate.T.ravel() > 0
         history = np.repeat(np.arange(histories), rounds)[used]
-        flat = [np.broadcast_to(table, rate.shape).T.ravel()[used] for table in (rate, noise, steps)]
+        flat = [
+            np.broadcast_to(table, rate.shape).T.ravel()[used] for table in (rate, noise, steps)
+        ]
         ones = np.ones(history.size)
         kind = np.full(history.size, discrete)
-        return cls(history, ones, flat[0], flat[1], client_rate * ones, flat[2] * ones, kind, histories).merged()
+        return cls(
+            history, ones, flat[0], flat[1], client_rate * ones, flat[2] * ones, kind, histories
+        ).merged()
 
     @classmethod
     def joined(cls, parts: list[Mechanisms], histories: int) -> Mechanisms:
@@ -122,12 +147,18 @@ class Mechanisms:
 
     def alike(self) -> IntArray:
         """A number for each history; equal histories have equal numbers."""
-        rows = np.stack([self.count, self.rate, self.noise, self.client_rate, self.steps, self.discrete], axis=1)
+        rows = np.stack(
+            [self.count, self.rate, self.noise, self.client_rate, self.steps, self.discrete], axis=1
+        )
         ends = np.cumsum(np.bincount(self.history, minlength=self.histories))
         known: dict[bytes, int] = {}
         begins = np.concatenate([[0], ends[:-1]])
         return np.array(
-            [known.setdefault(rows[a:b].tobytes(), len(known)) for a, b in zip(begins, ends, strict=True)], dtype=np.int64
+            [
+                known.setdefault(rows[a:b].tobytes(), len(known))
+                for a, b in zip(begins, ends, strict=True)
+            ],
+            dtype=np.int64,
         )
 
     def rdp_at(self, order: FloatArray) -> FloatArray:
@@ -137,12 +168,18 @@ class Mechanisms:
         return self._total(self.count * two_stage(inner, self.client_rate, a))
 
     def curves(self, orders: Any = ORDERS, *, exact: bool = False) -> FloatArray:
-        """Divergence of each history at every order, (histories, orders); `exact`, it is an upper bound at every order."""
+        """Divergence of each history at every order, (histories, orders); `exact`, it is an upper
+        bound at every order.
+        """
         out, alpha = np.zeros((self.histories, len(orders))), np.asarray(orders, dtype=np.float64)
         for first in range(0, self.history.size, 4096):
             block = slice(first, first + 4096)
-            inner = self.steps[block, None] * _rounds(self.rate[block], self.noise[block], tuple(orders), exact)
-            divergence = self.count[block, None] * two_stage(inner, self.client_rate[block, None], alpha)
+            inner = self.steps[block, None] * _rounds(
+                self.rate[block], self.noise[block], tuple(orders), exact
+            )
+            divergence = self.count[block, None] * two_stage(
+                inner, self.client_rate[block, None], alpha
+            )
             who, begins = np.unique(self.history[block], return_index=True)
             out[who] += np.add.reduceat(divergence, begins)
         return out
@@ -154,7 +191,9 @@ class Mechanisms:
         return found
 
     def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Epsilon of each history at its `delta`, and the order it was read at; 0 for a history without rounds."""
+        """Epsilon of each history at its `delta`, and the order it was read at; 0 for a history
+        without rounds.
+        """
         epsilon, order = np.zeros(self.histories), np.full(self.histories, 2.0)
         busy, whole = np.bincount(self.history, minlength=self.histories) > 0, self.whole()
         for rows, orders in ((busy & ~whole, ORDERS), (busy & whole, WHOLE_ORDERS)):
@@ -163,8 +202,12 @@ class Mechanisms:
                 epsilon[mine], order[mine] = self.take(mine)._lowest(delta[mine], orders)
         return epsilon, order
 
-    def _lowest(self, delta: FloatArray, orders: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
-        """Steering gives an order to begin with; from there the exact kernel goes down to the lowest reading."""
+    def _lowest(
+        self, delta: FloatArray, orders: tuple[float, ...]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Steering gives an order to begin with; from there the exact kernel goes down to the
+        lowest reading.
+        """
         alpha, rows = np.asarray(orders), np.arange(self.histories)
         cost = conversion_costs(delta, orders)
         step = 1 if self.history.size <= _MANY_ROWS else 4
@@ -181,14 +224,21 @@ class Mechanisms:
         return np.maximum(found, 0.0), alpha[at]
 
     def _total(self, per_row: FloatArray) -> FloatArray:
-        total: FloatArray = np.bincount(self.history, weights=per_row, minlength=self.histories).astype(np.float64)
+        total: FloatArray = np.bincount(
+            self.history, weights=per_row, minlength=self.histories
+        ).astype(np.float64)
         return total
 
 
-def _rounds(rate: FloatArray, noise: FloatArray, orders: tuple[float, ...], exact: bool) -> FloatArray:
-    """Divergence of single rounds, (rounds, orders): exact if asked for or for a few distinct ones, interpolated for many."""
+def _rounds(
+    rate: FloatArray, noise: FloatArray, orders: tuple[float, ...], exact: bool
+) -> FloatArray:
+    """Divergence of single rounds, (rounds, orders): exact if asked for or for a few distinct ones,
+    interpolated for many.
+    """
     first, of_row = distinct_rows(rate, noise)
-    if exact or first.size <= max(_EXACT_ROUNDS, 4 * np.unique(rate).size):  # a table per rate pays only where rates are few
+    # a table per rate pays only where rates are few
+    if exact or first.size <= max(_EXACT_ROUNDS, 4 * np.unique(rate).size):
         divergence: FloatArray = rdp(rate[first], noise[first], orders)[of_row]
         return divergence
     out = np.empty((rate.size, len(orders)))

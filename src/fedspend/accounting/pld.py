@@ -1,8 +1,9 @@
 """Plans by privacy loss distributions, through Google's dp-accounting.
 
-Guarantee: a schedule that `fit` returns has a pessimistic PLD epsilon of at most its budget. PLD reads lower than Rényi
-curves, so the same budget buys 4 to 7% less noise. It is slow (0.1 to 1 s a reading), so `fit` takes the shape of the
-schedule from the Rényi plan and only finds one common factor for its noise.
+Guarantee: a schedule that `fit` returns has a pessimistic PLD epsilon of at most its budget. PLD
+reads lower than Rényi curves, so the same budget buys 4 to 7% less noise. It is slow (0.1 to 1 s a
+reading), so `fit` takes the shape of the schedule from the Rényi plan and only finds one common
+factor for its noise.
 """
 
 from __future__ import annotations
@@ -24,16 +25,25 @@ if TYPE_CHECKING:
 MAX_SCHEDULES = 1000
 
 
-def fit(spending: Spending, budget: FloatArray, terms: Terms, progress: Callable[[int, int], None] | None = None) -> Spending:
+def fit(
+    spending: Spending,
+    budget: FloatArray,
+    terms: Terms,
+    progress: Callable[[int, int], None] | None = None,
+) -> Spending:
     """Scale each schedule of a Rényi plan down until its PLD epsilon is the budget."""
     from fedspend.planning.policies import Spending
 
     n = budget.size
     if n > MAX_SCHEDULES:
-        raise InvalidInput(f"accountant 'pld' is for at most {MAX_SCHEDULES} distinct schedules, got {n}; use accountant 'rdp'")
+        raise InvalidInput(
+            f"accountant 'pld' is for at most {MAX_SCHEDULES} distinct schedules, got {n}; use "
+            "accountant 'rdp'"
+        )
     noise, claim = spending.noise.copy(), np.empty(n)
     for k in range(n):
-        # The literal policy keeps part of the budget back, and so does its PLD version: aim at what the Rényi plan spends.
+        # The literal policy keeps part of the budget back, and so does its PLD version: aim at what
+        # the Rényi plan spends.
         goal = float(min(budget[k], spending.epsilon[k] * (1 + 2e-8)))
         noise[:, k], claim[k] = fit_one(noise[:, k], spending.rate[:, k], goal, terms.delta)
         if progress is not None:
@@ -48,10 +58,14 @@ def uniform_noise(budget: float, delta: float, rate: float, rounds: int) -> floa
     return float(noise[0])
 
 
-def fit_one(noise: FloatArray, rate: FloatArray, budget: float, delta: float) -> tuple[FloatArray, float]:
-    """The schedule `noise * s` with the smallest s whose PLD epsilon is within the budget, and that epsilon.
+def fit_one(
+    noise: FloatArray, rate: FloatArray, budget: float, delta: float
+) -> tuple[FloatArray, float]:
+    """The schedule `noise * s` with the smallest s whose PLD epsilon is within the budget, and that
+    epsilon.
 
-    Secant steps on log epsilon against log s inside a bracket; the Rényi plan (s = 1) is known to be safe.
+    Secant steps on log epsilon against log s inside a bracket; the Rényi plan (s = 1) is known to
+    be safe.
     """
     interval = discretisation(budget)
 
@@ -65,7 +79,8 @@ def fit_one(noise: FloatArray, rate: FloatArray, budget: float, delta: float) ->
     safe, safe_epsilon = 0.0, read(0.0)
     if not safe_epsilon <= budget:
         raise Refused(
-            f"PLD reads epsilon {safe_epsilon:.9g} for a plan that the Rényi accountant puts at {budget:g}: refusing to use either"
+            f"PLD reads epsilon {safe_epsilon:.9g} for a plan that the Rényi accountant puts at "
+            f"{budget:g}: refusing to use either"
         )
     unsafe, unsafe_epsilon = None, np.nan
     slope = -1.2
@@ -87,7 +102,9 @@ def fit_one(noise: FloatArray, rate: FloatArray, budget: float, delta: float) ->
 
 
 def discretisation(epsilon: float) -> float:
-    """Width of the loss grid: fine enough for five digits of epsilon. Coarser is still a bound, only a looser one."""
+    """Width of the loss grid: fine enough for five digits of epsilon. Coarser is still a bound,
+    only a looser one.
+    """
     return float(np.clip(1e-4 * epsilon, 1e-5, 1e-3))
 
 
@@ -103,7 +120,10 @@ def _one_round(noise: float, rate: float, interval: float) -> Any:
 def schedule_epsilon(noise: FloatArray, rate: FloatArray, delta: float, interval: float) -> float:
     """Pessimistic PLD epsilon of one schedule."""
     (pairs, times) = np.unique(np.stack([noise, rate]), axis=1, return_counts=True)
-    parts = [_one_round(float(s), float(q), interval).self_compose(int(k)) for (s, q), k in zip(pairs.T, times, strict=True)]
+    parts = [
+        _one_round(float(s), float(q), interval).self_compose(int(k))
+        for (s, q), k in zip(pairs.T, times, strict=True)
+    ]
     total = parts[0]
     for part in parts[1:]:
         total = total.compose(part)

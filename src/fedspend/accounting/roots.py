@@ -11,12 +11,15 @@ from fedspend.basics.arrays import FloatArray, IntArray
 Evaluate = Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray | None]]
 
 
-def safe_roots(evaluate: Evaluate, start: FloatArray, low: float, high: float, tolerance: float) -> FloatArray:
+def safe_roots(
+    evaluate: Evaluate, start: FloatArray, low: float, high: float, tolerance: float
+) -> FloatArray:
     """For each element the smallest x in [low, high] with `gap(x) <= 0`, for a decreasing `gap`.
 
-    `evaluate(x, rows)` returns the gaps at `x` of the elements `rows` and, if it knows them, their slopes; without slopes
-    the chord of the bracket is used. Newton or secant steps, kept inside a bracket and halved now and then. The answer is
-    the upper end of the bracket, so `gap <= 0` has been seen to hold there, except where it fails even at `high` (then NaN).
+    `evaluate(x, rows)` returns the gaps at `x` of the elements `rows` and, if it knows them, their
+    slopes; without slopes the chord of the bracket is used. Newton or secant steps, kept inside a
+    bracket and halved now and then. The answer is the upper end of the bracket, so `gap <= 0` has
+    been seen to hold there, except where it fails even at `high` (then NaN).
     """
     n = start.size
     x = np.clip(start, low, high)
@@ -45,10 +48,15 @@ def safe_roots(evaluate: Evaluate, start: FloatArray, low: float, high: float, t
             slope = np.where(bracketed & (chord < 0), chord, -2.0)
         else:
             slope = slope[keep]
-        # Aim half a tolerance past the root, so that the last step lands on the safe side; far away, no wild leaps.
+        # Aim half a tolerance past the root, so that the last step lands on the safe side; far
+        # away, no wild leaps.
         step = (gap + tolerance / 2) / -slope
         if iteration > 4:  # no bracket by now means that the steps are too short
-            step = np.where(bracketed, step, np.sign(step) * np.maximum(np.abs(step), 2 * np.abs(stride[active])))
+            step = np.where(
+                bracketed,
+                step,
+                np.sign(step) * np.maximum(np.abs(step), 2 * np.abs(stride[active])),
+            )
         stride[active] = step = np.clip(step, -0.5, 0.5)
         proposal = x[active] + step
         inside = (proposal > left[active]) & (proposal < right[active])

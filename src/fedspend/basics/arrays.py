@@ -23,6 +23,7 @@ def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
     code = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
-        _, code = np.unique(code * values.size + inverse, return_inverse=True)  # small again: no product can overflow
+        # small again: no product can overflow
+        _, code = np.unique(code * values.size + inverse, return_inverse=True)
     _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
     return first, of_row

@@ -19,7 +19,13 @@ def choose(what: str, value: Any, known: Iterable[str]) -> str:
     if isinstance(value, str) and value in names:
         return value
     near = difflib.get_close_matches(str(value).lower(), names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}" if names else "there are none"
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"choose one of {', '.join(names)}"
+        if names
+        else "there are none"
+    )
     raise InvalidInput(f"unknown {what} {value!r}; {hint}")
 
 

@@ -1,4 +1,6 @@
-"""A CSV file as rows of text, each with its line number. Not UTF-8, not CSV, empty, ragged: refused with file and line."""
+"""A CSV file as rows of text, each with its line number. Not UTF-8, not CSV, empty, ragged: refused
+with file and line.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,13 @@ class Table:
     columns: dict[str, tuple[str, ...]]
     lines: list[int]
     header_line: int
-    untrimmed: dict[str, dict[int, str]] = field(default_factory=dict)  # cells that end in a space which is not ASCII, by column
+    # cells that end in a space which is not ASCII, by column
+    untrimmed: dict[str, dict[int, str]] = field(default_factory=dict)
 
     def raw(self, column: str) -> list[str]:
-        """The cells of a column as they were written, but for plain space around them: to ids, other space matters."""
+        """The cells of a column as they were written, but for plain space around them: to ids,
+        other space matters.
+        """
         cells = list(self.columns[column])
         for row, cell in self.untrimmed.get(column, {}).items():
             cells[row] = cell
@@ -35,7 +40,9 @@ class Table:
 
 
 def read_table(path: str | Path) -> Table:
-    """Read a CSV file whose first line names the columns. Blank lines are skipped; cells are stripped."""
+    """Read a CSV file whose first line names the columns. Blank lines are skipped; cells are
+    stripped.
+    """
     name = str(path)
     try:
         raw = Path(path).read_bytes()
@@ -45,7 +52,9 @@ def read_table(path: str | Path) -> Table:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InvalidInput(f"{name}:{line}: not UTF-8 text; save the file as CSV in UTF-8") from None
+        raise InvalidInput(
+            f"{name}:{line}: not UTF-8 text; save the file as CSV in UTF-8"
+        ) from None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
     untrimmed: list[tuple[int, int, str]] = []
@@ -56,7 +65,9 @@ def read_table(path: str | Path) -> Table:
             if row:
                 if not ascii_only:
                     cells = ((n, cell.strip(_PLAIN_SPACE)) for n, cell in enumerate(row))
-                    untrimmed += [(len(rows) - 1, n, cell) for n, cell in cells if cell != cell.strip()]
+                    untrimmed += [
+                        (len(rows) - 1, n, cell) for n, cell in cells if cell != cell.strip()
+                    ]
                 rows.append([cell.strip() for cell in row])
                 lines.append(reader.line_num)
     except csv.Error as error:
@@ -66,14 +77,19 @@ def read_table(path: str | Path) -> Table:
     header = rows[0]
     for n, column in enumerate(header):
         if not column:
-            raise InvalidInput(f"{name}:{lines[0]}: column {n + 1} has no name; the first line must name the columns")
+            raise InvalidInput(
+                f"{name}:{lines[0]}: column {n + 1} has no name; the first line must name the "
+                "columns"
+            )
         if column in header[:n]:
             raise InvalidInput(f"{name}:{lines[0]}: column {column!r} stands there twice; keep one")
     if len(rows) == 1:
         raise InvalidInput(f"{name}: there is a header but no row under it")
     for row, line in zip(rows[1:], lines[1:], strict=True):
         if len(row) != len(header):
-            raise InvalidInput(f"{name}:{line}: {len(row)} cells where the header has {len(header)}")
+            raise InvalidInput(
+                f"{name}:{line}: {len(row)} cells where the header has {len(header)}"
+            )
     columns = dict(zip(header, zip(*rows[1:], strict=True), strict=True))
     ends: dict[str, dict[int, str]] = {}
     for line, n, cell in untrimmed:

@@ -15,7 +15,8 @@ from fedspend.errors import Refused
 
 
 def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
-    """Atomic and durable: after a crash or on a full disk the old file is still there and no half-written one is.
+    """Atomic and durable: after a crash or on a full disk the old file is still there and no
+    half-written one is.
 
     Private files can be read by their owner only; others like any file of this user.
     """
@@ -45,13 +46,17 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Refuse to work in a folder in which another process is at work. The lock ends with the process, however that ends."""
+    """Refuse to work in a folder in which another process is at work. The lock ends with the
+    process, however that ends.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(f"another process is at work in {folder}; wait for it, or stop it first") from None
+            raise Refused(
+                f"another process is at work in {folder}; wait for it, or stop it first"
+            ) from None
         yield
     finally:
         os.close(handle)
@@ -66,7 +71,9 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete JSON lines of a file; a last line that was cut off by a crash is not one of them."""
+    """The complete JSON lines of a file; a last line that was cut off by a crash is not one of
+    them.
+    """
     if not path.exists():
         return []
     records = []

@@ -35,14 +35,21 @@ class Registry(Generic[E]):
 
     def add(self, entry: E) -> E:
         """One more; refuses a name that is taken, or that a config could not write."""
-        if not (isinstance(entry.name, str) and re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", entry.name)):
+        if not (
+            isinstance(entry.name, str) and re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", entry.name)
+        ):
             raise InvalidInput(
-                f"the name of a {self.what} is lower-case letters and digits, with dashes between; got {entry.name!r}"
+                f"the name of a {self.what} is lower-case letters and digits, with dashes between; "
+                f"got {entry.name!r}"
             )
         if entry.name in self._entries:
-            raise InvalidInput(f"there is a {self.what} called {entry.name!r} already; choose another name")
+            raise InvalidInput(
+                f"there is a {self.what} called {entry.name!r} already; choose another name"
+            )
         if not (isinstance(entry.help, str) and entry.help.strip()):
-            raise InvalidInput(f"{self.what} {entry.name!r} needs a sentence that says what it is (help)")
+            raise InvalidInput(
+                f"{self.what} {entry.name!r} needs a sentence that says what it is (help)"
+            )
         self._entries[entry.name] = entry
         return entry
 

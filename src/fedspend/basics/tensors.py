@@ -28,7 +28,9 @@ def pack(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> bytes:
     return bytes(save(contiguous, {"about": json.dumps(about, allow_nan=False)}))
 
 
-def unpack(body: bytes, what: str, remedy: str = "send it again") -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+def unpack(
+    body: bytes, what: str, remedy: str = "send it again"
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """Arrays and facts; refuses what is no such block, calling it `what`."""
     try:
         arrays = load(body)

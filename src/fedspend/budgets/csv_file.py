@@ -1,7 +1,9 @@
-"""Budgets from a CSV file: `client,epsilon[,saving_rate][,transition][,group]`, one line per client, UTF-8.
+"""Budgets from a CSV file: `client,epsilon[,saving_rate][,transition][,group]`, one line per
+client, UTF-8.
 
-Guarantee: every cell that is missing, not a number or out of range, and every id that is empty, is listed twice or looks like
-another one, is refused with one line that names the file and the line. A hundred thousand lines take a fraction of a second.
+Guarantee: every cell that is missing, not a number or out of range, and every id that is empty, is
+listed twice or looks like another one, is refused with one line that names the file and the line. A
+hundred thousand lines take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -31,9 +33,19 @@ def read_budgets_csv(path: str | Path) -> Population:
     table, at = rows.columns, Lines(rows.name, rows.lines)
     return Population(
         clients=read_ids(rows.raw("client"), at),
-        epsilons=read_numbers("epsilon", table["epsilon"], at, "a positive number", lambda x: x > 0),
-        saving_rates=optional(table, "saving_rate", at, "a number above 0 and at most 1", lambda x: (x > 0) & (x <= 1)),
-        transitions=optional(table, "transition", at, "a round, counted from 1", lambda x: (x >= 1) & (x == np.floor(x))),
+        epsilons=read_numbers(
+            "epsilon", table["epsilon"], at, "a positive number", lambda x: x > 0
+        ),
+        saving_rates=optional(
+            table, "saving_rate", at, "a number above 0 and at most 1", lambda x: (x > 0) & (x <= 1)
+        ),
+        transitions=optional(
+            table,
+            "transition",
+            at,
+            "a round, counted from 1",
+            lambda x: (x >= 1) & (x == np.floor(x)),
+        ),
         groups=read_labels("group", table["group"], at) if "group" in table else None,
     )
 
@@ -59,7 +71,10 @@ def check_header(header: Sequence[str], where: str) -> None:
             raise InvalidInput(f"{where}: unknown column {column!r}; {hint}")
     for column in ("client", "epsilon"):
         if column not in header:
-            raise InvalidInput(f"{where}: column {column!r} is missing; the first line must name at least client and epsilon")
+            raise InvalidInput(
+                f"{where}: column {column!r} is missing; the first line must name at least client "
+                "and epsilon"
+            )
 
 
 def read_ids(cells: Sequence[str], at: Lines, column: str = "client") -> tuple[str, ...]:
@@ -71,7 +86,8 @@ def read_ids(cells: Sequence[str], at: Lines, column: str = "client") -> tuple[s
     for row, name in enumerate(cells):
         if first.setdefault(name, row) != row:
             raise InvalidInput(
-                f"{at(row)}: {column} {name!r} stands there twice, first on line {at.numbers[first[name]]}; keep one"
+                f"{at(row)}: {column} {name!r} stands there twice, first on line "
+                f"{at.numbers[first[name]]}; keep one"
             )
     return read_any_ids(cells, what=column, at=lambda row: f"{at(row)}: ")
 
@@ -81,7 +97,10 @@ def read_labels(column: str, cells: Iterable[str], at: Lines) -> tuple[str, ...]
     refuse_empty(column, labels, at)
     for row, label in enumerate(labels):
         if not label.isprintable():
-            raise InvalidInput(f"{at(row)}: {column} {label!r} has a line break or control character; use printable text")
+            raise InvalidInput(
+                f"{at(row)}: {column} {label!r} has a line break or control character; use "
+                "printable text"
+            )
     return labels
 
 
@@ -92,12 +111,22 @@ def refuse_empty(column: str, labels: Sequence[str], at: Lines) -> None:
 
 
 def optional(
-    table: dict[str, tuple[str, ...]], column: str, at: Lines, wanted: str, good: Callable[[FloatArray], BoolArray]
+    table: dict[str, tuple[str, ...]],
+    column: str,
+    at: Lines,
+    wanted: str,
+    good: Callable[[FloatArray], BoolArray],
 ) -> FloatArray | None:
     return read_numbers(column, table[column], at, wanted, good) if column in table else None
 
 
-def read_numbers(column: str, cells: Sequence[str], at: Lines, wanted: str, good: Callable[[FloatArray], BoolArray]) -> FloatArray:
+def read_numbers(
+    column: str,
+    cells: Sequence[str],
+    at: Lines,
+    wanted: str,
+    good: Callable[[FloatArray], BoolArray],
+) -> FloatArray:
     """The whole column at once; only when something is wrong, cell by cell to find it."""
     try:
         values = np.array(list(map(float, cells)))

@@ -1,9 +1,11 @@
 """Ids of clients and records: how they are written down, and which of them look alike.
 
-Guarantee: an id that entered through here is text in Unicode's composed form (NFC), without space at either end, printable and not
-empty. Two ids of one list never differ only by case, by the form in which an accent is written, by space or by characters that
-nobody sees: a budget must not go to the rows of a lookalike. Checks run where names enter (budgets, data, registration, new plans);
-files of older versions open with the names that they have. A million plain ids take a fraction of a second.
+Guarantee: an id that entered through here is text in Unicode's composed form (NFC), without space
+at either end, printable and not empty. Two ids of one list never differ only by case, by the form
+in which an accent is written, by space or by characters that nobody sees: a budget must not go to
+the rows of a lookalike. Checks run where names enter (budgets, data, registration, new plans);
+files of older versions open with the names that they have. A million plain ids take a fraction of a
+second.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import numpy.typing as npt
 
 from fedspend.errors import InvalidInput
 
-Where = Callable[[int], str]  # the place of the n-th id, as a prefix of a complaint: "clients.csv:3: "
+# the place of the n-th id, as a prefix of a complaint: "clients.csv:3: "
+Where = Callable[[int], str]
 
-# Characters that show nothing and are not of category Cf: fillers, joiners, variation selectors, the empty Braille cell.
+# Characters that show nothing and are not of category Cf: fillers, joiners, variation selectors,
+# the empty Braille cell.
 _UNSEEN = frozenset(
     chr(code)
     for first, last in (
@@ -48,23 +52,35 @@ def normal(raw: str) -> str:
 
 
 def look(id: str) -> str:
-    """What is left of an id for a reader who does not see case, space or invisible characters: lookalikes have the same.
+    """What is left of an id for a reader who does not see case, space or invisible characters:
+    lookalikes have the same.
 
     >>> look("North\\u200b  Clinic") == look("north clinic")
     True
     """
     if id.isascii():
         return " ".join(id.lower().split())
-    seen = "".join(c for c in unicodedata.normalize("NFC", id) if unicodedata.category(c) != "Cf" and c not in _UNSEEN)
+    seen = "".join(
+        c
+        for c in unicodedata.normalize("NFC", id)
+        if unicodedata.category(c) != "Cf" and c not in _UNSEEN
+    )
     return " ".join(unicodedata.normalize("NFC", seen.casefold()).split())
 
 
 def read_ids(
-    raw: Iterable[Any], *, what: str = "client", at: Where = lambda _: "", known: Collection[str] = (), where: str = ""
+    raw: Iterable[Any],
+    *,
+    what: str = "client",
+    at: Where = lambda _: "",
+    known: Collection[str] = (),
+    where: str = "",
 ) -> tuple[str, ...]:
-    """A list of ids, each of which may be there once: normalised, or a refusal that names the first one that cannot be.
+    """A list of ids, each of which may be there once: normalised, or a refusal that names the first
+    one that cannot be.
 
-    None of them may look like one of the `known` ids, which are in `where`; to be one of them is for others to judge.
+    None of them may look like one of the `known` ids, which are in `where`; to be one of them is
+    for others to judge.
     """
     given = list(raw)
     if plain(given):
@@ -80,12 +96,18 @@ def read_ids(
 
 
 def plain(given: Sequence[Any]) -> bool:
-    """Whether these ids need no second look: printable ASCII, no space at either end, no two alike. Quick, by large steps."""
+    """Whether these ids need no second look: printable ASCII, no space at either end, no two alike.
+    Quick, by large steps.
+    """
     try:
         text = "\n".join(given)
     except TypeError:
         return False
-    if not (text.isascii() and text.count("\n") == len(given) - 1 and text.replace("\n", "").isprintable()):
+    if not (
+        text.isascii()
+        and text.count("\n") == len(given) - 1
+        and text.replace("\n", "").isprintable()
+    ):
         return False
     padded = f"\n{text}\n"
     if any(pair in padded for pair in ("\n\n", "\n ", " \n", "  ")):
@@ -113,11 +135,15 @@ def read_array(values: npt.ArrayLike, *, what: str = "client") -> npt.NDArray[An
         try:
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError:
-            raise InvalidInput(f"{what} ids hold bytes that are no text; save them as text or as whole numbers") from None
+            raise InvalidInput(
+                f"{what} ids hold bytes that are no text; save them as text or as whole numbers"
+            ) from None
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(str)
     if array.dtype.kind != "U":
-        raise InvalidInput(f"{what} ids must be text or whole numbers, got {array.dtype}; {what}s are joined by id")
+        raise InvalidInput(
+            f"{what} ids must be text or whole numbers, got {array.dtype}; {what}s are joined by id"
+        )
     if array.ndim != 1:
         return array  # its shape is refused where the rows are known
     return np.array(read_column(array.tolist(), what=what), dtype=np.str_)
@@ -130,7 +156,9 @@ def read_mapping(values: Mapping[Any, Any], *, what: str = "client") -> dict[str
 
 
 def as_mapping(values: Any, *, what: str = "client") -> dict[str, Any] | None:
-    """Values by id, if they come with ids: a dict, or whatever has an index and can become an array, such as a pandas Series."""
+    """Values by id, if they come with ids: a dict, or whatever has an index and can become an
+    array, such as a pandas Series.
+    """
     if isinstance(values, Mapping):
         return read_mapping(values, what=what)
     index, to_numpy = getattr(values, "index", None), getattr(values, "to_numpy", None)
@@ -138,7 +166,10 @@ def as_mapping(values: Any, *, what: str = "client") -> dict[str, Any] | None:
         return None
     column = np.asarray(to_numpy())
     if column.ndim != 1:
-        raise InvalidInput(f"values by {what} must be one column, got shape {column.shape}; take one column of the table")
+        raise InvalidInput(
+            f"values by {what} must be one column, got shape {column.shape}; take one column of "
+            "the table"
+        )
     keys = [str(key) if is_whole(key) else key for key in index]
     return dict(zip(read_ids(keys, what=what), column.tolist(), strict=True))
 
@@ -147,7 +178,7 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def check_text(given: Sequence[Any], what: str, at: Where) -> None:
@@ -166,7 +197,8 @@ def check_printable(given: Sequence[str], ids: Sequence[str], what: str, at: Whe
     if not all(map(str.isprintable, ids)):
         row = next(n for n, name in enumerate(ids) if not name.isprintable())
         raise InvalidInput(
-            f"{at(row)}{what} {given[row]!a} has a line break, a control character or one that nobody sees; use printable text"
+            f"{at(row)}{what} {given[row]!a} has a line break, a control character or one that "
+            "nobody sees; use printable text"
         )
 
 
@@ -181,7 +213,9 @@ def refuse_lookalikes(given: Sequence[str], ids: Sequence[str], what: str, at: W
 
 
 def refuse_lookalikes_of(ids: Sequence[str], known: Collection[str], what: str, where: str) -> None:
-    """Refuse an id that looks like another one that is there already; the very same one is for others to judge."""
+    """Refuse an id that looks like another one that is there already; the very same one is for
+    others to judge.
+    """
     if not known:
         return
     looks = set(map(look, ids))
@@ -209,10 +243,10 @@ def _refuse_pair(one: str, other: str, what: str, place: str, whose: str = "") -
         raise InvalidInput(f"{place}{what} id {one!r} appears twice; every {what} needs its own")
     if normal(one) == normal(other):
         raise InvalidInput(
-            f"{place}{what} ids {one!a}{whose} and {other!a} are the same but for space at the ends or the form of an accent; "
-            "write it in one way"
+            f"{place}{what} ids {one!a}{whose} and {other!a} are the same but for space at the "
+            "ends or the form of an accent; write it in one way"
         )
     raise InvalidInput(
-        f"{place}{what} ids {one!a}{whose} and {other!a} differ only by case, space or characters that nobody sees; write it in "
-        "one way, or rename one of them"
+        f"{place}{what} ids {one!a}{whose} and {other!a} differ only by case, space or characters "
+        "that nobody sees; write it in one way, or rename one of them"
     )

@@ -1,8 +1,10 @@
-"""One budget per client: from a short text, or from shares of a population (from a CSV file: `budgets_csv`).
+"""One budget per client: from a short text, or from shares of a population (from a CSV file:
+`budgets_csv`).
 
-Guarantee: a `Population` has at least one client, unique printable ids, and finite positive epsilons; whatever is missing or is
-no number is refused with one line that says where. Ranges that depend on the rest of the plan (a saving rate against the rate, a
-transition against the number of rounds) are checked by the planner.
+Guarantee: a `Population` has at least one client, unique printable ids, and finite positive
+epsilons; whatever is missing or is no number is refused with one line that says where. Ranges that
+depend on the rest of the plan (a saving rate against the rate, a transition against the number of
+rounds) are checked by the planner.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ class Population:
 
     def without(self, clients: Collection[str]) -> Population:
         """Everyone but these."""
-        return self.take(np.array([client not in clients for client in self.clients])) if clients else self
+        return (
+            self.take(np.array([client not in clients for client in self.clients]))
+            if clients
+            else self
+        )
 
     def groups_of(self, clients: Sequence[str]) -> tuple[str, ...] | None:
         """The group of each of these clients, of which there may be fewer."""
@@ -56,7 +62,9 @@ class Population:
 
 @dataclass(frozen=True, eq=False)
 class Registered:
-    """The accounts of a ledger: lifetime budgets of those who have not withdrawn, and the names of all."""
+    """The accounts of a ledger: lifetime budgets of those who have not withdrawn, and the names of
+    all.
+    """
 
     population: Population
     names: tuple[str, ...]
@@ -65,7 +73,9 @@ class Registered:
 
 @dataclass(frozen=True)
 class Group:
-    """A part of the population that shares a budget; `share` is relative to the other groups' shares."""
+    """A part of the population that shares a budget; `share` is relative to the other groups'
+    shares.
+    """
 
     epsilon: float
     share: float | None = None
@@ -73,11 +83,12 @@ class Group:
     transition: float | None = None
 
 
-# --- from a short text ----------------------------------------------------------------------------------------------------------
+# --- from a short text ----------------------------------------------------------------------------
 
 
 def parse_groups(text: str, clients: int | None = None) -> Population:
-    """`"10:34,20:43,30:23"` is 34 clients with epsilon 10, 43 with 20 and 23 with 30; `"10"` gives all `clients` the same.
+    """`"10:34,20:43,30:23"` is 34 clients with epsilon 10, 43 with 20 and 23 with 30; `"10"` gives
+    all `clients` the same.
 
     >>> parse_groups("10:2,20:1").epsilons.tolist(), parse_groups("0.5", clients=2).clients
     ([10.0, 10.0, 20.0], ('0', '1'))
@@ -85,28 +96,42 @@ def parse_groups(text: str, clients: int | None = None) -> Population:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) == 1 and ":" not in text:
         if clients is None:
-            raise InvalidInput(f"epsilon {text!r} is one budget for everyone, so the number of clients is needed; give --clients N")
+            raise InvalidInput(
+                f"epsilon {text!r} is one budget for everyone, so the number of clients is needed; "
+                "give --clients N"
+            )
         return from_groups([Group(positive(f"epsilon in {text!r}", text))], clients)
     counts: list[tuple[float, int]] = []
     for part in parts:
         epsilon, colon, count = part.partition(":")
         if not colon:
             raise InvalidInput(
-                f"epsilon group {part!r} in {text!r} has no number of clients; write epsilon:count, for example 10:34,20:43"
+                f"epsilon group {part!r} in {text!r} has no number of clients; write "
+                "epsilon:count, for example 10:34,20:43"
             )
         budget = positive(f"epsilon in group {part!r}", epsilon)
-        if not (count.strip().isascii() and count.strip().isdigit() and len(count) < 20 and int(count) >= 1):
+        if not (
+            count.strip().isascii()
+            and count.strip().isdigit()
+            and len(count) < 20
+            and int(count) >= 1
+        ):
             raise InvalidInput(
-                f"the number of clients in group {part!r} must be a whole number of at least 1, got {count.strip()!r}"
+                f"the number of clients in group {part!r} must be a whole number of at least 1, "
+                f"got {count.strip()!r}"
             )
         counts.append((budget, int(count)))
     total = sum(count for _, count in counts)
     if clients is not None and clients != total:
         raise InvalidInput(
-            f"epsilon groups {text!r} add up to {total} clients, but clients is {clients}; drop one or make them agree"
+            f"epsilon groups {text!r} add up to {total} clients, but clients is {clients}; drop "
+            "one or make them agree"
         )
     check_count(total)
-    return Population(numbered(total), np.repeat([epsilon for epsilon, _ in counts], [count for _, count in counts]))
+    return Population(
+        numbered(total),
+        np.repeat([epsilon for epsilon, _ in counts], [count for _, count in counts]),
+    )
 
 
 def parse_by_epsilon(name: str, text: str) -> float | dict[float, float]:
@@ -122,7 +147,8 @@ def parse_by_epsilon(name: str, text: str) -> float | dict[float, float]:
         epsilon, colon, value = part.partition(":")
         if not colon:
             raise InvalidInput(
-                f"{name} {part.strip()!r} in {text!r} names no epsilon; write epsilon:value, for example 10:0.5,20:0.6"
+                f"{name} {part.strip()!r} in {text!r} names no epsilon; write epsilon:value, for "
+                "example 10:0.5,20:0.6"
             )
         key = number(f"epsilon of {name} {part.strip()!r}", epsilon)
         if key in values:
@@ -137,18 +163,27 @@ def by_epsilon(name: str, values: dict[float, float], epsilons: FloatArray) -> F
     present = distinct.tolist()
     for epsilon in values:
         if epsilon not in present:
-            raise InvalidInput(f"{name} is given for epsilon {epsilon:g}, which no client has; the budgets are {listed(present)}")
+            raise InvalidInput(
+                f"{name} is given for epsilon {epsilon:g}, which no client has; the budgets are "
+                f"{listed(present)}"
+            )
     missing = [epsilon for epsilon in present if epsilon not in values]
     if missing:
-        raise InvalidInput(f"{name} is missing for epsilon {listed(missing)}; give one for every budget, or one number for all")
+        raise InvalidInput(
+            f"{name} is missing for epsilon {listed(missing)}; give one for every budget, or one "
+            "number for all"
+        )
     return np.array([values[epsilon] for epsilon in present])[where]
 
 
-# --- from shares ----------------------------------------------------------------------------------------------------------------
+# --- from shares ----------------------------------------------------------------------------------
 
 
-def from_groups(groups: Sequence[Group], clients: int, ids: Sequence[str] | None = None) -> Population:
-    """Divide `clients` by the groups' shares (largest remainder). No shares at all means equal shares.
+def from_groups(
+    groups: Sequence[Group], clients: int, ids: Sequence[str] | None = None
+) -> Population:
+    """Divide `clients` by the groups' shares (largest remainder). No shares at all means equal
+    shares.
 
     The first group gets the first clients, and so on; `ids` are their names, if they have any.
 
@@ -163,12 +198,20 @@ def from_groups(groups: Sequence[Group], clients: int, ids: Sequence[str] | None
     for n, (group, count) in enumerate(zip(groups, counts, strict=True), start=1):
         if count == 0 and (shares is None or group.share):
             raise InvalidInput(
-                f"group {n} (epsilon {group.epsilon:g}) gets none of {clients} clients; raise its share or the number of clients"
+                f"group {n} (epsilon {group.epsilon:g}) gets none of {clients} clients; raise its "
+                "share or the number of clients"
             )
-    columns = [filled(name, [getattr(group, name) for group in groups]) for name in ("saving_rate", "transition")]
-    saving, transition = (None if column is None else np.repeat(column, counts) for column in columns)
+    columns = [
+        filled(name, [getattr(group, name) for group in groups])
+        for name in ("saving_rate", "transition")
+    ]
+    saving, transition = (
+        None if column is None else np.repeat(column, counts) for column in columns
+    )
     names = numbered(clients) if ids is None else tuple(ids)
-    return Population(names, np.repeat([float(group.epsilon) for group in groups], counts), saving, transition)
+    return Population(
+        names, np.repeat([float(group.epsilon) for group in groups], counts), saving, transition
+    )
 
 
 def apportion(shares: Sequence[float], total: int) -> list[int]:
@@ -178,7 +221,10 @@ def apportion(shares: Sequence[float], total: int) -> list[int]:
     [4, 4, 2]
     """
     if not (all(math.isfinite(share) and share >= 0 for share in shares) and sum(shares) > 0):
-        raise InvalidInput(f"shares must be numbers of at least 0 and not all 0, got {', '.join(f'{share:g}' for share in shares)}")
+        raise InvalidInput(
+            "shares must be numbers of at least 0 and not all 0, got "
+            f"{', '.join(f'{share:g}' for share in shares)}"
+        )
     largest = max(shares)
     scaled = [share / largest for share in shares]
     exact = [share * total / sum(scaled) for share in scaled]
@@ -196,11 +242,14 @@ def filled(name: str, values: list[float | None]) -> list[float] | None:
     if not given:
         return None
     if len(given) < len(values):
-        raise InvalidInput(f"group {values.index(None) + 1} has no {name} while others have one; give it to every group or to none")
+        raise InvalidInput(
+            f"group {values.index(None) + 1} has no {name} while others have one; give it to every "
+            "group or to none"
+        )
     return given
 
 
-# --- small checks ---------------------------------------------------------------------------------------------------------------
+# --- small checks ---------------------------------------------------------------------------------
 
 
 def can_be_number(cell: str) -> bool:
@@ -225,7 +274,9 @@ def positive(name: str, text: str) -> float:
 
 def check_count(clients: int) -> None:
     if not 1 <= clients <= MOST_CLIENTS:
-        raise InvalidInput(f"the number of clients must be between 1 and {MOST_CLIENTS:,}, got {clients:,}")
+        raise InvalidInput(
+            f"the number of clients must be between 1 and {MOST_CLIENTS:,}, got {clients:,}"
+        )
 
 
 def numbered(clients: int) -> tuple[str, ...]:

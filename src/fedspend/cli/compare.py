@@ -1,4 +1,6 @@
-"""`fedspend compare`: several methods, or values of a setting, side by side, on the same data and seeds."""
+"""`fedspend compare`: several methods, or values of a setting, side by side, on the same data and
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,52 @@ if TYPE_CHECKING:
 
 HELP = "train several methods or settings side by side and compare their accuracy"
 DESCRIPTION = (
-    "Train every method with every seed as a seeded simulation, in parallel over cores, and show mean accuracy, its 95% interval, "
-    "and the paired difference to the first method. With --vary, every value of a setting is one of those that are compared."
+    "Train every method with every seed as a seeded simulation, in parallel over cores, and show "
+    "mean accuracy, its 95% interval, and the paired difference to the first method. With --vary, "
+    "every value of a setting is one of those that are compared."
 )
 EXAMPLES = """examples:
-  fedspend compare examples/quickstart.toml --methods fedavg,dp-fedavg,idp-fedavg,time-adaptive --seeds 5
-  fedspend compare examples/quickstart.toml --methods idp-fedavg,time-adaptive --seeds 10 -o compare/ --set privacy.rate=0.5
+  fedspend compare examples/quickstart.toml --methods fedavg,idp-fedavg,time-adaptive --seeds 5
+  fedspend compare examples/quickstart.toml --methods idp-fedavg,time-adaptive --seeds 10 \\
+    -o compare/ --set privacy.rate=0.5
   fedspend compare examples/quickstart.toml --methods dp-fedavg --vary shape.lus=0,0.3,0.7 --seeds 5
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("config", metavar="CONFIG.toml", help="what to train; the methods' own policies take the place of its policy")
-    add("--methods", required=True, metavar="M,...", help="methods to compare, the first being the yardstick")
-    add("--seeds", type=int, default=5, metavar="N", help="runs of each method, with seeds from train.seed on (default: 5)")
+    add(
+        "config",
+        metavar="CONFIG.toml",
+        help="what to train; the methods' own policies take the place of its policy",
+    )
+    add(
+        "--methods",
+        required=True,
+        metavar="M,...",
+        help="methods to compare, the first being the yardstick",
+    )
+    add(
+        "--seeds",
+        type=int,
+        default=5,
+        metavar="N",
+        help="runs of each method, with seeds from train.seed on (default: 5)",
+    )
     add("--workers", type=int, metavar="N", help="runs at the same time (default: one per core)")
-    add("-o", "--output", metavar="DIR", help="also write comparison.json, comparison.csv and accuracy.png there")
-    add("--set", action="append", default=[], metavar="S.KEY=V", help="override one config value, for example train.lr=0.1")
+    add(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="also write comparison.json, comparison.csv and accuracy.png there",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="S.KEY=V",
+        help="override one config value, for example train.lr=0.1",
+    )
     add(
         "--vary",
         action="append",
@@ -52,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
 
     methods = [name.strip() for name in args.methods.split(",")]
     with progress_bar("training", args.quiet) as progress:
-        result = compare(args.config, methods, args.seeds, args.set, args.workers, progress, args.vary)
+        result = compare(
+            args.config, methods, args.seeds, args.set, args.workers, progress, args.vary
+        )
     if args.output:
         write(result, Path(args.output))
     if args.json:
@@ -63,7 +95,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(result: Comparison, only: str | None) -> None:
-    """`only` is the one method whose settings are compared; without it, lines are named after their methods."""
+    """`only` is the one method whose settings are compared; without it, lines are named after their
+    methods.
+    """
     from rich.table import Table
 
     from fedspend.basics.words import counted
@@ -82,7 +116,10 @@ def show(result: Comparison, only: str | None) -> None:
             percent(row["difference_interval"]) if n else "",
         )
     console().print(table)
-    console().print(f"seeded simulation, {counted(len(result.seeds), 'seed')}, differences paired by seed, in points")
+    console().print(
+        f"seeded simulation, {counted(len(result.seeds), 'seed')}, differences paired by seed, in "
+        "points"
+    )
 
 
 def percent(half: float | None) -> str:
@@ -103,11 +140,18 @@ def write(result: Comparison, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     rows = result.rows()
-    body = json.dumps({"methods": rows, "seeds": list(result.seeds), "accuracy": result.curves()}, indent=1)
+    body = json.dumps(
+        {"methods": rows, "seeds": list(result.seeds), "accuracy": result.curves()}, indent=1
+    )
     write_whole(folder / "comparison.json", body.encode(), private=False)
     text = io.StringIO()
     table = csv.writer(text)
     table.writerow(["method", "mean", "interval", "difference", "difference_interval"])
-    table.writerows([row["method"], row["mean"], row["interval"], row["difference"], row["difference_interval"]] for row in rows)
+    table.writerows(
+        [row["method"], row["mean"], row["interval"], row["difference"], row["difference_interval"]]
+        for row in rows
+    )
     write_whole(folder / "comparison.csv", text.getvalue().encode(), private=False)
-    accuracy_plot({name: result.accuracy[n] for n, name in enumerate(result.methods)}, folder / "accuracy.png")
+    accuracy_plot(
+        {name: result.accuracy[n] for n, name in enumerate(result.methods)}, folder / "accuracy.png"
+    )

@@ -1,4 +1,6 @@
-"""`fedspend data list | get NAME`: which data sets there are, where they are, and fetching them with checksums."""
+"""`fedspend data list | get NAME`: which data sets there are, where they are, and fetching them
+with checksums.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,17 @@ import sys
 from fedspend.errors import InvalidInput
 
 HELP = "list data sets, or fetch one"
-DESCRIPTION = "Say which data sets are known and where their files are, or fetch one into the cache and check it."
+DESCRIPTION = (
+    "Say which data sets are known and where their files are, or fetch one into the cache and "
+    "check it."
+)
 EXAMPLES = """examples:
   fedspend data list
   fedspend data get fashion-mnist
   fedspend data get mnist --url http://localhost:8000/mnist
 
-files are looked for in $FEDSPEND_DATA, then in the cache ($FEDSPEND_CACHE), then where Debian's packages put them
+files are looked for in $FEDSPEND_DATA, then in the cache ($FEDSPEND_CACHE), then where Debian's
+packages put them
 """
 
 
@@ -36,10 +42,19 @@ def show(args: argparse.Namespace) -> int:
     from fedspend.data import status
 
     if args.name is not None:
-        raise InvalidInput(f"'fedspend data list' takes no name, got {args.name!r}; it lists all of them")
+        raise InvalidInput(
+            f"'fedspend data list' takes no name, got {args.name!r}; it lists all of them"
+        )
     lines = status()
     if args.json:
-        print(json.dumps([{**vars(line), "where": None if line.where is None else str(line.where)} for line in lines]))
+        print(
+            json.dumps(
+                [
+                    {**vars(line), "where": None if line.where is None else str(line.where)}
+                    for line in lines
+                ]
+            )
+        )
         return 0
     from rich.table import Table
 
@@ -49,7 +64,9 @@ def show(args: argparse.Namespace) -> int:
     for heading in ("name", "what", "licence", "where"):
         table.add_column(heading)
     for line in lines:
-        place = str(line.where) if line.where else "bundled" if line.ready else f"not here: {line.hint}"
+        place = (
+            str(line.where) if line.where else "bundled" if line.ready else f"not here: {line.hint}"
+        )
         table.add_row(line.name, line.about, line.licence, place)
     console().print(table)
     return 0
@@ -59,12 +76,18 @@ def fetch(args: argparse.Namespace) -> int:
     from fedspend.data import get
 
     if args.name is None:
-        raise InvalidInput("'fedspend data get' needs the name of a data set; 'fedspend data list' shows them")
+        raise InvalidInput(
+            "'fedspend data get' needs the name of a data set; 'fedspend data list' shows them"
+        )
     watched = sys.stderr.isatty() and not args.quiet
 
     def progress(file: str, done: int, total: int | None) -> None:
         if watched:
-            print(f"\r{file}  {done / 1e6:.1f} MB" + (f" of {total / 1e6:.1f}" if total else ""), end="", file=sys.stderr)
+            print(
+                f"\r{file}  {done / 1e6:.1f} MB" + (f" of {total / 1e6:.1f}" if total else ""),
+                end="",
+                file=sys.stderr,
+            )
 
     folder = get(args.name, base_url=args.url, progress=progress)
     if watched:

@@ -1,4 +1,6 @@
-"""`fedspend design CONFIG`: search settings on public data; `fedspend design theory`: the closed form, at once."""
+"""`fedspend design CONFIG`: search settings on public data; `fedspend design theory`: the closed
+form, at once.
+"""
 
 from __future__ import annotations
 
@@ -16,46 +18,99 @@ from fedspend.errors import InvalidInput
 
 HELP = "choose noise, rounds and sampling rate before anything is spent"
 DESCRIPTION = (
-    "Which noise, how many rounds, which sampling rate? 'fedspend design CONFIG.toml' trains every setting of its [design] section "
-    "as a seeded simulation on public data, or goes on with a search that was stopped, and writes pareto.json, front.csv and "
-    "plots. 'fedspend design theory' answers from the closed form k sigma^2 T = q K without training."
+    "Which noise, how many rounds, which sampling rate? 'fedspend design CONFIG.toml' trains "
+    "every setting of its [design] section as a seeded simulation on public data, or goes on with "
+    "a search that was stopped, and writes pareto.json, front.csv and plots. 'fedspend design "
+    "theory' answers from the closed form k sigma^2 T = q K without training."
 )
 EXAMPLES = """examples:
   fedspend design theory --k 22 --rate 1 --clients 10 --max-rounds 200 --max-noise 0.1
-  fedspend design theory --k 25 --rate 0.5 --clients 400 --max-rounds 200 --max-epsilon 5 --delta 1e-5 --clip 0.3
+  fedspend design theory --k 25 --rate 0.5 --clients 400 --max-rounds 200 \\
+    --max-epsilon 5 --delta 1e-5 --clip 0.3
   fedspend design examples/design/quick.toml -o designs/quick --max-epsilon 5
-  fedspend design theory --k-from designs/quick --rate 0.5 --clients 40 --rounds 100 --max-rounds 200
+  fedspend design theory --k-from designs/quick --rate 0.5 --clients 40 \\
+    --rounds 100 --max-rounds 200
 """
 
 SEARCH_ONLY = ("output", "workers", "max_seconds", "set")
-THEORY_ONLY = ("k", "k_from", "rate", "clients", "rounds", "max_rounds", "max_noise", "delta", "clip")
+THEORY_ONLY = (
+    "k",
+    "k_from",
+    "rate",
+    "clients",
+    "rounds",
+    "max_rounds",
+    "max_noise",
+    "delta",
+    "clip",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", metavar="CONFIG.toml | theory", help="a config with a [design] section, or the word theory")
-    add("--max-epsilon", type=float, metavar="E", help="recommend one setting whose real epsilon is at most this")
+    add(
+        "what",
+        metavar="CONFIG.toml | theory",
+        help="a config with a [design] section, or the word theory",
+    )
+    add(
+        "--max-epsilon",
+        type=float,
+        metavar="E",
+        help="recommend one setting whose real epsilon is at most this",
+    )
     add("--json", action="store_true", help="print JSON instead of tables")
     add("--quiet", action="store_true", help="no progress and no tables")
     search = parser.add_argument_group("a search")
     search.add_argument(
-        "-o", "--output", metavar="DIR", help="where to write or go on (default: designs/ and the name of the config)"
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="where to write or go on (default: designs/ and the name of the config)",
     )
-    search.add_argument("--workers", type=int, metavar="N", help="trainings at the same time (default: one per core)")
     search.add_argument(
-        "--max-seconds", type=float, metavar="S", help="recommend a setting that trains in this time, as measured here"
+        "--workers",
+        type=int,
+        metavar="N",
+        help="trainings at the same time (default: one per core)",
     )
-    search.add_argument("--set", action="append", metavar="S.KEY=V", help="override one config value, for example design.seeds=10")
+    search.add_argument(
+        "--max-seconds",
+        type=float,
+        metavar="S",
+        help="recommend a setting that trains in this time, as measured here",
+    )
+    search.add_argument(
+        "--set",
+        action="append",
+        metavar="S.KEY=V",
+        help="override one config value, for example design.seeds=10",
+    )
     theory = parser.add_argument_group("theory")
     theory.add_argument("--k", type=float, metavar="K", help="the constant of k sigma^2 T = q K")
-    theory.add_argument("--k-from", metavar="DIR", help="take k from a search: its folder, or its pareto.json")
-    theory.add_argument("--rate", type=float, metavar="Q", help="sampling rate; without it, solutions for a free rate")
+    theory.add_argument(
+        "--k-from", metavar="DIR", help="take k from a search: its folder, or its pareto.json"
+    )
+    theory.add_argument(
+        "--rate",
+        type=float,
+        metavar="Q",
+        help="sampling rate; without it, solutions for a free rate",
+    )
     theory.add_argument("--clients", type=int, metavar="K", help="number of clients")
     theory.add_argument("--rounds", type=int, metavar="T", help="answer for this many rounds only")
-    theory.add_argument("--max-rounds", type=int, metavar="T", help="the most rounds that there is time for")
-    theory.add_argument("--max-noise", type=float, metavar="S", help="the highest noise level that is allowed")
-    theory.add_argument("--delta", type=float, metavar="D", help="also show the real epsilon at this delta")
-    theory.add_argument("--clip", type=float, metavar="C", help="clip norm, for epsilon (default: 1)")
+    theory.add_argument(
+        "--max-rounds", type=int, metavar="T", help="the most rounds that there is time for"
+    )
+    theory.add_argument(
+        "--max-noise", type=float, metavar="S", help="the highest noise level that is allowed"
+    )
+    theory.add_argument(
+        "--delta", type=float, metavar="D", help="also show the real epsilon at this delta"
+    )
+    theory.add_argument(
+        "--clip", type=float, metavar="C", help="clip norm, for epsilon (default: 1)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,12 +118,16 @@ def run(args: argparse.Namespace) -> int:
     for name in SEARCH_ONLY if theory else THEORY_ONLY:
         if getattr(args, name) is not None:
             flag = "--" + name.replace("_", "-")
-            home = "a search: fedspend design CONFIG.toml" if theory else "theory: fedspend design theory"
+            home = (
+                "a search: fedspend design CONFIG.toml"
+                if theory
+                else "theory: fedspend design theory"
+            )
             raise InvalidInput(f"{flag} goes with {home}; drop it")
     return run_theory(args) if theory else run_search(args)
 
 
-# --- theory -----------------------------------------------------------------------------------------------------------------------
+# --- theory ---------------------------------------------------------------------------------------
 
 
 def run_theory(args: argparse.Namespace) -> int:
@@ -78,7 +137,9 @@ def run_theory(args: argparse.Namespace) -> int:
         if getattr(args, name) is None:
             raise InvalidInput(f"'fedspend design theory' needs --{name.replace('_', '-')}")
     if (args.k is None) == (args.k_from is None):
-        raise InvalidInput("'fedspend design theory' needs --k, or --k-from and the folder of a search")
+        raise InvalidInput(
+            "'fedspend design theory' needs --k, or --k-from and the folder of a search"
+        )
     k, interval = (args.k, None) if args.k_from is None else k_of(args.k_from)
     answer = theory_answer(
         k=k,
@@ -107,7 +168,10 @@ def k_of(name: str) -> tuple[float, tuple[float, float] | None]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["k"]
         if found is None:
-            raise InvalidInput(f"{path} has no estimate of k: its front lies at the limits of the search, or it searched policies")
+            raise InvalidInput(
+                f"{path} has no estimate of k: its front lies at the limits of the search, or it "
+                "searched policies"
+            )
         k, low, high = (found[part] for part in ("k", "low", "high"))
         return float(k), None if high is None else (float(low), float(high))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -116,7 +180,7 @@ def k_of(name: str) -> tuple[float, tuple[float, float] | None]:
         raise InvalidInput(f"{path} is no pareto.json of a search") from None
 
 
-# --- search -----------------------------------------------------------------------------------------------------------------------
+# --- search ---------------------------------------------------------------------------------------
 
 
 def run_search(args: argparse.Namespace) -> int:
@@ -124,23 +188,37 @@ def run_search(args: argparse.Namespace) -> int:
     from fedspend.design.searching import run_search as search
 
     if not args.what.endswith(".toml") and not Path(args.what).exists():
-        raise InvalidInput(f"{args.what!r} is neither a config file nor the word theory; see fedspend design --help")
+        raise InvalidInput(
+            f"{args.what!r} is neither a config file nor the word theory; see fedspend design "
+            "--help"
+        )
     folder = Path(args.output) if args.output else Path("designs") / Path(args.what).stem
     try:
         with watching(args.quiet or args.json) as progress:
-            outcome = search(args.what, folder, overrides=args.set or [], workers=args.workers, progress=progress)
+            outcome = search(
+                args.what, folder, overrides=args.set or [], workers=args.workers, progress=progress
+            )
     except KeyboardInterrupt:
-        raise Stopped(f"stopped; what was trained is kept in {folder}, and the same command goes on") from None
+        raise Stopped(
+            f"stopped; what was trained is kept in {folder}, and the same command goes on"
+        ) from None
     findings, chosen, paste = outcome.findings, None, None
     write_front(findings.points(findings.front | findings.real_front), folder)
     if args.max_epsilon is not None or args.max_seconds is not None:
-        chosen = recommend(findings, outcome.seconds, max_epsilon=args.max_epsilon, max_seconds=args.max_seconds)
+        chosen = recommend(
+            findings, outcome.seconds, max_epsilon=args.max_epsilon, max_seconds=args.max_seconds
+        )
         paste = config_of_point(findings, chosen)
     draw(findings, folder, chosen)
     if args.json:
         document = findings.document()
         del document["candidates"]
-        print(json.dumps(document | {"folder": str(folder), "recommended": chosen, "config": paste}, allow_nan=False))
+        print(
+            json.dumps(
+                document | {"folder": str(folder), "recommended": chosen, "config": paste},
+                allow_nan=False,
+            )
+        )
     elif not args.quiet:
         from fedspend.cli.design_tables import show_search
 
@@ -183,7 +261,9 @@ def watching(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     def line(done: int, total: int) -> None:
         nonlocal first
         first = done if first < 0 else first
-        left = (time.monotonic() - start) / (done - first) * (total - done) if done > first else None
+        left = (
+            (time.monotonic() - start) / (done - first) * (total - done) if done > first else None
+        )
         words = (
             ""
             if left is None or done == total

@@ -1,4 +1,6 @@
-"""How `fedspend design` shows what it found: the closed form as a table, or the front of a search with what to paste."""
+"""How `fedspend design` shows what it found: the closed form as a table, or the front of a search
+with what to paste.
+"""
 
 from __future__ import annotations
 
@@ -35,58 +37,102 @@ def span(low: float, high: float | None) -> str:
     return start if start == end else f"{start}–{end}"
 
 
-# --- theory -----------------------------------------------------------------------------------------------------------------------
+# --- theory ---------------------------------------------------------------------------------------
 
 
 def show_theory(answer: dict[str, Any]) -> None:
     out = console()
     free = answer["rate"] is None
     interval = answer["k_interval"]
-    known = f"k = {answer['k']:.4g}" + (f" (95% interval {interval[0]:.3g} to {interval[1]:.3g})" if interval else "")
+    known = f"k = {answer['k']:.4g}" + (
+        f" (95% interval {interval[0]:.3g} to {interval[1]:.3g})" if interval else ""
+    )
     limit = "" if answer["max_noise"] is None else f", σ ≤ {answer['max_noise']:g}"
     rate = "q free" if free else f"q = {answer['rate']:g}"
     facts(
         out,
-        ("theory", f"k σ² T = q K with {known}, {rate}, K = {answer['clients']}, T ≤ {answer['max_rounds']}{limit}"),
+        (
+            "theory",
+            f"k σ² T = q K with {known}, {rate}, K = {answer['clients']}, T ≤ "
+            f"{answer['max_rounds']}{limit}",
+        ),
         ("case", f"{answer['case']}: {CASES[answer['case']]}"),
-        ("σ", "noise level: deviation of the noise that one client adds to its update" + (" (here σ / √q)" if free else "")),
+        (
+            "σ",
+            "noise level: deviation of the noise that one client adds to its update"
+            + (" (here σ / √q)" if free else ""),
+        ),
     )
     table = frame()
     noise = "σ/√q" if free else "σ"
-    columns = ["T", f"{noise}\npaper's curve", f"{noise}\nexact band", "f1\nutility", "f2\nprivacy proxy"]
+    columns = [
+        "T",
+        f"{noise}\npaper's curve",
+        f"{noise}\nexact band",
+        "f1\nutility",
+        "f2\nprivacy proxy",
+    ]
     columns += ["σ for k's\ninterval"] if interval else []
-    columns += [] if answer["delta"] is None else ["noise\nmultiplier", f"real ε at\nδ {answer['delta']:g}"]
+    columns += (
+        []
+        if answer["delta"] is None
+        else ["noise\nmultiplier", f"real ε at\nδ {answer['delta']:g}"]
+    )
     for heading in columns:
         table.add_column(heading, justify="right")
     for row in answer["rows"]:
-        cells = [str(row["rounds"]), span(*row["noise"]), span(*row["exact"]), figures(row["f1"]), figures(row["f2"])]
+        cells = [
+            str(row["rounds"]),
+            span(*row["noise"]),
+            span(*row["exact"]),
+            figures(row["f1"]),
+            figures(row["f2"]),
+        ]
         cells += [span(*row["noise_interval"])] if interval else []
         if answer["delta"] is not None:
-            cells += [figures(row["noise_multiplier"]), "not known" if row["epsilon"] is None else figures(row["epsilon"])]
+            cells += [
+                figures(row["noise_multiplier"]),
+                "not known" if row["epsilon"] is None else figures(row["epsilon"]),
+            ]
         table.add_row(*cells)
     out.print(table)
     out.print()
     if "recommended" in answer:
         best = answer["recommended"]
         words = (
-            f"T = {best['rounds']}, σ = {best['noise_level']:.4g} (noise multiplier {best['noise_multiplier']:.4g}), "
-            f"real epsilon {best['epsilon']:g}, f1 = {best['f1']:.4g}"
+            f"T = {best['rounds']}, σ = {best['noise_level']:.4g} (noise multiplier "
+            f"{best['noise_multiplier']:.4g}), real epsilon {best['epsilon']:g}, f1 = "
+            f"{best['f1']:.4g}"
         )
         facts(out, ("recommended", words))
         show_paste(out, answer["config"])
-    out.print(Text("f1, f2, multiplier and ε are for the highest noise of the paper's curve in each row.", style="dim"))
+    out.print(
+        Text(
+            "f1, f2, multiplier and ε are for the highest noise of the paper's curve in each row.",
+            style="dim",
+        )
+    )
 
 
-# --- search -----------------------------------------------------------------------------------------------------------------------
+# --- search ---------------------------------------------------------------------------------------
 
 
-def show_search(findings: Findings, folder: Path, chosen: dict[str, Any] | None, paste: str | None) -> None:
+def show_search(
+    findings: Findings, folder: Path, chosen: dict[str, Any] | None, paste: str | None
+) -> None:
     out = console()
     search, cost = findings.search, findings.cost()
     settings, seeds = counted(len(search.candidates), "setting"), counted(len(search.seeds), "seed")
-    size = f"{counted(int(cost['trainings']), 'training')} of {counted(search.rounds, 'round')} ({settings}, {seeds})"
+    size = (
+        f"{counted(int(cost['trainings']), 'training')} of {counted(search.rounds, 'round')} "
+        f"({settings}, {seeds})"
+    )
     pairs = [
-        ("search", f"{size}, {search.clients} clients, {search.base.model.name} on {search.base.data.name}"),
+        (
+            "search",
+            f"{size}, {search.clients} clients, {search.base.model.name} on "
+            f"{search.base.data.name}",
+        ),
         ("randomness", "seeded simulation, which protects nobody"),
         ("tuning data", TUNING),
     ]
@@ -96,23 +142,42 @@ def show_search(findings: Findings, folder: Path, chosen: dict[str, Any] | None,
     show_policies(out, findings) if search.over_policies else show_front(out, findings)
     if chosen is not None and paste is not None:
         show_recommendation(out, chosen, paste)
-    files = ["pareto.json", "front.csv", "front.png", *([] if search.over_policies else ["solutions.png"])]
+    files = [
+        "pareto.json",
+        "front.csv",
+        "front.png",
+        *([] if search.over_policies else ["solutions.png"]),
+    ]
     out.print(Text(f"Wrote {', '.join(files)} in {folder}"))
 
 
 def theory_pairs(findings: Findings) -> list[tuple[str, str]]:
     k, gap = findings.k, findings.gap
     if k is None:
-        return [("k", "not known: all of the front lies at a limit of the search; allow more rounds or search more noise levels")]
+        return [
+            (
+                "k",
+                "not known: all of the front lies at a limit of the search; allow more rounds or "
+                "search more noise levels",
+            )
+        ]
     end = "infinity" if k.high == float("inf") else f"{k.high:.3g}"
-    found = f"{k.k:.4g}, 95% interval {k.low:.3g} to {end}, from {k.levels} noise levels inside the search's limits"
+    found = (
+        f"{k.k:.4g}, 95% interval {k.low:.3g} to {end}, from {k.levels} noise levels inside the "
+        "search's limits"
+    )
     slope = (
         f"T falls with (σ²/q)^{-k.exponent:.2f} along the front; theory says ^-1"
         if k.levels > 1
         else "too few levels to see a slope"
     )
     how_near = (
-        "" if gap is None else f"; {gap.settings} settings on its curve lose {gap.mean:.2g} on average, {gap.largest:.2g} at most"
+        ""
+        if gap is None
+        else (
+            f"; {gap.settings} settings on its curve lose {gap.mean:.2g} on average, "
+            f"{gap.largest:.2g} at most"
+        )
     )
     return [("k", found), ("theory", slope + how_near)]
 
@@ -125,7 +190,16 @@ def show_front(out: Console, findings: Findings) -> None:
         else range(len(points))
     )
     table = frame()
-    for heading in ("T", "q", "σ", "multiplier", "proxy f2", f"real ε at\nδ {findings.search.delta:g}", "loss", "accuracy"):
+    for heading in (
+        "T",
+        "q",
+        "σ",
+        "multiplier",
+        "proxy f2",
+        f"real ε at\nδ {findings.search.delta:g}",
+        "loss",
+        "accuracy",
+    ):
         table.add_column(heading, justify="right")
     for point in (points[n] for n in kept):
         table.add_row(
@@ -139,8 +213,14 @@ def show_front(out: Console, findings: Findings) -> None:
             f"{point['accuracy']:.2%}",
         )
     out.print(table)
-    shown = f"{len(points)} non-dominated settings" + (f", {len(list(kept))} of them shown" if len(points) > MOST_ROWS else "")
-    out.print(Text(f"{shown}, the most private first; loss and accuracy are means over seeds.", style="dim"))
+    shown = f"{len(points)} non-dominated settings" + (
+        f", {len(list(kept))} of them shown" if len(points) > MOST_ROWS else ""
+    )
+    out.print(
+        Text(
+            f"{shown}, the most private first; loss and accuracy are means over seeds.", style="dim"
+        )
+    )
     out.print()
 
 
@@ -148,10 +228,20 @@ def show_policies(out: Console, findings: Findings) -> None:
     from fedspend.report.design_plots import policy_name
 
     table = frame("policy")
-    for heading in ("q", "ε", "loss", "accuracy", "points against\nthe first", "95%\ninterval", "not\ndominated"):
+    for heading in (
+        "q",
+        "ε",
+        "loss",
+        "accuracy",
+        "points against\nthe first",
+        "95%\ninterval",
+        "not\ndominated",
+    ):
         table.add_column(heading, justify="right")
     previous = None
-    for n, (row, one) in enumerate(zip(findings.policies() or [], findings.search.candidates, strict=True)):
+    for n, (row, one) in enumerate(
+        zip(findings.policies() or [], findings.search.candidates, strict=True)
+    ):
         if previous not in (None, (one.rate, one.epsilon)):
             table.add_section()
         first, previous = previous != (one.rate, one.epsilon), (one.rate, one.epsilon)
@@ -169,7 +259,8 @@ def show_policies(out: Console, findings: Findings) -> None:
     out.print(table)
     out.print(
         Text(
-            "Differences are in points of accuracy, paired by seed, against the first policy of the same rate and budget.",
+            "Differences are in points of accuracy, paired by seed, against the first policy of "
+            "the same rate and budget.",
             style="dim",
         )
     )
@@ -181,8 +272,9 @@ def show_recommendation(out: Console, chosen: dict[str, Any], paste: str) -> Non
         out,
         (
             "recommended",
-            f"T = {chosen['rounds']}, real epsilon {chosen['epsilon']:.4g}, loss {chosen['loss']:.4g}, "
-            f"accuracy {chosen['accuracy']:.2%}, about {chosen['seconds']:.2g} s to train on one core here",
+            f"T = {chosen['rounds']}, real epsilon {chosen['epsilon']:.4g}, loss "
+            f"{chosen['loss']:.4g}, accuracy {chosen['accuracy']:.2%}, about "
+            f"{chosen['seconds']:.2g} s to train on one core here",
         ),
     )
     show_paste(out, paste)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 HELP = "keep the account of who has spent what, over all runs"
 DESCRIPTION = (
-    "An append-only account of privacy budgets over all runs, in a file or in PostgreSQL. fedspend train --ledger charges it; "
-    "these commands set it up, read it and check it."
+    "An append-only account of privacy budgets over all runs, in a file or in PostgreSQL. "
+    "fedspend train --ledger charges it; these commands set it up, read it and check it."
 )
 EXAMPLES = """examples:
   fedspend ledger init --ledger accounts.db
@@ -34,23 +34,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, help: str) -> Any:
-        made = actions.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False)
-        made.add_argument("--ledger", required=True, metavar="PATH|URL", help="a file, or postgresql://user@host/database")
+        made = actions.add_parser(
+            name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
+        )
+        made.add_argument(
+            "--ledger",
+            required=True,
+            metavar="PATH|URL",
+            help="a file, or postgresql://user@host/database",
+        )
         return made.add_argument
 
     add = action("init", "make a new, empty ledger")
-    add("--simulation", action="store_true", help="for seeded simulations, which never mix with real accounts")
+    add(
+        "--simulation",
+        action="store_true",
+        help="for seeded simulations, which never mix with real accounts",
+    )
     add = action("register", "open accounts with lifetime budgets")
     add(
         "budgets",
         metavar="FILE.csv",
-        help="columns client and epsilon (record and epsilon with --unit record), and others of budget files",
+        help=(
+            "columns client and epsilon (record and epsilon with --unit record), and others of "
+            "budget files"
+        ),
     )
-    add("--delta", type=float, required=True, metavar="D", help="the one delta of these accounts, for their lifetime")
+    add(
+        "--delta",
+        type=float,
+        required=True,
+        metavar="D",
+        help="the one delta of these accounts, for their lifetime",
+    )
     _unit(add)
     add = action("change", "change a lifetime budget")
     add("name", help="whose")
-    add("--epsilon", type=float, required=True, metavar="E", help="the new lifetime budget; not below what is spent")
+    add(
+        "--epsilon",
+        type=float,
+        required=True,
+        metavar="E",
+        help="the new lifetime budget; not below what is spent",
+    )
     _reason(add)
     _unit(add)
     add = action("withdraw", "end accounts: who withdraws takes part in nothing any more")
@@ -58,13 +84,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _reason(add)
     _unit(add)
     add = action("show", "show the ledger as a whole, one client, or one run")
-    add("--client", metavar="NAME", help="budget, spending and runs of one client (or record, with --unit)")
+    add(
+        "--client",
+        metavar="NAME",
+        help="budget, spending and runs of one client (or record, with --unit)",
+    )
     add("--run", metavar="RUN", help="rounds, mechanisms and members of one run")
     _json(add)
     _unit(add)
     add = action("balance", "show what everyone has spent and what is left")
-    add("--client", action="append", metavar="NAME", help="only this one; may be given several times")
-    add("--accountant", choices=("rdp", "pld"), default="rdp", help="pld reads lower and takes about a second per distinct balance")
+    add(
+        "--client",
+        action="append",
+        metavar="NAME",
+        help="only this one; may be given several times",
+    )
+    add(
+        "--accountant",
+        choices=("rdp", "pld"),
+        default="rdp",
+        help="pld reads lower and takes about a second per distinct balance",
+    )
     add("--plot", metavar="FILE", help="draw the balances, as .png, .svg or .pdf")
     _json(add)
     _unit(add)
@@ -74,11 +114,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--last", type=int, metavar="N", help="only the last N")
     _json(add)
     _unit(add)
-    add = action("verify", "check that the ledger is whole and recompute every balance independently")
-    add("--head", action="append", default=[], metavar="HEAD", help="a head seen earlier: ENTRIES:HASH, or a file that holds one")
-    add("--runs", nargs="+", default=[], metavar="DIR", help="run directories whose heads must be in the chain")
+    add = action(
+        "verify", "check that the ledger is whole and recompute every balance independently"
+    )
+    add(
+        "--head",
+        action="append",
+        default=[],
+        metavar="HEAD",
+        help="a head seen earlier: ENTRIES:HASH, or a file that holds one",
+    )
+    add(
+        "--runs",
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="run directories whose heads must be in the chain",
+    )
     _json(add)
-    add = action("export", "write the account out: CSV with one line per client and round, or JSON with everything")
+    add = action(
+        "export",
+        "write the account out: CSV with one line per client and round, or JSON with everything",
+    )
     add("-o", "--output", required=True, metavar="FILE", help="a .csv or .json file")
     add("--force", action="store_true", help="replace a file that is there")
     _unit(add)
@@ -88,7 +145,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _unit(add: Any) -> None:
-    add("--unit", choices=("client", "record"), default="client", help="client accounts (default) or record accounts")
+    add(
+        "--unit",
+        choices=("client", "record"),
+        default="client",
+        help="client accounts (default) or record accounts",
+    )
 
 
 def _reason(add: Any) -> None:
@@ -101,18 +163,25 @@ def _json(add: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.action is None:
-        raise InvalidInput("'fedspend ledger' needs an action: " + ", ".join(ACTIONS) + "; see fedspend ledger --help")
+        raise InvalidInput(
+            "'fedspend ledger' needs an action: "
+            + ", ".join(ACTIONS)
+            + "; see fedspend ledger --help"
+        )
     return ACTIONS[args.action](args)
 
 
-# --- writing --------------------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def init(args: argparse.Namespace) -> int:
     from fedspend.ledger import Ledger
 
     with Ledger.create(args.ledger, simulation=args.simulation) as ledger:
-        print(f"{ledger.location} is a new ledger for {'simulations' if args.simulation else 'real accounts'}")
+        print(
+            f"{ledger.location} is a new ledger for "
+            f"{'simulations' if args.simulation else 'real accounts'}"
+        )
     return 0
 
 
@@ -143,8 +212,15 @@ def change(args: argparse.Namespace) -> int:
     with writable(args) as ledger:
         ledger.change([args.name], args.epsilon, reason=args.reason, unit=args.unit)
         print(f"{args.unit} {args.name!r} now has a lifetime budget of {args.epsilon:g}")
-        if ledger.balances(args.unit).total[views.account_number(ledger, args.name, args.unit)] > args.epsilon:
-            print("warning: open runs hold more than that; they can begin no further round, so close them", file=sys.stderr)
+        if (
+            ledger.balances(args.unit).total[views.account_number(ledger, args.name, args.unit)]
+            > args.epsilon
+        ):
+            print(
+                "warning: open runs hold more than that; they can begin no further round, so close "
+                "them",
+                file=sys.stderr,
+            )
     return 0
 
 
@@ -160,7 +236,8 @@ def close_run(args: argparse.Namespace) -> int:
         ledger.close_run(args.run, reason=args.reason)
         run = ledger.run(args.run)
         print(
-            f"run {args.run} is closed: {run.next_round} rounds stay spent, {run.planned - run.next_round} never began and are free"
+            f"run {args.run} is closed: {run.next_round} rounds stay spent, "
+            f"{run.planned - run.next_round} never began and are free"
         )
     return 0
 
@@ -171,7 +248,7 @@ def writable(args: argparse.Namespace) -> Ledger:
     return Ledger.open(args.ledger, write=True)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def show(args: argparse.Namespace) -> int:
@@ -199,13 +276,19 @@ def balance(args: argparse.Namespace) -> int:
         ending(args.plot, "--plot", PLOTS)
         check_writable("--plot", args.plot)
     with readable(args) as ledger:
-        who = None if args.client is None else [views.account_number(ledger, name, args.unit) for name in args.client]
+        who = (
+            None
+            if args.client is None
+            else [views.account_number(ledger, name, args.unit) for name in args.client]
+        )
         with progress_bar("by PLD", args.json) as progress:
             balances = ledger.balances(args.unit, accountant=args.accountant, progress=progress)
         simulation = ledger.simulation
         other = "client" if args.unit == "record" else "record"
         if not len(ledger.accounts(args.unit)) and len(ledger.accounts(other)):
-            raise InvalidInput(f"{ledger.location} has accounts of {other}s only; ask with --unit {other}")
+            raise InvalidInput(
+                f"{ledger.location} has accounts of {other}s only; ask with --unit {other}"
+            )
     if args.plot is not None:
         from fedspend.report.balance_plot import balance_plot
 
@@ -247,8 +330,14 @@ def export(args: argparse.Namespace) -> int:
     if Path(args.output).exists() and not args.force:
         raise InvalidInput(f"--output {args.output!r} exists; choose another name or add --force")
     with readable(args) as ledger:
-        count = (export_csv if kind == ".csv" else export_json)(ledger, Path(args.output), args.unit)
-    print(f"wrote {count} lines to {args.output}" if kind == ".csv" else f"wrote {count} entries to {args.output}")
+        count = (export_csv if kind == ".csv" else export_json)(
+            ledger, Path(args.output), args.unit
+        )
+    print(
+        f"wrote {count} lines to {args.output}"
+        if kind == ".csv"
+        else f"wrote {count} entries to {args.output}"
+    )
     return 0
 
 

@@ -20,11 +20,13 @@ from fedspend.ledger.spending import Balances
 from fedspend.ledger.state import UNITS, Run
 
 SHOWN = 40  # accounts in a table; --json and export have all
-LONG = ("names", "budgets", "classes", "rate", "noise", "accounts")  # of an entry: too long for a line
+# of an entry: too long for a line
+LONG = ("names", "budgets", "classes", "rate", "noise", "accounts")
 
 
 NOTES = (
-    "Epsilons at each account's delta, by composition of all mechanisms. They do not add up, so remaining, the largest epsilon",
+    "Epsilons at each account's delta, by composition of all mechanisms. They do not add up, so "
+    "remaining, the largest epsilon",
     "that a new plan like the last could claim, is usually more than budget minus spent.",
 )
 SIMULATED = "Simulated accounts: they protect nobody."
@@ -38,7 +40,7 @@ def account_number(ledger: Ledger, name: str, unit: str) -> int:
     return int(account_numbers(ledger.state, unit, known_names(ledger.state, unit, [name]))[0])
 
 
-# --- documents ------------------------------------------------------------------------------------------------------------------
+# --- documents ------------------------------------------------------------------------------------
 
 
 def ledger_document(ledger: Ledger) -> dict[str, Any]:
@@ -92,7 +94,11 @@ def run_document(ledger: Ledger, id: str) -> dict[str, Any]:
 
 def spread(values: Any) -> str:
     """A number, or how it changes from the first round to the last."""
-    return f"{values[0]:.4g}" if np.all(values == values[0]) else f"{values[0]:.4g} to {values[-1]:.4g}"
+    return (
+        f"{values[0]:.4g}"
+        if np.all(values == values[0])
+        else f"{values[0]:.4g} to {values[-1]:.4g}"
+    )
 
 
 def client_document(ledger: Ledger, name: str, unit: str) -> dict[str, Any]:
@@ -123,16 +129,26 @@ def history(ledger: Ledger, client: str | None, run: str | None, unit: str) -> l
     taking_part = {
         id
         for id, found in ledger.state.runs.items()
-        if client is not None and found.unit == unit and account_number(ledger, client, unit) in found.accounts
+        if client is not None
+        and found.unit == unit
+        and account_number(ledger, client, unit) in found.accounts
     }
     lines = []
     for number, text, hash in ledger.entries():
         body = parse(number, text)
         of_client = (
-            client is None or body.get("run") in taking_part or (body.get("unit") == unit and client in body.get("names", ()))
+            client is None
+            or body.get("run") in taking_part
+            or (body.get("unit") == unit and client in body.get("names", ()))
         )
         if of_client and (run is None or body.get("run") == run):
-            lines.append({"entry": number, **{key: value for key, value in body.items() if key not in LONG}, "about": about(body)})
+            lines.append(
+                {
+                    "entry": number,
+                    **{key: value for key, value in body.items() if key not in LONG},
+                    "about": about(body),
+                }
+            )
             lines[-1]["hash"] = hash.hex()
     return lines
 
@@ -142,18 +158,35 @@ def about(body: dict[str, Any]) -> str:
     if kind == "ledger":
         return "a new ledger for " + ("simulations" if body["simulation"] else "real accounts")
     if kind in ("register", "change", "withdraw"):
-        who = body["names"][0] if len(body["names"]) == 1 else counted(len(body["names"]), body["unit"])
+        who = (
+            body["names"][0]
+            if len(body["names"]) == 1
+            else counted(len(body["names"]), body["unit"])
+        )
         budgets = body.get("budgets") or [0]
-        range_ = figures(min(budgets)) if min(budgets) == max(budgets) else f"{min(budgets):g} to {max(budgets):g}"
-        return f"{who}" + (f", budget {range_}" if kind != "withdraw" else "") + (f": {body['reason']}" if "reason" in body else "")
+        range_ = (
+            figures(min(budgets))
+            if min(budgets) == max(budgets)
+            else f"{min(budgets):g} to {max(budgets):g}"
+        )
+        return (
+            f"{who}"
+            + (f", budget {range_}" if kind != "withdraw" else "")
+            + (f": {body['reason']}" if "reason" in body else "")
+        )
     if kind in ("open", "replan"):
-        return f"{counted(len(body['classes']), body.get('unit', 'client'))}, plan {body['plan'].rpartition(':')[2][:12]}"
+        return (
+            f"{counted(len(body['classes']), body.get('unit', 'client'))}, plan "
+            f"{body['plan'].rpartition(':')[2][:12]}"
+        )
     if kind == "close":
         return str(body["reason"])
-    return f"round {body['round'] + 1}" + (f", release {body['release'][:12]}" if kind == "commit" else "")
+    return f"round {body['round'] + 1}" + (
+        f", release {body['release'][:12]}" if kind == "commit" else ""
+    )
 
 
-# --- for people -----------------------------------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------------
 
 
 def show_document(document: dict[str, Any]) -> None:
@@ -171,13 +204,25 @@ def show_document(document: dict[str, Any]) -> None:
 def table_of(rows: Sequence[dict[str, Any]]) -> Any:
     made = frame()
     for heading, value in rows[0].items():
-        made.add_column(heading, justify="right" if isinstance(value, int | float) and not isinstance(value, bool) else "left")
+        made.add_column(
+            heading,
+            justify="right"
+            if isinstance(value, int | float) and not isinstance(value, bool)
+            else "left",
+        )
     for row in rows:
-        made.add_row(*(Text(figures(value) if isinstance(value, float) else str(value)) for value in row.values()))
+        made.add_row(
+            *(
+                Text(figures(value) if isinstance(value, float) else str(value))
+                for value in row.values()
+            )
+        )
     return made
 
 
-def show_balances(balances: Balances, who: list[int] | None, unit: str, simulation: bool, plot: str | None) -> None:
+def show_balances(
+    balances: Balances, who: list[int] | None, unit: str, simulation: bool, plot: str | None
+) -> None:
     """One line per account, or, where there are many, one for all accounts that stand alike."""
     out = console()
     rows = list(balances.rows(who))
@@ -194,7 +239,13 @@ def show_balances(balances: Balances, who: list[int] | None, unit: str, simulati
         made.add_row(Text(named(names, unit)), *key[:4], "withdrawn" if key[4] else "")
     out.print(made, "", sep="\n")
     if len(alike) > SHOWN:
-        out.print(Text(f"{SHOWN} of {len(alike):,} different balances; --json and fedspend ledger export have all", style="dim"))
+        out.print(
+            Text(
+                f"{SHOWN} of {len(alike):,} different balances; --json and fedspend ledger export "
+                "have all",
+                style="dim",
+            )
+        )
     for note in NOTES + ((SIMULATED,) if simulation else ()):
         out.print(Text(note, style="dim"))
     if plot is not None:
@@ -207,7 +258,11 @@ def named(names: list[str], unit: str) -> str:
     >>> named(["a"], "client"), named(["a", "b", "c", "d"], "client")
     ('a', 'a, b, ... (4 clients)')
     """
-    return ", ".join(names) if len(names) <= 2 else f"{names[0]}, {names[1]}, ... ({counted(len(names), unit)})"
+    return (
+        ", ".join(names)
+        if len(names) <= 2
+        else f"{names[0]}, {names[1]}, ... ({counted(len(names), unit)})"
+    )
 
 
 def show_history(entries: list[dict[str, Any]]) -> None:
@@ -219,9 +274,19 @@ def show_history(entries: list[dict[str, Any]]) -> None:
 def show_audit(result: Audit) -> None:
     out = console()
     for finding in result.checks:
-        verdict = {True: ("pass  ", "green"), False: ("FAIL  ", "bold red"), None: ("none  ", "yellow")}[finding.good]
+        verdict = {
+            True: ("pass  ", "green"),
+            False: ("FAIL  ", "bold red"),
+            None: ("none  ", "yellow"),
+        }[finding.good]
         out.print(Text.assemble(verdict, (f"{finding.check:<18}", "bold"), finding.words))
     if result.ok:
         out.print()
         out.print(Text(f"intact; head {result.head}"))
-        out.print(Text("Note the head down: with it, anyone can tell later whether entries were cut off or replaced.", style="dim"))
+        out.print(
+            Text(
+                "Note the head down: with it, anyone can tell later whether entries were cut off "
+                "or replaced.",
+                style="dim",
+            )
+        )

@@ -1,7 +1,8 @@
-"""The `fedspend` command: parses, dispatches, and turns every failure into one line on stderr and an exit code.
+"""The `fedspend` command: parses, dispatches, and turns every failure into one line on stderr and
+an exit code.
 
-0 done, 1 refused or failed verification, 2 bad input, 130 interrupted. Help imports nothing but the standard library: commands
-load numpy, rich and the rest inside their `run`.
+0 done, 1 refused or failed verification, 2 bad input, 130 interrupted. Help imports nothing but the
+standard library: commands load numpy, rich and the rest inside their `run`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Version(argparse.Action):
 def build_parser() -> tuple[Parser, dict[str, Parser]]:
     top = Parser(
         prog="fedspend",
-        description="Differentially private federated learning in which every participant sets a privacy budget.",
+        description=(
+            "Differentially private federated learning in which every participant sets a privacy "
+            "budget."
+        ),
         epilog="fedspend COMMAND --help explains a command.",
         allow_abbrev=False,
     )
@@ -78,7 +82,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args, extra = top.parse_known_args(argv)
     if args.command is None:
         raise InvalidInput(
-            "no command; the commands are " + ", ".join(parsers) + "; see fedspend --help" if not extra else unknown(extra[0], top)
+            "no command; the commands are " + ", ".join(parsers) + "; see fedspend --help"
+            if not extra
+            else unknown(extra[0], top)
         )
     if extra:
         raise InvalidInput(unknown(extra[0], parsers[args.command]))
@@ -89,7 +95,8 @@ def unknown(argument: str, parser: argparse.ArgumentParser) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; see {parser.prog} --help"
     flag = argument.partition("=")[0]
-    return f"unknown option {flag!r}; {nearest(flag, [option for action in parser._actions for option in action.option_strings])}"
+    known = [option for action in parser._actions for option in action.option_strings]
+    return f"unknown option {flag!r}; {nearest(flag, known)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -100,7 +107,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no arrows shows question marks
+        # a terminal that knows no arrows shows question marks
+        sys.stdout.reconfigure(errors="replace")
     try:
         with short_warnings():
             args = parse(sys.argv[1:] if argv is None else argv)
@@ -129,7 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def explain(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     # Opening a file names it; a write that fails later, to a file or to stdout, does not.
-    return f"cannot write: {reason}" if error.filename is None else f"cannot use {os.fsdecode(error.filename)!r}: {reason}"
+    return (
+        f"cannot write: {reason}"
+        if error.filename is None
+        else f"cannot use {os.fsdecode(error.filename)!r}: {reason}"
+    )
 
 
 def complain(message: str, code: int) -> int:
@@ -138,7 +150,9 @@ def complain(message: str, code: int) -> int:
 
 
 def one_line(message: str) -> str:
-    """No line breaks, and no control characters that a file name could smuggle into the terminal."""
+    """No line breaks, and no control characters that a file name could smuggle into the
+    terminal.
+    """
     return "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
 
 
@@ -149,7 +163,9 @@ def short_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def show_short(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+        def show_short(
+            message: Warning | str, category: type[Warning], *rest: Any, **named: Any
+        ) -> None:
             if not issubclass(category, FedspendWarning):
                 show(message, category, *rest, **named)
             elif str(message) not in said:

@@ -1,4 +1,6 @@
-"""Refuse a file that cannot be written before any work is done; save a plan where none is overwritten."""
+"""Refuse a file that cannot be written before any work is done; save a plan where none is
+overwritten.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def check_writable(flag: str, name: str) -> None:
     if path.is_dir():
         raise InvalidInput(f"{flag} {name!r} is a directory; name a file in it")
     if not path.parent.is_dir():
-        raise InvalidInput(f"{flag} {name!r}: there is no directory {str(path.parent)!r}; make it first")
+        raise InvalidInput(
+            f"{flag} {name!r}: there is no directory {str(path.parent)!r}; make it first"
+        )
     if not os.access(path.parent, os.W_OK):
         raise InvalidInput(f"{flag} {name!r}: directory {str(path.parent)!r} cannot be written to")
 
@@ -31,7 +35,10 @@ def save_plan(plan: AnyPlan, output: str | None, force: bool) -> bool:
     if path.exists() and not force:
         if stored_hash(path) == plan.hash:
             return False
-        raise InvalidInput(f"--output {output!r} exists and holds something else; choose another name or add --force")
+        raise InvalidInput(
+            f"--output {output!r} exists and holds something else; choose another name or add "
+            "--force"
+        )
     plan.save(path)
     return True
 

@@ -1,4 +1,6 @@
-"""`fedspend plan`: from budgets to a schedule, shown as a table, saved as a plan file, drawn as a plot."""
+"""`fedspend plan`: from budgets to a schedule, shown as a table, saved as a plan file, drawn as a
+plot.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,17 @@ if TYPE_CHECKING:
 
 HELP = "make the spending schedule for a set of budgets"
 DESCRIPTION = (
-    "Make the whole schedule of noise, rates and clips before training, so that every client, or every single record, spends its "
-    "budget and no more."
+    "Make the whole schedule of noise, rates and clips before training, so that every client, or "
+    "every single record, spends its budget and no more."
 )
 EXAMPLES = """examples:
   fedspend plan examples/quickstart.toml --output plan.json --plot spending.png
-  fedspend plan --epsilon 10:34,20:43,30:23 --delta 1e-5 --rounds 25 --rate 0.9 --saving-rate 10:0.5,20:0.6,30:0.7
+  fedspend plan --epsilon 10:34,20:43,30:23 --delta 1e-5 --rounds 25 --rate 0.9 \\
+    --saving-rate 10:0.5,20:0.6,30:0.7
   fedspend plan --budgets clients.csv --delta 1e-6 --rounds 100 --rate 0.1 --json
   fedspend plan examples/quickstart.toml --ledger accounts.db --output next.json
   fedspend plan examples/quickstart.toml --compare uniform,spend-as-you-go --plot compare.svg
-  fedspend plan examples/hospitals/hospitals.toml --output plan.json      # a budget for every record
+  fedspend plan examples/hospitals/hospitals.toml --output plan.json  # a budget for every record
 """
 PLOTS = (".png", ".svg", ".pdf")
 PLANS = (".json", ".json.gz")
@@ -39,44 +42,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("config", nargs="?", metavar="CONFIG.toml", help="config file; flags win over what it says")
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
-        "--epsilon", metavar="E:N,...", help="budgets as epsilon:clients, for example 10:34,20:43,30:23; or one epsilon for all"
+        "--epsilon",
+        metavar="E:N,...",
+        help="budgets as epsilon:clients, for example 10:34,20:43,30:23; or one epsilon for all",
     )
-    who.add_argument("--budgets", metavar="FILE.csv", help="budgets as CSV: client,epsilon[,saving_rate][,transition][,group]")
+    who.add_argument(
+        "--budgets",
+        metavar="FILE.csv",
+        help="budgets as CSV: client,epsilon[,saving_rate][,transition][,group]",
+    )
     add("--clients", type=int, metavar="N", help="number of clients, where the budgets do not tell")
     add("--rounds", type=int, metavar="T", help="number of rounds")
     add("--rate", type=float, metavar="Q", help="probability that a client takes part in a round")
     add("--delta", type=float, metavar="D", help="delta of every budget; keep it below 1/clients")
-    add("--policy", metavar="P", help="uniform, strictest, spend-as-you-go, spend-as-you-go-literal, weights or geometric")
+    add(
+        "--policy",
+        metavar="P",
+        help="uniform, strictest, spend-as-you-go, spend-as-you-go-literal, weights or geometric",
+    )
     add(
         "--method",
         metavar="M",
-        help="dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip, dp-fedsgd or ae-dpfl; rpdp and its baselines for records",
+        help=(
+            "dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip, dp-fedsgd or ae-dpfl; rpdp and "
+            "its baselines for records"
+        ),
     )
-    add("--saving-rate", metavar="Q", help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6")
+    add(
+        "--saving-rate",
+        metavar="Q",
+        help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6",
+    )
     add(
         "--transition",
         metavar="T",
-        help="first round at the full rate: one for all, or by epsilon as 10:13,20:10 (default: the middle)",
+        help=(
+            "first round at the full rate: one for all, or by epsilon as 10:13,20:10 (default: the "
+            "middle)"
+        ),
     )
     add(
         "--permute-rates",
         action="store_true",
         help="hand the saving rates out so that the strictest budgets get the smallest (Eq. 8)",
     )
-    add("--weights", metavar="W,...", help="budget shares of the rounds, for example 1,1,2; or geometric:1.05")
+    add(
+        "--weights",
+        metavar="W,...",
+        help="budget shares of the rounds, for example 1,1,2; or geometric:1.05",
+    )
     add("--clip", type=float, metavar="C", help="clip norm of the average client (default: 1)")
-    add("--accountant", metavar="A", help="rdp (default) or pld, which needs less noise and more time")
+    add(
+        "--accountant",
+        metavar="A",
+        help="rdp (default) or pld, which needs less noise and more time",
+    )
     add(
         "--ledger",
         metavar="PATH|URL",
-        help="plan with what this ledger has left of every lifetime budget; reads it, changes nothing",
+        help=(
+            "plan with what this ledger has left of every lifetime budget; reads it, changes "
+            "nothing"
+        ),
     )
     add("-o", "--output", metavar="PLAN.json", help="save the plan, as .json or .json.gz")
     add("--force", action="store_true", help="let --output replace a different file")
     add("--json", action="store_true", help="print JSON with full numbers instead of a table")
     add("--plot", metavar="FILE", help="draw spending and noise by round, as .png, .svg or .pdf")
     add("--compare", metavar="P,...", help="show several policies side by side")
-    add("--set", action="append", default=[], metavar="S.KEY=V", help="override one config value, for example privacy.rate=0.5")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="S.KEY=V",
+        help="override one config value, for example privacy.rate=0.5",
+    )
     add("--quiet", action="store_true", help="print nothing but errors and what --json asks for")
 
 
@@ -87,7 +127,9 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.configuration.plan_inputs import Flags, resolve
     from fedspend.records.policies import METHODS as RECORD_METHODS
 
-    flags = Flags(**{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__})
+    flags = Flags(
+        **{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__}
+    )
     config = load_config(args.config, args.set)
     ledger = args.ledger or (config.ledger.location if config.ledger.spend == "remaining" else None)
     if (flags.method or config.method.name) in RECORD_METHODS:
@@ -106,23 +148,34 @@ def run(args: argparse.Namespace) -> int:
 
 
 def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
-    """A look at the numbers needs no names: where a benchmark that names its clients is not here, they are numbered."""
+    """A look at the numbers needs no names: where a benchmark that names its clients is not here,
+    they are numbered.
+    """
     import sys
     from dataclasses import replace
 
     name, count = config.data.name, config.data.clients
     counted = flags.clients is not None or (flags.epsilon is not None and ":" in flags.epsilon)
-    if counted or flags.budgets is not None or config.given("privacy.budgets") or name is None or count is None:
+    if (
+        counted
+        or flags.budgets is not None
+        or config.given("privacy.budgets")
+        or name is None
+        or count is None
+    ):
         return flags
     from fedspend.configuration.data_inputs import Source
     from fedspend.data import SOURCES, find
 
-    here = name not in SOURCES or all(find(need) is not None for need in (name, *SOURCES[name].needs))
+    here = name not in SOURCES or all(
+        find(need) is not None for need in (name, *SOURCES[name].needs)
+    )
     if here or not Source(config).natural:
         return flags
     if not quiet:
         print(
-            f"note: data set {name!r} is not here, so its clients are numbered; train makes its own plan, by their ids",
+            f"note: data set {name!r} is not here, so its clients are numbered; train makes its "
+            "own plan, by their ids",
             file=sys.stderr,
         )
     return replace(flags, clients=count)
@@ -137,13 +190,18 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, locati
     from fedspend.ledger.participants import plan_within, registered
 
     if args.compare:
-        raise InvalidInput("--compare shows policies for given budgets and cannot go with --ledger; drop one of the two")
+        raise InvalidInput(
+            "--compare shows policies for given budgets and cannot go with --ledger; drop one of "
+            "the two"
+        )
     with Ledger.open(location) as ledger:
         who = registered(ledger)
         if flags.delta is None and config.privacy.delta is None:
             flags = replace(flags, delta=float(ledger.accounts().delta[0]))
         inputs = resolve(config, flags, who)
-        plan = plan_within(ledger, inputs.request, spend="remaining", exhausted=config.ledger.exhausted)
+        plan = plan_within(
+            ledger, inputs.request, spend="remaining", exhausted=config.ledger.exhausted
+        )
     return single(args, plan, inputs.population.groups_of(plan.clients))
 
 
@@ -176,18 +234,29 @@ def compare(args: argparse.Namespace, inputs: Inputs) -> int:
 
     for flag in ("output", "policy", "method"):
         if getattr(args, flag) is not None:
-            raise InvalidInput(f"--compare shows several policies and cannot go with --{flag}; drop one of the two")
+            raise InvalidInput(
+                f"--compare shows several policies and cannot go with --{flag}; drop one of the two"
+            )
     asked = {policy: inputs.request_for(policy) for policy in parse_policies(args.compare)}
     plans = {policy: make(request, args.quiet) for policy, request in asked.items()}
     grouping = group_clients(next(iter(plans.values())), inputs.population.groups)
     if args.plot is not None:
         from fedspend.report.plots import spending_plot
 
-        spending_plot(plans, args.plot, labels=inputs.population.groups_of(next(iter(plans.values())).clients))
+        spending_plot(
+            plans, args.plot, labels=inputs.population.groups_of(next(iter(plans.values())).clients)
+        )
     if args.json:
         from fedspend.report.numbers import plan_numbers
 
-        print_json({"policies": {policy: plan_numbers(plan, grouping) for policy, plan in plans.items()}, "plot": args.plot})
+        print_json(
+            {
+                "policies": {
+                    policy: plan_numbers(plan, grouping) for policy, plan in plans.items()
+                },
+                "plot": args.plot,
+            }
+        )
     elif not args.quiet:
         from fedspend.cli.tables import show_comparison
 
@@ -202,7 +271,7 @@ def make(request: PlanRequest, quiet: bool) -> Plan:
         return request.plan(progress)
 
 
-# --- files ----------------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def check_files(args: argparse.Namespace) -> None:

@@ -1,6 +1,8 @@
-"""`fedspend plan` for a config with a record-level method: every record's rates, before anything is trained.
+"""`fedspend plan` for a config with a record-level method: every record's rates, before anything is
+trained.
 
-Needs the data that the config names, to know which client holds which record; looks at no feature and no label.
+Needs the data that the config names, to know which client holds which record; looks at no feature
+and no label.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from fedspend.report.record_numbers import Silo, levels_of_plan, silos
 if TYPE_CHECKING:
     from fedspend.records.planning import RecordPlan
 
-# Flags that stand for a value of the config; the other flags of `fedspend plan` are about whole clients.
+# Flags that stand for a value of the config; the other flags of `fedspend plan` are about whole
+# clients.
 SETS = {
     "epsilon": "privacy.epsilon",
     "budgets": "privacy.budgets",
@@ -48,7 +51,10 @@ MOST_CLIENTS = 12  # that a table names; --json has all
 def make(args: argparse.Namespace, ledger: str | None) -> RecordPlan:
     for flag in OTHERS:
         if getattr(args, flag):
-            raise InvalidInput(f"--{flag.replace('_', '-')} is for client-level methods; drop it, or name one with --method")
+            raise InvalidInput(
+                f"--{flag.replace('_', '-')} is for client-level methods; drop it, or name one "
+                "with --method"
+            )
     config = read_config(args, ledger)
     refuse_without_effect(config)
     with Ledger.open(ledger) if ledger is not None else nullcontext() as book:
@@ -56,16 +62,28 @@ def make(args: argparse.Namespace, ledger: str | None) -> RecordPlan:
 
 
 def read_config(args: argparse.Namespace, ledger: str | None) -> Config:
-    """The config with the flags in place of its values. A complaint names the flag, not the `--set` that it stands for."""
+    """The config with the flags in place of its values. A complaint names the flag, not the `--set`
+    that it stands for.
+    """
     given = {flag: value for flag in SETS if (value := getattr(args, flag)) is not None}
-    texts = {flag: f"{SETS[flag]}={json.dumps(value) if flag == 'budgets' else value}" for flag, value in given.items()}
+    texts = {
+        flag: f"{SETS[flag]}={json.dumps(value) if flag == 'budgets' else value}"
+        for flag, value in given.items()
+    }
     try:
-        return load_config(args.config, [*args.set, *texts.values(), *(["ledger.spend=remaining"] if ledger else [])])
+        return load_config(
+            args.config,
+            [*args.set, *texts.values(), *(["ledger.spend=remaining"] if ledger else [])],
+        )
     except InvalidInput as error:
-        flag = next((flag for flag, text in texts.items() if str(error).startswith(f"--set {text}:")), None)
+        flag = next(
+            (flag for flag, text in texts.items() if str(error).startswith(f"--set {text}:")), None
+        )
         if flag is None:
             raise
-        raise InvalidInput(str(error).replace(f"--set {texts[flag]}", f"--{flag} {given[flag]}", 1)) from None
+        raise InvalidInput(
+            str(error).replace(f"--set {texts[flag]}", f"--{flag} {given[flag]}", 1)
+        ) from None
 
 
 def show(out: Console, plan: RecordPlan, grouping: Grouping) -> None:
@@ -80,32 +98,54 @@ def show(out: Console, plan: RecordPlan, grouping: Grouping) -> None:
     if len(clients) > MOST_CLIENTS:
         notes.append(f"There are {len(clients) - MOST_CLIENTS:,} more clients; --json has all.")
     notes.append(
-        "Batch: records that a step is expected to sample. Noise of a step: in clips, per coordinate, at the largest batch."
+        "Batch: records that a step is expected to sample. Noise of a step: in clips, per "
+        "coordinate, at the largest batch."
     )
     if plan.by_norm:
         notes.append(
-            "Steps: how many gradients as long as the clip a record can pay for; shorter ones cost less, so it may last longer."
+            "Steps: how many gradients as long as the clip a record can pay for; shorter ones cost "
+            "less, so it may last longer."
         )
     elif plan.filters:
-        notes.append(f"Steps: after so many of {plan.rounds * plan.terms.local_steps:,} a record stops, or the run ends.")
+        notes.append(
+            f"Steps: after so many of {plan.rounds * plan.terms.local_steps:,} a record stops, or "
+            "the run ends."
+        )
     if plan.terms.client_rate == 1:
-        notes.append("Every client takes part in every round, so a server that picks who takes part learns no more than others.")
+        notes.append(
+            "Every client takes part in every round, so a server that picks who takes part learns "
+            "no more than others."
+        )
     for note in notes:
         out.print(Text(note, style="dim"))
     if idle:
-        out.print(Text(f"At rate 0 in every round, {why_idle(plan)}: {counted(len(idle), 'record')}: {named(idle)}.", style="bold"))
+        out.print(
+            Text(
+                f"At rate 0 in every round, {why_idle(plan)}: {counted(len(idle), 'record')}: "
+                f"{named(idle)}.",
+                style="bold",
+            )
+        )
 
 
 def why_idle(plan: RecordPlan) -> str:
     if plan.parameters["method"] == "dropout":
         return "below the mean budget"
-    return "with too little left" if "ledger" in plan.parameters else "since no rate can meet their budgets"
+    return (
+        "with too little left"
+        if "ledger" in plan.parameters
+        else "since no rate can meet their budgets"
+    )
 
 
 def lasting(plan: RecordPlan, members: IntArray) -> str:
-    """After how many steps a level's records stop; by norms, how many gradients as long as the clip they can pay for."""
+    """After how many steps a level's records stop; by norms, how many gradients as long as the clip
+    they can pay for.
+    """
     lasts = plan.steps.sum(axis=0)[plan.schedules.of_client[members]]
-    low, high = (figures(float(end)) if plan.by_norm else f"{end:,.0f}" for end in (lasts.min(), lasts.max()))
+    low, high = (
+        figures(float(end)) if plan.by_norm else f"{end:,.0f}" for end in (lasts.min(), lasts.max())
+    )
     return low if low == high else f"{low} to {high}"
 
 
@@ -123,7 +163,9 @@ def level_columns(plan: RecordPlan, grouping: Grouping) -> list[Column]:
         columns.append(("rate", [change(level.group.rate, ".3g", spread) for level in levels]))
     columns.append(("epsilon\npublic", [spread(level.group.spent, -1) for level in levels]))
     if plan.terms.client_rate < 1:
-        columns.append(("epsilon if the\nserver picks", [spread(level.picked, 0) for level in levels]))
+        columns.append(
+            ("epsilon if the\nserver picks", [spread(level.picked, 0) for level in levels])
+        )
     if "ledger" not in plan.parameters:  # there, past and plan together spend the budget
         columns.append(("unspent", [percent(level.group.unspent) for level in levels]))
     return columns

@@ -1,4 +1,6 @@
-"""`fedspend records rates | noise | draw`: sampling rates and noise for records that each have a budget of their own."""
+"""`fedspend records rates | noise | draw`: sampling rates and noise for records that each have a
+budget of their own.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,17 @@ if TYPE_CHECKING:
 
 HELP = "rates and noise for records that each have a budget"
 DESCRIPTION = (
-    "A privacy budget for every single record: how often each may be sampled, which noise suits a set of budgets, and budgets to "
-    "try it with. Reads a CSV file with one line per record: epsilon, and optionally record and client."
+    "A privacy budget for every single record: how often each may be sampled, which noise suits a "
+    "set of budgets, and budgets to try it with. Reads a CSV file with one line per record: "
+    "epsilon, and optionally record and client."
 )
 EXAMPLES = """examples:
   fedspend records draw three-levels 1000 -o budgets.csv
   fedspend records noise budgets.csv --delta 1e-3 --rounds 15 --local-steps 50
-  fedspend records rates budgets.csv --delta 1e-3 --rounds 15 --local-steps 50 --noise 16.6 -o rates.csv --plot rates.png
-  fedspend records rates budgets.csv --delta 1e-3 --rounds 20 --local-steps 5 --client-rate 0.5 --noise 1 --method scf
+  fedspend records rates budgets.csv --delta 1e-3 --rounds 15 --local-steps 50 --noise 16.6 \\
+    -o rates.csv --plot rates.png
+  fedspend records rates budgets.csv --delta 1e-3 --rounds 20 --local-steps 5 \\
+    --client-rate 0.5 --noise 1 --method scf
 """
 PLOTS, TABLES = (".png", ".svg", ".pdf"), (".csv",)
 KNOWN = ("three-levels", "bounded-pareto", "bounded-mix-gauss")
@@ -32,16 +37,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, help: str) -> Any:
-        return actions.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False).add_argument
+        return actions.add_parser(
+            name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
+        ).add_argument
 
     add = action("rates", "give every record the largest sampling rate that its budget can pay for")
     _terms(add)
-    add("--noise", type=float, required=True, metavar="S", help="noise multiplier of a step; fedspend records noise suggests one")
+    add(
+        "--noise",
+        type=float,
+        required=True,
+        metavar="S",
+        help="noise multiplier of a step; fedspend records noise suggests one",
+    )
     add(
         "--method",
         default="exact",
         metavar="M",
-        help="exact (default), search (record by record), scf (the paper's fit, which overspends: to compare) or scf-clamped",
+        help=(
+            "exact (default), search (record by record), scf (the paper's fit, which overspends: "
+            "to compare) or scf-clamped"
+        ),
     )
     _files(add, "save record, epsilon, rate and spent")
     add = action("noise", "suggest the noise multiplier that leaves the least noise in a step")
@@ -56,24 +72,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _terms(add: Any) -> None:
-    add("budgets", metavar="BUDGETS.csv", help="one line per record: epsilon, and optionally record and client")
-    add("--delta", type=float, required=True, metavar="D", help="delta of every budget; keep it below 1/records")
+    add(
+        "budgets",
+        metavar="BUDGETS.csv",
+        help="one line per record: epsilon, and optionally record and client",
+    )
+    add(
+        "--delta",
+        type=float,
+        required=True,
+        metavar="D",
+        help="delta of every budget; keep it below 1/records",
+    )
     add("--rounds", type=int, required=True, metavar="T", help="number of rounds")
-    add("--local-steps", type=int, required=True, metavar="K", help="noisy steps of a client in one round")
-    add("--client-rate", type=float, default=1.0, metavar="P", help="probability that a client takes part in a round (default: 1)")
+    add(
+        "--local-steps",
+        type=int,
+        required=True,
+        metavar="K",
+        help="noisy steps of a client in one round",
+    )
+    add(
+        "--client-rate",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="probability that a client takes part in a round (default: 1)",
+    )
 
 
 def _files(add: Any, help: str, needed: bool = False) -> None:
     add("-o", "--output", required=needed, metavar="FILE.csv", help=help)
     add("--force", action="store_true", help="let --output replace a file")
     if not needed:
-        add("--plot", metavar="FILE", help="draw epsilon against rate with the paper's fit, as .png, .svg or .pdf")
+        add(
+            "--plot",
+            metavar="FILE",
+            help="draw epsilon against rate with the paper's fit, as .png, .svg or .pdf",
+        )
         add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.action is None:
-        raise InvalidInput("'fedspend records' needs an action: " + ", ".join(ACTIONS) + "; see fedspend records --help")
+        raise InvalidInput(
+            "'fedspend records' needs an action: "
+            + ", ".join(ACTIONS)
+            + "; see fedspend records --help"
+        )
     check_files(args)
     return ACTIONS[args.action](args)
 
@@ -119,7 +165,9 @@ def rates(args: argparse.Namespace) -> int:
 
         rates_plot(args.plot, terms, budgets.budget, rate, fit)
     document |= {"saved": args.output, "plot": args.plot}
-    print(json.dumps(document, indent=2, allow_nan=False)) if args.json else views.show_rates(document)
+    print(json.dumps(document, indent=2, allow_nan=False)) if args.json else views.show_rates(
+        document
+    )
     return 0
 
 
@@ -142,7 +190,9 @@ def noise(args: argparse.Namespace) -> int:
 
         noise_plot(args.plot, told)
     document = views.noise_document(told) | {"records": len(budgets.records), "plot": args.plot}
-    print(json.dumps(document, indent=2, allow_nan=False)) if args.json else views.show_noise(document)
+    print(json.dumps(document, indent=2, allow_nan=False)) if args.json else views.show_noise(
+        document
+    )
     return 0
 
 
@@ -156,8 +206,15 @@ def draw(args: argparse.Namespace) -> int:
 
     chosen = records.PREFERENCES[choose("distribution", args.preferences, records.PREFERENCES)]
     budget = chosen.draw(args.records, np.random.default_rng(whole_number("--seed", args.seed, 0)))
-    write_csv(Path(args.output), ["record", "epsilon"], [[str(n) for n in range(args.records)], [repr(b) for b in budget.tolist()]])
-    print(f"{args.records:,} budgets from {budget.min():.4g} to {budget.max():.4g}, mean {budget.mean():.4g}: {args.output}")
+    write_csv(
+        Path(args.output),
+        ["record", "epsilon"],
+        [[str(n) for n in range(args.records)], [repr(b) for b in budget.tolist()]],
+    )
+    print(
+        f"{args.records:,} budgets from {budget.min():.4g} to {budget.max():.4g}, mean "
+        f"{budget.mean():.4g}: {args.output}"
+    )
     return 0
 
 

@@ -10,8 +10,9 @@ from fedspend.errors import InvalidInput
 
 HELP = "write a self-contained HTML page about one run or several"
 DESCRIPTION = (
-    "Write one HTML file that opens offline: accuracy and loss, privacy spent against the budgets, noise and clips by round, the "
-    "certificate, what each observer could learn, the settings. It says which numbers only a simulation may show."
+    "Write one HTML file that opens offline: accuracy and loss, privacy spent against the "
+    "budgets, noise and clips by round, the certificate, what each observer could learn, the "
+    "settings. It says which numbers only a simulation may show."
 )
 EXAMPLES = """examples:
   fedspend report runs/first
@@ -21,8 +22,18 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="run directory that fedspend train wrote; it may still be running")
-    add("-o", "--output", metavar="FILE.html", help="where to write (default: report.html in the run; here for several runs)")
+    add(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run directory that fedspend train wrote; it may still be running",
+    )
+    add(
+        "-o",
+        "--output",
+        metavar="FILE.html",
+        help="where to write (default: report.html in the run; here for several runs)",
+    )
     add("--json", action="store_true", help="also print the key numbers of every run as JSON")
     add("--quiet", action="store_true", help="print nothing but errors and what --json asks for")
 
@@ -33,13 +44,21 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.report.run_data import load_runs
 
     runs = load_runs(folders)
-    output = Path(args.output or (folders[0] / "report.html" if len(folders) == 1 else "report.html"))
+    output = Path(
+        args.output or (folders[0] / "report.html" if len(folders) == 1 else "report.html")
+    )
     check_output(output)
     write_page(render(runs), output)
     if args.json:
         import json
 
-        print(json.dumps({"report": str(output), "runs": [summary(one) for one in runs]}, indent=2, allow_nan=False))
+        print(
+            json.dumps(
+                {"report": str(output), "runs": [summary(one) for one in runs]},
+                indent=2,
+                allow_nan=False,
+            )
+        )
     elif not args.quiet:
         print(f"Report: {output}")
     return 0

@@ -25,11 +25,16 @@ def show_groups(out: Console, plan: Plan, grouping: Grouping) -> None:
     who = group_columns(groups, grouping)
     show = mean if grouping.banded else spread
     schedule = [
-        *((f"noise\nround {t}", [show(g.noise, t - 1) for g in groups]) for t in landmarks(plan.rounds)),
+        *(
+            (f"noise\nround {t}", [show(g.noise, t - 1) for g in groups])
+            for t in landmarks(plan.rounds)
+        ),
         ("rate", [change(g.rate, ".3g", show) for g in groups]),
         ("clip", [change(g.clip, "#.3g", show) for g in groups]),
     ]
-    spending = [(f"spent\nround {t}", [show(g.spent, t - 1) for g in groups]) for t in quarters(plan.rounds)]
+    spending = [
+        (f"spent\nround {t}", [show(g.spent, t - 1) for g in groups]) for t in quarters(plan.rounds)
+    ]
     if "ledger" not in plan.parameters:  # there, past and plan together spend the budget
         spending.append(("unspent", [percent(g.unspent) for g in groups]))
     whole = table(who + schedule + spending)
@@ -41,7 +46,8 @@ def show_groups(out: Console, plan: Plan, grouping: Grouping) -> None:
     if grouping.banded:
         out.print(
             Text(
-                "Many budgets: clients are shown in bands of similar budget. Noise, rate, clip and spent are means over a band.",
+                "Many budgets: clients are shown in bands of similar budget. Noise, rate, clip and "
+                "spent are means over a band.",
                 style="dim",
             )
         )
@@ -59,7 +65,13 @@ def show_files(out: Console, output: str | None, saved: bool, plot: str | None) 
     if plot is not None:
         out.print(Text(f"Plot: {plot}"))
     if output is None:
-        out.print(Text("Next: add --output plan.json to save this plan, then check it with fedspend verify plan.json", style="dim"))
+        out.print(
+            Text(
+                "Next: add --output plan.json to save this plan, then check it with fedspend "
+                "verify plan.json",
+                style="dim",
+            )
+        )
     else:
         out.print(Text(f"Plan: {output}" + ("" if saved else " (the same plan was there already)")))
         out.print(Text(f"Next: fedspend verify {output}", style="dim"))
@@ -81,19 +93,29 @@ def show_comparison(plans: dict[str, Plan], grouping: Grouping, plot: str | None
         for n, g in enumerate(group_tracks(plan, grouping)):
             noise = (show(g.noise, t - 1) for t in shown)
             result.add_row(
-                Text(policy if n == 0 else "", style="bold"), Text(g.label), *noise, show(g.spent, -1), percent(g.unspent)
+                Text(policy if n == 0 else "", style="bold"),
+                Text(g.label),
+                *noise,
+                show(g.spent, -1),
+                percent(g.unspent),
             )
         result.add_section()
         deviation = plan.noise_of_average
         average.add_row(Text(policy, style="bold"), figures(deviation[0]), figures(deviation[-1]))
     out.print(result, "", average, "", sep="\n")
-    out.print(Text("Noise of average: standard deviation of the noise in each coordinate of the averaged update.", style="dim"))
+    out.print(
+        Text(
+            "Noise of average: standard deviation of the noise in each coordinate of the averaged "
+            "update.",
+            style="dim",
+        )
+    )
     if plot is not None:
         out.print(Text(f"Plot: {plot}"))
     out.print(Text("Next: fedspend plan with --policy and --output saves one of them", style="dim"))
 
 
-# --- building blocks ------------------------------------------------------------------------------------------------------------
+# --- building blocks ------------------------------------------------------------------------------
 
 
 def group_columns(groups: Sequence[GroupTracks], grouping: Grouping) -> list[Column]:
@@ -130,7 +152,9 @@ def mean(track: Track, index: int, form: str = "#.4g") -> str:
 
 
 def figures(value: float, form: str = "#.4g") -> str:
-    """A number with its trailing zeros, so that columns line up, but without a bare decimal point."""
+    """A number with its trailing zeros, so that columns line up,
+    but without a bare decimal point.
+    """
     return format(value, form).rstrip(".")
 
 

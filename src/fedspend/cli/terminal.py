@@ -1,4 +1,6 @@
-"""What the terminal can do: a console for tables, and a progress bar with the time left when a person is watching."""
+"""What the terminal can do: a console for tables, and a progress bar with the time left when a
+person is watching.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,20 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
 

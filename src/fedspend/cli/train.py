@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 HELP = "plan, verify, train, and write a run directory with a report"
 DESCRIPTION = (
-    "Make the plan, check it with the independent verifier, train, and leave a run directory: plan, certificate, metrics, model "
-    "and report.html. Every round is charged to a ledger before it begins: the one named by --ledger, or one in the run directory. "
-    "Ctrl-C stops after the round that is running; --resume goes on."
+    "Make the plan, check it with the independent verifier, train, and leave a run directory: "
+    "plan, certificate, metrics, model and report.html. Every round is charged to a ledger before "
+    "it begins: the one named by --ledger, or one in the run directory. Ctrl-C stops after the "
+    "round that is running; --resume goes on."
 )
 EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/first
-  fedspend train examples/quickstart.toml -o runs/idp --set method.name=idp-fedavg --set train.seed=2
+  fedspend train examples/quickstart.toml -o runs/idp \\
+    --set method.name=idp-fedavg --set train.seed=2
   fedspend train examples/quickstart.toml -o runs/first --resume
   fedspend train examples/quickstart.toml -o runs/second --ledger accounts.db
   fedspend train examples/quickstart.toml -o runs/third --ledger accounts.db --remaining
@@ -42,16 +44,49 @@ class Stopped(FedspendError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", metavar="CONFIG.toml", help="what to train, on what, under which budgets")
-    add("-o", "--output", metavar="DIR", help="run directory (default: runs/ and the name of the config)")
-    add("--resume", action="store_true", help="go on with the run in DIR; starts it if there is none")
-    add("--plan", metavar="PLAN.json", help="train under this plan, made and checked before, instead of making one")
     add(
-        "--ledger", metavar="PATH|URL", help="ledger to charge: a file (made if it is not there) or postgresql://user@host/database"
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="run directory (default: runs/ and the name of the config)",
     )
-    add("--remaining", action="store_true", help="spend what the ledger has left of each lifetime budget, not the config's budgets")
-    add("--replan", action="store_true", help="with --resume: make up for lost rounds by planning the rest anew")
-    add("--set", action="append", default=[], metavar="S.KEY=V", help="override one config value, for example train.seed=2")
-    add("--json", action="store_true", help="print one JSON object per round, then a summary, instead of a progress bar")
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with the run in DIR; starts it if there is none",
+    )
+    add(
+        "--plan",
+        metavar="PLAN.json",
+        help="train under this plan, made and checked before, instead of making one",
+    )
+    add(
+        "--ledger",
+        metavar="PATH|URL",
+        help="ledger to charge: a file (made if it is not there) or postgresql://user@host/database",
+    )
+    add(
+        "--remaining",
+        action="store_true",
+        help="spend what the ledger has left of each lifetime budget, not the config's budgets",
+    )
+    add(
+        "--replan",
+        action="store_true",
+        help="with --resume: make up for lost rounds by planning the rest anew",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="S.KEY=V",
+        help="override one config value, for example train.seed=2",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="print one JSON object per round, then a summary, instead of a progress bar",
+    )
     add("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -61,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.runs.training import train
 
     if args.replan and not args.resume:
-        raise InvalidInput("--replan plans the rest of an interrupted run anew, so it needs --resume")
+        raise InvalidInput(
+            "--replan plans the rest of an interrupted run anew, so it needs --resume"
+        )
     plan = None if args.plan is None else load_any_plan(args.plan)
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
     overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
@@ -71,7 +108,9 @@ def run(args: argparse.Namespace) -> int:
             show(record, rounds)
             if stopping() and record["round"] < rounds:
                 go_on = f"fedspend train {args.config} -o {folder} --resume"
-                raise Stopped(f"stopped after round {record['round']} of {rounds}; go on with: {go_on}")
+                raise Stopped(
+                    f"stopped after round {record['round']} of {rounds}; go on with: {go_on}"
+                )
 
         def on_note(note: str) -> None:
             if not args.quiet:
@@ -115,7 +154,10 @@ def stop_after_round() -> Iterator[Any]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        print("fedspend: stopping after this round; press Ctrl-C again to stop at once", file=sys.stderr)
+        print(
+            "fedspend: stopping after this round; press Ctrl-C again to stop at once",
+            file=sys.stderr,
+        )
 
     before = signal.signal(signal.SIGINT, ask)
     try:
@@ -126,7 +168,9 @@ def stop_after_round() -> Iterator[Any]:
 
 @contextmanager
 def reporter(args: argparse.Namespace) -> Iterator[OnRound]:
-    """Shows a round: as JSON, as a bar with the time left, as a line where nobody watches, or not at all."""
+    """Shows a round: as JSON, as a bar with the time left, as a line where nobody watches, or not
+    at all.
+    """
     if args.quiet:
         yield lambda _record, _rounds: None
     elif args.json:
@@ -142,7 +186,12 @@ def reporter(args: argparse.Namespace) -> Iterator[OnRound]:
             task = bar.add_task("planning and verifying", total=None)
 
             def show(record: dict[str, Any], rounds: int) -> None:
-                bar.update(task, completed=record["round"], total=rounds, description=describe(record, rounds))
+                bar.update(
+                    task,
+                    completed=record["round"],
+                    total=rounds,
+                    description=describe(record, rounds),
+                )
 
             yield show
 
@@ -170,7 +219,8 @@ def spent_of(epsilon: dict[str, float]) -> str:
     '0.012 of 0.1, 10.00 of 10'
     """
     return ", ".join(
-        f"{spent:.2g} of {group}" if 0 < spent < 0.095 else f"{spent:.2f} of {group}" for group, spent in epsilon.items()
+        f"{spent:.2g} of {group}" if 0 < spent < 0.095 else f"{spent:.2f} of {group}"
+        for group, spent in epsilon.items()
     )
 
 
@@ -180,10 +230,21 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
     last = result.metrics[-1]
     if args.json:
         print(
-            json.dumps({"folder": str(folder), "rounds": last["round"], "accuracy": last["accuracy"], "epsilon": last["epsilon"]})
+            json.dumps(
+                {
+                    "folder": str(folder),
+                    "rounds": last["round"],
+                    "accuracy": last["accuracy"],
+                    "epsilon": last["epsilon"],
+                }
+            )
         )
     elif not args.quiet:
-        kind = "a simulation that protects nobody" if last["randomness"] == "seeded" else "randomness from the operating system"
+        kind = (
+            "a simulation that protects nobody"
+            if last["randomness"] == "seeded"
+            else "randomness from the operating system"
+        )
         spent = spent_of(last["epsilon"]) or "nothing was private"
         if result.plan is not None and "ledger" in result.plan.parameters:
             spent += " for a lifetime, on top of what was spent before"

@@ -1,4 +1,6 @@
-"""How `fedspend verify` shows its findings: the verdict, what was checked by what, and what other observers would learn."""
+"""How `fedspend verify` shows its findings: the verdict, what was checked by what, and what other
+observers would learn.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,19 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
     word, style, sentence = (
         ("PASS", "bold green", "every claim was reproduced and is within its budget")
         if result.ok
-        else ("FAIL", "bold red", f"{counted(result.failure_count, 'failure')}; do not train with this plan")
+        else (
+            "FAIL",
+            "bold red",
+            f"{counted(result.failure_count, 'failure')}; do not train with this plan",
+        )
     )
     out.print(Text.assemble((word, style), f"  {sentence}"))
-    out.print(Text(f"plan {short_hash(plan)}, {size(plan)}, {plan.headline}, delta {plan.delta:g}", style="dim"))
+    out.print(
+        Text(
+            f"plan {short_hash(plan)}, {size(plan)}, {plan.headline}, delta {plan.delta:g}",
+            style="dim",
+        )
+    )
     out.print()
     show_checks(out, result)
     show_margin(out, plan, result)
@@ -34,18 +45,26 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
         out.print(
             Text.assemble(
                 ("ledger ", "bold"),
-                "budgets are for a lifetime, claims are what this plan adds; train checks it together with what was spent before",
+                "budgets are for a lifetime, claims are what this plan adds; train checks it "
+                "together with what was spent before",
             )
         )
     if plan.left_out.size:
-        some = ", ".join(plan.names[n] for n in plan.left_out[:MOST_NAMED]) + (" ..." if plan.left_out.size > MOST_NAMED else "")
+        some = ", ".join(plan.names[n] for n in plan.left_out[:MOST_NAMED]) + (
+            " ..." if plan.left_out.size > MOST_NAMED else ""
+        )
         out.print(
-            Text.assemble(("left out ", "bold"), f"{counted(plan.left_out.size, plan.unit)} that can pay for no step: {some}")
+            Text.assemble(
+                ("left out ", "bold"),
+                f"{counted(plan.left_out.size, plan.unit)} that can pay for no step: {some}",
+            )
         )
     for failure in result.failures:
         out.print(Text.assemble(("failed: ", "red"), failure))
     if result.failure_count > len(result.failures):
-        out.print(Text(f"... and {result.failure_count - len(result.failures):,} more", style="red"))
+        out.print(
+            Text(f"... and {result.failure_count - len(result.failures):,} more", style="red")
+        )
     if result.observers:
         out.print()
         show_observers(out, plan, result)
@@ -59,7 +78,14 @@ def show_checks(out: Console, result: Verification) -> None:
     for check in result.checks:
         verdict = Text("pass", style="green") if check.passed else Text("FAIL", style="bold red")
         by = "comparison" if check.accountant == "none" else check.accountant
-        table.add_row(Text(check.name), verdict, Text(by), f"{check.schedules:,}", worst(check), Text(check.meaning))
+        table.add_row(
+            Text(check.name),
+            verdict,
+            Text(by),
+            f"{check.schedules:,}",
+            worst(check),
+            Text(check.meaning),
+        )
     out.print(table)
     out.print()
 
@@ -73,7 +99,12 @@ def worst(check: Check) -> str:
 def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
     """The slack between the pessimistic PLD epsilon and the budget, where it is smallest."""
     if plan.discrete:
-        out.print(Text("no PLD reading: the plan is for discrete noise, whose Rényi bound at whole orders carries the guarantee"))
+        out.print(
+            Text(
+                "no PLD reading: the plan is for discrete noise, whose Rényi bound at whole orders "
+                "carries the guarantee"
+            )
+        )
         return
     if math.isfinite(result.worst_margin):
         how = (
@@ -82,28 +113,50 @@ def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
             else f"over all {plan.unit}s"
         )
         out.print(
-            Text.assemble(("worst margin ", "bold"), f"{100 * result.worst_margin:.2f}% (1 - PLD epsilon / budget, smallest {how})")
+            Text.assemble(
+                ("worst margin ", "bold"),
+                f"{100 * result.worst_margin:.2f}% (1 - PLD epsilon / budget, smallest {how})",
+            )
         )
     else:
         out.print(Text("worst margin: none, because no schedule could be accounted by PLD"))
     if result.sampled and result.pld_schedules:
         out.print(
-            Text("PLD looked at the extremes and a random sample; for the others the reproduced Rényi bound carries the guarantee.")
+            Text(
+                "PLD looked at the extremes and a random sample; for the others the reproduced "
+                "Rényi bound carries the guarantee."
+            )
         )
 
 
 def show_observers(out: Console, plan: AnyPlan, result: Verification) -> None:
-    """The plan's guarantee is against its own observer; the others are there to be known, not promised."""
+    """The plan's guarantee is against its own observer; the others are there to be known, not
+    promised.
+    """
     budgets = [budget for budget, _ in result.observers[0].by_budget]
     by_budget = 0 < len(budgets) <= MOST_BUDGETS
     table = frame("epsilon against")
-    for heading in [f"budget\n{budget:.4g}" for budget in budgets] if by_budget else ["smallest", "median", "largest"]:
+    for heading in (
+        [f"budget\n{budget:.4g}" for budget in budgets]
+        if by_budget
+        else ["smallest", "median", "largest"]
+    ):
         table.add_column(heading, justify="right")
     table.add_column("who")
     for observer in result.observers:
-        values = [value for _, value in observer.by_budget] if by_budget else [observer.smallest, observer.median, observer.largest]
+        values = (
+            [value for _, value in observer.by_budget]
+            if by_budget
+            else [observer.smallest, observer.median, observer.largest]
+        )
         table.add_row(Text(observer.name), *map(figures, values), Text(observer.assumption))
     out.print(table)
     out.print()
     promised = PROMISED[plan.promised_observers]
-    out.print(Text(f"{promised} what the plan promises; the rest says what is lost when its assumption fails.", style="dim"))
+    out.print(
+        Text(
+            f"{promised} what the plan promises; the rest says what is lost when its assumption "
+            "fails.",
+            style="dim",
+        )
+    )

@@ -1,4 +1,6 @@
-"""`fedspend verify`: recompute what a plan claims with accountants that share no code with the planner. Exit 0 pass, 1 fail."""
+"""`fedspend verify`: recompute what a plan claims with accountants that share no code with the
+planner. Exit 0 pass, 1 fail.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from fedspend.errors import InvalidInput
 
 HELP = "check a plan with independent accountants"
 DESCRIPTION = (
-    "Recompute every claim of a plan with accountants that share no code with the planner. Exit code 0: it holds; 1: it does not."
+    "Recompute every claim of a plan with accountants that share no code with the planner. Exit "
+    "code 0: it holds; 1: it does not."
 )
 EXAMPLES = """examples:
   fedspend verify plan.json
@@ -20,14 +23,22 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("plan", metavar="PLAN", help="plan file, .json or .json.gz")
-    add("--colluders", type=int, default=0, metavar="K", help="answer for K clients who pool what they know (default: 10)")
+    add(
+        "--colluders",
+        type=int,
+        default=0,
+        metavar="K",
+        help="answer for K clients who pool what they know (default: 10)",
+    )
     add("--json", action="store_true", help="print JSON with full numbers instead of tables")
     add("--quiet", action="store_true", help="print nothing; the exit code is the verdict")
 
 
 def run(args: argparse.Namespace) -> int:
     if not args.colluders >= 0:
-        raise InvalidInput(f"--colluders must be a whole number of at least 0, got {args.colluders}")
+        raise InvalidInput(
+            f"--colluders must be a whole number of at least 0, got {args.colluders}"
+        )
     import fedspend
     from fedspend.cli.terminal import progress_bar
     from fedspend.cli.views import view_of
@@ -42,7 +53,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import json
 
-        print(json.dumps({"plan": args.plan} | result.to_dict() | view.verdict(plan), indent=2, allow_nan=False))
+        print(
+            json.dumps(
+                {"plan": args.plan} | result.to_dict() | view.verdict(plan),
+                indent=2,
+                allow_nan=False,
+            )
+        )
     elif not args.quiet:
         from fedspend.cli.verdict import show_verdict
 

@@ -1,4 +1,5 @@
-"""How the command line shows a plan, by its unit: plans of clients and plans of records side by side.
+"""How the command line shows a plan, by its unit: plans of clients and plans of records side by
+side.
 
 What is heavy (tables of records, drawing) is imported when it is asked for.
 """
@@ -30,7 +31,9 @@ class View(Generic[P]):
 
     protects: str
     against: str
-    lifetime: str  # what a plan made on top of a ledger does with the budgets; {past} is what was spent up to which entry
+    # what a plan made on top of a ledger does with the budgets; {past} is what was spent up to
+    # which entry
+    lifetime: str
     terms: Callable[[P], Facts]  # of the header: how budgets are spent
     show: Callable[[Console, P, Grouping], None]  # the tables of `fedspend plan`
     numbers: Callable[[P, Grouping], dict[str, Any]]  # the same for --json
@@ -63,8 +66,8 @@ def record_terms(plan: RecordPlan) -> Facts:
         ("method", f"{plan.method_words} ({plan.policy}, {rates})"),
         (
             "a round",
-            f"{counted(terms.local_steps, 'step')} at noise multiplier {terms.noise_multiplier:g} and clip {plan.clip:g}; "
-            f"a client takes part with probability {terms.client_rate:g}",
+            f"{counted(terms.local_steps, 'step')} at noise multiplier {terms.noise_multiplier:g} "
+            f"and clip {plan.clip:g}; a client takes part with probability {terms.client_rate:g}",
         ),
     ]
 
@@ -88,7 +91,10 @@ def draw_records(plan: RecordPlan, path: str, _labels: Sequence[str] | None) -> 
 
 
 CLIENTS: View[Plan] = View(
-    protects="whole clients: one client's contribution in all rounds becomes zero, all else stays (zero-out)",
+    protects=(
+        "whole clients: one client's contribution in all rounds becomes zero, all else stays "
+        "(zero-out)"
+    ),
     against="other clients and the public, who see every model but not who took part",
     lifetime="with {past}, this plan spends them all",
     terms=client_terms,
@@ -118,7 +124,11 @@ def view_of(plan: AnyPlan) -> View[Any]:
 def show_header(out: Console, plan: AnyPlan) -> None:
     view = view_of(plan)
     facts = [
-        ("plan", f"{short_hash(plan)}, {size(plan)}, {counted(plan.schedules.count, 'distinct schedule')}"),
+        (
+            "plan",
+            f"{short_hash(plan)}, {size(plan)}, "
+            f"{counted(plan.schedules.count, 'distinct schedule')}",
+        ),
         *view.terms(plan),
         ("accountant", f"{plan.accountant}, delta {plan.delta:g}"),
         ("protects", view.protects),

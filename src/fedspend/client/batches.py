@@ -8,7 +8,9 @@ from fedspend.basics.arrays import IntArray
 from fedspend.client.task import LocalTraining
 
 
-def padded_batches(generator: np.random.Generator, examples: int, training: LocalTraining) -> tuple[IntArray, IntArray]:
+def padded_batches(
+    generator: np.random.Generator, examples: int, training: LocalTraining
+) -> tuple[IntArray, IntArray]:
     """Positions (0..examples-1) of each step's batch as a (steps, width) table, and how many
     columns of each row count.
 
@@ -16,7 +18,8 @@ def padded_batches(generator: np.random.Generator, examples: int, training: Loca
     smaller: the rest of its row repeats its first position. With `steps`, passes go on until there
     are enough batches. No example, no step.
 
-    >>> table, counts = padded_batches(np.random.default_rng(0), 5, LocalTraining(batch_size=3, epochs=1))
+    >>> training = LocalTraining(batch_size=3, epochs=1)
+    >>> table, counts = padded_batches(np.random.default_rng(0), 5, training)
     >>> table.shape, counts.tolist()
     ((2, 3), [3, 2])
     """
@@ -24,7 +27,9 @@ def padded_batches(generator: np.random.Generator, examples: int, training: Loca
         return np.zeros((0, 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
     width = min(training.batch_size, examples)
     per_pass = -(-examples // width)
-    passes = training.epochs if training.epochs is not None else -(-int(training.steps or 0) // per_pass)
+    passes = (
+        training.epochs if training.epochs is not None else -(-int(training.steps or 0) // per_pass)
+    )
     steps = passes * per_pass if training.steps is None else training.steps
     table = np.empty((passes, per_pass * width), dtype=np.int64)
     for row in table:
@@ -35,7 +40,9 @@ def padded_batches(generator: np.random.Generator, examples: int, training: Loca
     return table.reshape(passes * per_pass, width)[:steps], counts.reshape(-1)[:steps]
 
 
-def step_batches(generator: np.random.Generator, examples: int, training: LocalTraining) -> list[IntArray]:
+def step_batches(
+    generator: np.random.Generator, examples: int, training: LocalTraining
+) -> list[IntArray]:
     """The same, one array per step."""
     table, counts = padded_batches(generator, examples, training)
     return [row[:count] for row, count in zip(table, counts, strict=True)]

@@ -23,7 +23,8 @@ from fedspend.noise.randomness import Randomness
 # cannot exceed it.
 ROUNDING = 1 - 1e-6
 
-Factors = Callable[[FloatArray], FloatArray]  # norms of the next rows, in order -> what to multiply each row by
+# norms of the next rows, in order -> what to multiply each row by
+Factors = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,9 @@ def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> B
         clipped = _clip_layers(exact, shared.layers, bound)
     if grid is not None:
         # the coins need no secrecy: the bound holds however they fall
-        values = grid.rounded(values, task.clip_norm, randomness.generator("rounding", shared.round, task.number))
+        values = grid.rounded(
+            values, task.clip_norm, randomness.generator("rounding", shared.round, task.number)
+        )
     return Bounded(values, norm, clipped, finite=True)
 
 

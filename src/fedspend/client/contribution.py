@@ -28,7 +28,8 @@ class Contribution:
     client: str
     round: int
     vector: FloatArray
-    bit: float | None = None  # 1/2: the update was within the clip; -1/2: it was not; 0: this client has no rows
+    # 1/2: the update was within the clip; -1/2: it was not; 0: this client has no rows
+    bit: float | None = None
     run: str = ""  # id of the run that it was made for: its noise protects it once
 
     def to_bytes(self, grid_bits: int | None = None) -> bytes:
@@ -39,20 +40,35 @@ class Contribution:
         if grid_bits is not None:
             half = 2 ** (grid_bits - 1)
             sent = ((sent.astype(np.int64) + half) % (2 * half) - half).astype(np.int32)
-        about = {"format": FORMAT, "client": self.client, "round": self.round, "bit": self.bit, "run": self.run}
+        about = {
+            "format": FORMAT,
+            "client": self.client,
+            "round": self.round,
+            "bit": self.bit,
+            "run": self.run,
+        }
         return pack({"vector": sent}, about)
 
     @classmethod
     def from_bytes(cls, body: bytes) -> Contribution:
         arrays, about = unpack(body, "a contribution")
         if about.get("format") != FORMAT or set(arrays) != {"vector"}:
-            raise InvalidInput(f"this is no contribution of this version: its format is {about.get('format')!r}, not {FORMAT!r}")
+            raise InvalidInput(
+                f"this is no contribution of this version: its format is {about.get('format')!r}, "
+                f"not {FORMAT!r}"
+            )
         vector, bit = arrays["vector"], about.get("bit")
         if vector.dtype not in (np.float64, np.int32) or vector.ndim != 1:
-            raise InvalidInput(f"a contribution holds {vector.dtype} of shape {vector.shape}; it must be one vector; send it again")
+            raise InvalidInput(
+                f"a contribution holds {vector.dtype} of shape {vector.shape}; it must be one "
+                "vector; send it again"
+            )
         named = isinstance(about.get("client"), str) and isinstance(about.get("run"), str)
         if not (named and type(about.get("round")) is int and (bit is None or type(bit) is float)):
-            raise InvalidInput("a contribution does not say whose it is, or for which round of which run; send it again")
+            raise InvalidInput(
+                "a contribution does not say whose it is, or for which round of which run; send it "
+                "again"
+            )
         return cls(about["client"], about["round"], vector.astype(np.float64), bit, about["run"])
 
 
@@ -63,7 +79,8 @@ class Remarks:
     norm: float  # before clipping; 0 for an update that was not finite
     clipped: bool
     problem: str = ""  # why the contribution counts as zero
-    active: IntArray | None = None  # records that took part in each local step, where that is not planned
+    # records that took part in each local step, where that is not planned
+    active: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

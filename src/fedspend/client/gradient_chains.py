@@ -21,7 +21,8 @@ from fedspend.client.bounding import Factors
 from fedspend.models.flat import parameter_count
 from fedspend.models.fresh import remembers_nothing
 
-_PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)  # no parameters, no randomness
+# no parameters, no randomness
+_PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 _BLOCK_NUMBERS = 2**22  # of unfolded inputs and single gradients at once
 
 
@@ -34,12 +35,17 @@ def supports(module: nn.Module) -> bool:
     >>> supports(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 2)))
     False
     """
-    if type(module) is not nn.Sequential or not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()):
+    if type(module) is not nn.Sequential or not all(
+        p.requires_grad and p.dtype == torch.float32 for p in module.parameters()
+    ):
         return False
     if not remembers_nothing(module):
         return False
     layers = list(module)
-    cut = next((number for number, layer in enumerate(layers) if type(layer) is nn.Flatten), len(layers) - 1)
+    cut = next(
+        (number for number, layer in enumerate(layers) if type(layer) is nn.Flatten),
+        len(layers) - 1,
+    )
     return (
         len(set(layers)) == len(layers) > 0
         and all(_plain(layer) or _convolves(layer) for layer in layers[:cut])
@@ -58,14 +64,25 @@ def _plain(layer: nn.Module) -> bool:
 
 
 def _convolves(layer: nn.Module) -> bool:
-    return type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return (
+        type(layer) is nn.Conv2d
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
 
 
 class ChainSum:
     def __init__(self, module: nn.Sequential, factors: Factors) -> None:
-        self._chain, self._factors, self._size = copy.deepcopy(module).requires_grad_(False), factors, parameter_count(module)
+        self._chain, self._factors, self._size = (
+            copy.deepcopy(module).requires_grad_(False),
+            factors,
+            parameter_count(module),
+        )
 
-    def __call__(self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> FloatArray:
+    def __call__(
+        self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
+    ) -> FloatArray:
         nn.utils.vector_to_parameters(parameters, self._chain.parameters())
         total = torch.zeros(self._size, dtype=torch.float64)
         block = max(1, _BLOCK_NUMBERS // self._numbers(rows[:1])) if len(rows) else 1
@@ -86,7 +103,8 @@ class ChainSum:
         return count
 
     def _add(self, total: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> None:
-        taps: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []  # a layer, what enters and what leaves it
+        # a layer, what enters and what leaves it
+        taps: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []
         value = rows
         for layer in self._chain:
             entering, value = value, layer(value)
@@ -96,7 +114,10 @@ class ChainSum:
                 taps.append((layer, entering.detach(), value))
         loss = functional.cross_entropy(value, labels, reduction="sum")
         deltas = torch.autograd.grad(loss, [leaving for _, _, leaving in taps])
-        parts = [_part(layer, entering, delta) for (layer, entering, _), delta in zip(taps, deltas, strict=True)]
+        parts = [
+            _part(layer, entering, delta)
+            for (layer, entering, _), delta in zip(taps, deltas, strict=True)
+        ]
         norms = torch.stack([part.squares() for part in parts]).sum(dim=0).sqrt()
         scale = torch.from_numpy(self._factors(norms.numpy()))
         kept = torch.nonzero(scale > 0)[:, 0]  # zero times NaN would be NaN
@@ -135,7 +156,9 @@ def _part(layer: nn.Module, entering: torch.Tensor, delta: torch.Tensor) -> _Lin
     assert isinstance(layer, nn.Conv2d)
     delta = delta.flatten(2)
     gradient = torch.bmm(delta, _unfolded(layer, entering).transpose(1, 2)).flatten(1)
-    return _Formed(gradient if layer.bias is None else torch.cat([gradient, delta.sum(dim=2)], dim=1))
+    return _Formed(
+        gradient if layer.bias is None else torch.cat([gradient, delta.sum(dim=2)], dim=1)
+    )
 
 
 def _unfolded(layer: nn.Conv2d, entering: torch.Tensor) -> torch.Tensor:
@@ -143,4 +166,6 @@ def _unfolded(layer: nn.Conv2d, entering: torch.Tensor) -> torch.Tensor:
     of.
     """
     assert not isinstance(layer.padding, str)
-    return functional.unfold(entering, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+    return functional.unfold(
+        entering, layer.kernel_size, layer.dilation, layer.padding, layer.stride
+    )

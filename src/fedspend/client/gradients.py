@@ -3,7 +3,8 @@
 Guarantee: every record's gradient has an L2 norm of at most the clip in the sum, whatever the model
 does; one that is not finite counts as zero. Norms are float64. Chains of Linear and ReLU never form
 the single gradients: the norm of a layer's gradient is `|delta| * sqrt(|input|^2 + 1)`. Chains with
-convolutions are in `gradient_chains`. Any other module uses `torch.func.vmap`, in blocks of bounded memory.
+convolutions are in `gradient_chains`. Any other module uses `torch.func.vmap`, in blocks of bounded
+memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from fedspend.models.linear import Layer, linear_layers
 
 _BLOCK_NUMBERS = 2**24  # of single gradients that exist at once
 
-GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]  # (parameters, rows, labels) -> (parameters,)
+# (parameters, rows, labels) -> (parameters,)
+GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]
 
 
 def clipped_sum(module: nn.Module, clip: float, factors: Factors | None = None) -> GradientSum:
@@ -53,9 +55,16 @@ class DenseSum:
     def __init__(self, layers: list[Layer], size: int, factors: Factors) -> None:
         self._layers, self._size, self._factors = layers, size, factors
 
-    def __call__(self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> FloatArray:
-        flat, inputs = parameters.numpy().astype(np.float64), [rows.flatten(1).numpy().astype(np.float64)]
-        weights = [flat[layer.weight].reshape(layer.outputs, layer.inputs) for layer in self._layers]
+    def __call__(
+        self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
+    ) -> FloatArray:
+        flat, inputs = (
+            parameters.numpy().astype(np.float64),
+            [rows.flatten(1).numpy().astype(np.float64)],
+        )
+        weights = [
+            flat[layer.weight].reshape(layer.outputs, layer.inputs) for layer in self._layers
+        ]
         with np.errstate(over="ignore", invalid="ignore"):  # in a record that is not finite
             for layer, weight in zip(self._layers, weights, strict=True):
                 scores = _product(weight, inputs[-1].T).T  # few outputs: faster this way round
@@ -69,7 +78,11 @@ class DenseSum:
             scale = self._factors(np.sqrt(squares))
         finite = scale > 0
         if not finite.all():  # zero times NaN would be NaN
-            scale, deltas, inputs = scale[finite], [delta[finite] for delta in deltas], [entering[finite] for entering in inputs]
+            scale, deltas, inputs = (
+                scale[finite],
+                [delta[finite] for delta in deltas],
+                [entering[finite] for entering in inputs],
+            )
         total = np.zeros(self._size)
         for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
             kept = scale[:, None] * delta
@@ -78,7 +91,9 @@ class DenseSum:
                 total[layer.bias] = kept.sum(axis=0)
         return total
 
-    def _backward(self, weights: list[FloatArray], inputs: list[FloatArray], delta: FloatArray) -> list[FloatArray]:
+    def _backward(
+        self, weights: list[FloatArray], inputs: list[FloatArray], delta: FloatArray
+    ) -> list[FloatArray]:
         """The loss gradient of what each layer gives, before its ReLU."""
         deltas = [delta]
         for number in range(len(self._layers) - 1, 0, -1):
@@ -112,23 +127,45 @@ def _row_squares(rows: FloatArray) -> FloatArray:
 
 class GeneralSum:
     def __init__(self, module: nn.Module, factors: Factors) -> None:
-        self._module, self._factors, self._size = copy.deepcopy(module).train(), factors, parameter_count(module)
+        self._module, self._factors, self._size = (
+            copy.deepcopy(module).train(),
+            factors,
+            parameter_count(module),
+        )
         self._pristine = copy.deepcopy(self._module)
         named = list(self._module.named_parameters())
-        self._shapes = [(name, parameter.shape, parameter.numel(), parameter.requires_grad) for name, parameter in named]
+        self._shapes = [
+            (name, parameter.shape, parameter.numel(), parameter.requires_grad)
+            for name, parameter in named
+        ]
         self._block = max(1, _BLOCK_NUMBERS // self._size)
 
-        def loss(trained: dict[str, torch.Tensor], fixed: dict[str, torch.Tensor], row: torch.Tensor, label: torch.Tensor) -> Any:
-            return functional.cross_entropy(functional_call(self._module, trained | fixed, (row[None],)), label[None])
+        def loss(
+            trained: dict[str, torch.Tensor],
+            fixed: dict[str, torch.Tensor],
+            row: torch.Tensor,
+            label: torch.Tensor,
+        ) -> Any:
+            return functional.cross_entropy(
+                functional_call(self._module, trained | fixed, (row[None],)), label[None]
+            )
 
         self._gradients = vmap(grad(loss), in_dims=(None, None, 0, 0), randomness="different")
 
-    def __call__(self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> FloatArray:
+    def __call__(
+        self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
+    ) -> FloatArray:
         total = torch.zeros(self._size, dtype=torch.float64)
         pieces = torch.split(parameters, [size for _, _, size, _ in self._shapes])
-        state = {name: piece.view(shape) for piece, (name, shape, _, _) in zip(pieces, self._shapes, strict=True)}
+        state = {
+            name: piece.view(shape)
+            for piece, (name, shape, _, _) in zip(pieces, self._shapes, strict=True)
+        }
         learns = {name for name, _, _, learned in self._shapes if learned}
-        trained, fixed = ({name: value for name, value in state.items() if (name in learns) == wanted} for wanted in (True, False))
+        trained, fixed = (
+            {name: value for name, value in state.items() if (name in learns) == wanted}
+            for wanted in (True, False)
+        )
         for start in range(0, len(rows), self._block):
             some = slice(start, start + self._block)
             self._module = fresh(self._pristine)  # no record may leave anything for the next ones

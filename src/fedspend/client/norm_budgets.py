@@ -44,7 +44,8 @@ class Payments:
         self._at += len(norms)
         left = self.left[some].copy()
         price = np.where(np.isfinite(norms), np.minimum(norms / self._clip, 1.0) ** 2, 0.0)
-        pays = (left > 0) & (price <= left)  # a square can underflow to nothing, and nothing left pays for nothing
+        # a square can underflow to nothing, and nothing left pays for nothing
+        pays = (left > 0) & (price <= left)
         self.left[some] = np.where(pays, left - price, 0.0)
         self.paid += int(pays.sum())
         return np.where(pays, clip_factors(norms, self._clip), 0.0)
@@ -70,8 +71,9 @@ class NormBudget:
             return before
         if not played < round:
             raise Refused(
-                f"client {self._task.client!r} has paid for round {played + 1}, and round {round + 1} is to be played: the run "
-                "directory was set back; nobody knows what was released since, so start a new run"
+                f"client {self._task.client!r} has paid for round {played + 1}, and round "
+                f"{round + 1} is to be played: the run directory was set back; nobody knows what "
+                "was released since, so start a new run"
             )
         return self._without(after, round - played - 1)
 
@@ -104,17 +106,34 @@ class NormBudget:
 
     def _write(self, round: int, before: FloatArray, after: FloatArray) -> None:
         shared = self._task.shared
-        about: dict[str, Any] = {"client": self._task.client, "round": round, "run": shared.run, "plan": shared.plan}
+        about: dict[str, Any] = {
+            "client": self._task.client,
+            "round": round,
+            "run": shared.run,
+            "plan": shared.plan,
+        }
         self._states.write(self._task.client, pack({"before": before, "after": after}, about))
 
     def _read(self, stored: bytes) -> tuple[int, FloatArray, FloatArray]:
         place = self._states.place(self._task.client)
         arrays, about = unpack(stored, place, "restore it from a copy or start the run anew")
-        fits = set(arrays) == {"before", "after"} and {one.shape for one in arrays.values()} == {self._full.shape}
+        fits = set(arrays) == {"before", "after"} and {one.shape for one in arrays.values()} == {
+            self._full.shape
+        }
         task = self._task
-        ours = (about.get("run"), about.get("plan"), about.get("client")) == (task.shared.run, task.shared.plan, task.client)
+        ours = (about.get("run"), about.get("plan"), about.get("client")) == (
+            task.shared.run,
+            task.shared.plan,
+            task.client,
+        )
         if not (fits and ours and type(about.get("round")) is int and about["round"] >= -1):
-            raise InvalidInput(f"{place} belongs to another run or client; restore the client's own file, or start a new run")
+            raise InvalidInput(
+                f"{place} belongs to another run or client; restore the client's own file, or "
+                "start a new run"
+            )
         if not all(np.all((one >= 0) & (one <= self._full)) for one in arrays.values()):
-            raise InvalidInput(f"{place} leaves a record more than its budget, or less than nothing; restore it from a copy")
+            raise InvalidInput(
+                f"{place} leaves a record more than its budget, or less than nothing; restore it "
+                "from a copy"
+            )
         return about["round"], arrays["before"], arrays["after"]

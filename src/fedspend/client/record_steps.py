@@ -23,7 +23,9 @@ from fedspend.noise.randomness import Randomness
 
 
 class LocalModel:
-    """A client's parameters on their way: plain descent, or with momentum, along noised gradients."""
+    """A client's parameters on their way:
+    plain descent, or with momentum, along noised gradients.
+    """
 
     def __init__(self, start: torch.Tensor, lr: float, momentum: float) -> None:
         self.parameters, self._velocity = start.clone(), torch.zeros_like(start)
@@ -39,12 +41,15 @@ class LocalModel:
 def record_update(
     task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness, states: States
 ) -> tuple[torch.Tensor, IntArray | None]:
-    """The client's update, and how many records took part in each step where that is not planned."""
+    """The client's update, and how many records took part in each step where that is not
+    planned.
+    """
     terms = task.records
     assert terms is not None
     if terms.rate.size != len(rows):
         raise InvalidInput(
-            f"the plan has {terms.rate.size} records for client {task.client!r}, and its data {len(rows)}; make them agree"
+            f"the plan has {terms.rate.size} records for client {task.client!r}, and its data "
+            f"{len(rows)}; make them agree"
         )
     start = torch.from_numpy(task.shared.parameters)
     local = LocalModel(start, task.shared.lr, task.shared.training.momentum)
@@ -64,7 +69,12 @@ def draw_records(rate: FloatArray, randomness: Randomness, step: int, client: in
 
 
 def release_step(
-    total: FloatArray, deviation: float, denominator: float, randomness: Randomness, step: int, client: int
+    total: FloatArray,
+    deviation: float,
+    denominator: float,
+    randomness: Randomness,
+    step: int,
+    client: int,
 ) -> FloatArray:
     """The noised mean gradient of one local step of one client: its sum of clipped gradients, over
     the planned batch.
@@ -77,14 +87,26 @@ def release_step(
 
 
 def _sampled_steps(
-    task: ClientTask, terms: RecordTerms, rows: Rows, module: nn.Module, randomness: Randomness, local: LocalModel
+    task: ClientTask,
+    terms: RecordTerms,
+    rows: Rows,
+    module: nn.Module,
+    randomness: Randomness,
+    local: LocalModel,
 ) -> None:
     sum_of, deviation = clipped_sum(module, terms.clip), terms.noise_multiplier * terms.clip
-    for number in range(int(np.count_nonzero(terms.batch))):  # records leave during a round and do not come back in it
+    # records leave during a round and do not come back in it
+    for number in range(int(np.count_nonzero(terms.batch))):
         step = task.shared.round * terms.batch.size + number
         now = np.where(terms.steps > number, terms.rate, 0.0)
-        total = sum_of(local.parameters, *rows.take(draw_records(now, randomness, step, task.number)))
-        local.descend(release_step(total, deviation, float(terms.batch[number]), randomness, step, task.number))
+        total = sum_of(
+            local.parameters, *rows.take(draw_records(now, randomness, step, task.number))
+        )
+        local.descend(
+            release_step(
+                total, deviation, float(terms.batch[number]), randomness, step, task.number
+            )
+        )
 
 
 def _steps_by_norm(
@@ -102,7 +124,10 @@ def _steps_by_norm(
     budget = NormBudget(task, states, randomness.simulation)
     before = budget.before()
     left, payments = before.copy(), Payments(terms.clip)
-    sum_of, deviation = clipped_sum(module, terms.clip, payments), terms.noise_multiplier * terms.clip
+    sum_of, deviation = (
+        clipped_sum(module, terms.clip, payments),
+        terms.noise_multiplier * terms.clip,
+    )
     active = np.zeros(terms.batch.size, dtype=np.int64)
     for number in range(terms.batch.size):
         step = task.shared.round * terms.batch.size + number
@@ -111,6 +136,10 @@ def _steps_by_norm(
         total = sum_of(local.parameters, *rows.take(some))
         active[number] = payments.paid
         left[some] = payments.left
-        local.descend(release_step(total, deviation, float(terms.batch[number]), randomness, step, task.number))
+        local.descend(
+            release_step(
+                total, deviation, float(terms.batch[number]), randomness, step, task.number
+            )
+        )
     budget.keep(before, left)
     return active

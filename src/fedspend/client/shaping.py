@@ -36,10 +36,14 @@ class Shape:
 
     def __post_init__(self) -> None:
         if not 0 <= self.blur < math.inf:
-            raise InvalidInput(f"blur must be a number of at least 0, got {self.blur!r}; 0 switches it off, 0.4 is usual")
+            raise InvalidInput(
+                f"blur must be a number of at least 0, got {self.blur!r}; 0 switches it off, 0.4 "
+                "is usual"
+            )
         if not 0 <= self.lus < 1:
             raise InvalidInput(
-                f"lus must be at least 0 and below 1, got {self.lus!r}; 0 switches it off, 0.7 drops 70% of each layer"
+                f"lus must be at least 0 and below 1, got {self.lus!r}; 0 switches it off, 0.7 "
+                "drops 70% of each layer"
             )
 
     def check_lr(self, lr: float) -> None:
@@ -47,7 +51,9 @@ class Shape:
         `lambda < 1 / lr`).
         """
         if not self.blur * lr < 1:
-            raise InvalidInput(f"blur times lr must be below 1, got {self.blur:g} * {lr:g}; lower one of them")
+            raise InvalidInput(
+                f"blur times lr must be below 1, got {self.blur:g} * {lr:g}; lower one of them"
+            )
 
 
 UNSHAPED = Shape()
@@ -63,7 +69,9 @@ def kept(values: int, lus: float) -> int:
     return math.ceil(round((1 - lus) * values, 9))
 
 
-def sparsify(updates: torch.Tensor, gradients: torch.Tensor, layers: tuple[int, ...], lus: float) -> None:
+def sparsify(
+    updates: torch.Tensor, gradients: torch.Tensor, layers: tuple[int, ...], lus: float
+) -> None:
     """LUS in place: in every layer of every client (row) only the most important values stay, of
     equal ones those that come first.
 
@@ -76,7 +84,8 @@ def sparsify(updates: torch.Tensor, gradients: torch.Tensor, layers: tuple[int, 
         start = 0
         for size in layers:
             place = (slice(None), slice(start, start + size))
-            values.numpy()[place] *= most_important(importance[place], kept(size, lus))  # NaN times 0 stays NaN
+            # NaN times 0 stays NaN
+            values.numpy()[place] *= most_important(importance[place], kept(size, lus))
             start += size
 
 

@@ -17,7 +17,8 @@ from fedspend.errors import InvalidInput
 
 FILE = "state.safetensors"
 _LONGEST = 100
-_PLAIN = frozenset(string.ascii_lowercase + string.digits + "-_")  # no capitals: not every disk tells them apart
+# no capitals: not every disk tells them apart
+_PLAIN = frozenset(string.ascii_lowercase + string.digits + "-_")
 
 
 class States(Protocol):

@@ -49,7 +49,8 @@ class RoundTask:
     """What all clients of a round are told alike."""
 
     round: int  # counted from 0
-    parameters: Float32Array  # the model that everyone starts from, in the order of `module.parameters()`
+    # the model that everyone starts from, in the order of `module.parameters()`
+    parameters: Float32Array
     training: LocalTraining
     lr: float
     size: int  # numbers in what a client sends
@@ -57,7 +58,8 @@ class RoundTask:
     plan: str = ""  # hash of the plan
     layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
     grid: Grid | None = None  # discrete noise: contributions are whole numbers of its steps
-    noise: float = 0.0  # deviation of the noise that each client adds to its own contribution (distributed noise)
+    # deviation of the noise that each client adds to its own contribution (distributed noise)
+    noise: float = 0.0
     bit: bool = False  # whether the method asks if the update was within the clip
     asked: IntArray | None = None  # numbers of the public rows to vote on, in place of an update
 
@@ -70,11 +72,13 @@ class RecordTerms:
 
     rate: FloatArray  # (records,)
     steps: FloatArray  # (records,) a record takes part in the first so many local steps
-    batch: FloatArray  # (local steps,) what the sum of gradients of each step is divided by: planned, never counted
+    # (local steps,) what the sum of gradients of each step is divided by: planned, never counted
+    batch: FloatArray
     clip: float
     noise_multiplier: float
     by_norm: bool = False  # records pay for their own gradients' norms, out of `norm_budget`
-    norm_budget: FloatArray | None = None  # (records,) squared norms, in squared clips, over all rounds
+    # (records,) squared norms, in squared clips, over all rounds
+    norm_budget: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,15 +108,24 @@ class ClientTask:
         about["grid"] = None if self.shared.grid is None else asdict(self.shared.grid)
         if self.records is not None:
             terms = {field.name: getattr(self.records, field.name) for field in fields(RecordTerms)}
-            arrays |= {f"records.{name}": value for name, value in terms.items() if isinstance(value, np.ndarray)}
-            about["records"] = {name: value for name, value in terms.items() if not isinstance(value, np.ndarray)}
+            arrays |= {
+                f"records.{name}": value
+                for name, value in terms.items()
+                if isinstance(value, np.ndarray)
+            }
+            about["records"] = {
+                name: value for name, value in terms.items() if not isinstance(value, np.ndarray)
+            }
         return pack(arrays, about)
 
     @classmethod
     def from_bytes(cls, body: bytes) -> ClientTask:
         arrays, about = unpack(body, "a task")
         if about.get("format") != FORMAT:
-            raise InvalidInput(f"this is no task of this version: its format is {about.get('format')!r}, not {FORMAT!r}")
+            raise InvalidInput(
+                f"this is no task of this version: its format is {about.get('format')!r}, not "
+                f"{FORMAT!r}"
+            )
         try:
             task = cls(
                 client=about["client"],
@@ -123,9 +136,13 @@ class ClientTask:
             )
             broken = [name for name, sound in _parts(task) if not sound]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise InvalidInput(f"a task is damaged ({type(error).__name__}: {error}); send it again") from None
+            raise InvalidInput(
+                f"a task is damaged ({type(error).__name__}: {error}); send it again"
+            ) from None
         if broken:
-            raise InvalidInput(f"a task is damaged: no client can work with its {broken[0]}; send it again")
+            raise InvalidInput(
+                f"a task is damaged: no client can work with its {broken[0]}; send it again"
+            )
         return task
 
 
@@ -136,7 +153,9 @@ def _shared(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) ->
         terms
         | {
             "parameters": arrays["parameters"],
-            "training": _exactly(LocalTraining, training | {"shape": _exactly(Shape, training["shape"])}),
+            "training": _exactly(
+                LocalTraining, training | {"shape": _exactly(Shape, training["shape"])}
+            ),
             "layers": None if terms["layers"] is None else tuple(terms["layers"]),
             "grid": None if grid is None else _exactly(Grid, grid),
             "asked": arrays.get("asked"),
@@ -146,7 +165,11 @@ def _shared(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) ->
 
 
 def _records(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> RecordTerms:
-    own = {name.removeprefix("records."): value for name, value in arrays.items() if name.startswith("records.")}
+    own = {
+        name.removeprefix("records."): value
+        for name, value in arrays.items()
+        if name.startswith("records.")
+    }
     found: RecordTerms = _exactly(RecordTerms, dict(about) | own)
     return found
 
@@ -159,10 +182,15 @@ def _exactly(kind: type[Any], values: Mapping[str, Any]) -> Any:
 
 
 def _parts(task: ClientTask) -> Iterator[tuple[str, bool]]:
-    """What a task consists of, and whether it can be. A client relies on it: NaN as a clip would be no bound at all, since
-    nothing is above it.
+    """What a task consists of, and whether it can be. A client relies on it: NaN as a clip would be
+    no bound at all, since nothing is above it.
     """
-    shared, training, grid, asked = task.shared, task.shared.training, task.shared.grid, task.shared.asked
+    shared, training, grid, asked = (
+        task.shared,
+        task.shared.training,
+        task.shared.grid,
+        task.shared.asked,
+    )
     yield "client", type(task.client) is str and task.client != ""
     yield "number", _count(task.number)
     yield "clip", task.clip_norm == np.inf or _number(task.clip_norm)
@@ -174,24 +202,47 @@ def _parts(task: ClientTask) -> Iterator[tuple[str, bool]]:
     yield "bit", type(shared.bit) is bool
     yield "run and plan", type(shared.run) is str and type(shared.plan) is str
     lengths = (training.steps, training.epochs)
-    yield "batches", _count(training.batch_size, 1) and all(one is None or _count(one) for one in lengths)
+    yield (
+        "batches",
+        _count(training.batch_size, 1) and all(one is None or _count(one) for one in lengths),
+    )
     yield "momentum", _number(training.momentum)
     if asked is None:
         yield "size", shared.size == shared.parameters.size
     else:
-        yield "public rows", asked.dtype == np.int64 and asked.ndim == 1 and asked.size > 0 and shared.size % asked.size == 0
+        yield (
+            "public rows",
+            asked.dtype == np.int64
+            and asked.ndim == 1
+            and asked.size > 0
+            and shared.size % asked.size == 0,
+        )
     if shared.layers is not None:
-        yield "layers", all(_count(size, 1) for size in shared.layers) and sum(shared.layers) == shared.size
+        yield (
+            "layers",
+            all(_count(size, 1) for size in shared.layers) and sum(shared.layers) == shared.size,
+        )
     if grid is not None:
-        yield "grid", _number(grid.step) and grid.step > 0 and _count(grid.bits, 1) and grid.dimension == shared.size
+        yield (
+            "grid",
+            _number(grid.step)
+            and grid.step > 0
+            and _count(grid.bits, 1)
+            and grid.dimension == shared.size,
+        )
     if task.records is not None:
         yield "records", _fit(task.records)
 
 
 def _fit(terms: RecordTerms) -> bool:
-    of_records = [terms.rate, terms.steps] + ([terms.norm_budget] if terms.norm_budget is not None else [])
+    of_records = [terms.rate, terms.steps] + (
+        [terms.norm_budget] if terms.norm_budget is not None else []
+    )
     return (
-        all(one.dtype == np.float64 and one.ndim == 1 and bool((one >= 0).all()) for one in (*of_records, terms.batch))
+        all(
+            one.dtype == np.float64 and one.ndim == 1 and bool((one >= 0).all())
+            for one in (*of_records, terms.batch)
+        )
         and len({one.size for one in of_records}) == 1
         and (_number(terms.clip) and terms.clip > 0 and _number(terms.noise_multiplier))
         and type(terms.by_norm) is bool

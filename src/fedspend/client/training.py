@@ -19,7 +19,9 @@ from fedspend.models.flat import layer_sizes
 from fedspend.noise.randomness import Randomness
 
 
-def trained(task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness) -> torch.Tensor:
+def trained(
+    task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness
+) -> torch.Tensor:
     """The client's update: how far its parameters moved, shaped as the task says. Zero without
     rows.
 
@@ -42,7 +44,11 @@ def trained(task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomn
             _blur(local, start, training.shape.blur, task.clip_norm)
         optimizer.step()
     update = parameters_to_vector(local.parameters()).detach() - start
-    return _sparse(update, gradient, layer_sizes(local), training.shape.lus) if training.shape.lus > 0 and batches else update
+    return (
+        _sparse(update, gradient, layer_sizes(local), training.shape.lus)
+        if training.shape.lus > 0 and batches
+        else update
+    )
 
 
 def _gradient(module: nn.Module) -> torch.Tensor:
@@ -54,14 +60,18 @@ def _gradient(module: nn.Module) -> torch.Tensor:
 def _blur(module: nn.Module, start: torch.Tensor, blur: float, radius: float) -> None:
     """BLUR: outside the ball the gradient gains `blur * (w - w_t)`."""
     pieces = torch.split(start, [parameter.numel() for parameter in module.parameters()])
-    moved = [p.detach() - piece.view_as(p) for p, piece in zip(module.parameters(), pieces, strict=True)]
+    moved = [
+        p.detach() - piece.view_as(p) for p, piece in zip(module.parameters(), pieces, strict=True)
+    ]
     if sum(float(part.square().sum()) for part in moved) ** 0.5 > radius:
         for parameter, part in zip(module.parameters(), moved, strict=True):
             if parameter.grad is not None:
                 parameter.grad += blur * part
 
 
-def _sparse(update: torch.Tensor, gradient: torch.Tensor, layers: tuple[int, ...], lus: float) -> torch.Tensor:
+def _sparse(
+    update: torch.Tensor, gradient: torch.Tensor, layers: tuple[int, ...], lus: float
+) -> torch.Tensor:
     """LUS: each layer keeps the values whose `|gradient * update|` is largest; of equal ones the
     first.
     """

@@ -19,20 +19,35 @@ from fedspend.models.evaluation import scores
 from fedspend.models.fresh import fresh
 
 
-def votes(task: ClientTask, update: torch.Tensor, module: nn.Module, public_rows: torch.Tensor | None) -> torch.Tensor:
+def votes(
+    task: ClientTask, update: torch.Tensor, module: nn.Module, public_rows: torch.Tensor | None
+) -> torch.Tensor:
     """Ones in the chosen places, scaled to the client's clip: (rows asked * classes,).
 
     A client whose model did not move has nothing to say and casts no vote. One whose model or
     scores are not finite sends NaN, which the bound discards as it discards a diverged update.
     """
     asked = task.shared.asked
-    if asked is None or public_rows is None or not (asked.min() >= 0 and asked.max() < len(public_rows)):
-        raise InvalidInput(f"client {task.client!r} is asked about public rows that it does not have; give every client the same")
+    if (
+        asked is None
+        or public_rows is None
+        or not (asked.min() >= 0 and asked.max() < len(public_rows))
+    ):
+        raise InvalidInput(
+            f"client {task.client!r} is asked about public rows that it does not have; give every "
+            "client the same"
+        )
     cast = torch.zeros(len(asked), task.shared.size // len(asked))
     if bool(update.any()):
-        scored = scores(fresh(module), torch.from_numpy(task.shared.parameters) + update, public_rows[torch.from_numpy(asked)])
+        scored = scores(
+            fresh(module),
+            torch.from_numpy(task.shared.parameters) + update,
+            public_rows[torch.from_numpy(asked)],
+        )
         if bool(torch.isfinite(update).all()) and bool(torch.isfinite(scored).all()):
-            cast.scatter_(1, scored.argmax(dim=1, keepdim=True), task.clip_norm / math.sqrt(len(asked)))
+            cast.scatter_(
+                1, scored.argmax(dim=1, keepdim=True), task.clip_norm / math.sqrt(len(asked))
+            )
         else:
             cast.fill_(math.nan)
     return cast.view(-1)

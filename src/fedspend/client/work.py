@@ -49,7 +49,9 @@ def contribute(task: ClientTask, rows: Rows, tools: Tools) -> Reply:
         return finished(task, update, len(rows), tools, active)
 
 
-def finished(task: ClientTask, update: torch.Tensor, rows: int, tools: Tools, active: IntArray | None = None) -> Reply:
+def finished(
+    task: ClientTask, update: torch.Tensor, rows: int, tools: Tools, active: IntArray | None = None
+) -> Reply:
     """From the update of a local training to what leaves the client."""
     if task.shared.asked is not None:
         update = votes(task, update, tools.module, tools.public_rows)
@@ -61,4 +63,6 @@ def finished(task: ClientTask, update: torch.Tensor, rows: int, tools: Tools, ac
     if task.shared.bit:
         bit = 0.0 if rows == 0 else 0.5 if own.finite and not own.clipped else -0.5
     remarks = Remarks(own.norm, own.clipped, "" if own.finite else NOT_FINITE, active)
-    return Reply(Contribution(task.client, task.shared.round, vector, bit, task.shared.run), remarks)
+    return Reply(
+        Contribution(task.client, task.shared.round, vector, bit, task.shared.run), remarks
+    )

@@ -1,9 +1,10 @@
 """Strict reading of a TOML config file, with `section.key=value` overrides from the command line.
 
-Guarantee: every value in a `Config` has been read by its field in `sections`; an unknown section or key, a wrong type, NaN or a
-value out of range is refused with one line that begins with FILE:LINE (or with the override) and, for a misspelt name, gives the
-nearest one. Files that a config file names are found from its folder, all others from the working directory; a `Config` has
-them as absolute paths, so that what it says does not depend on where one stands.
+Guarantee: every value in a `Config` has been read by its field in `sections`; an unknown section or
+key, a wrong type, NaN or a value out of range is refused with one line that begins with FILE:LINE
+(or with the override) and, for a misspelt name, gives the nearest one. Files that a config file
+names are found from its folder, all others from the working directory; a `Config` has them as
+absolute paths, so that what it says does not depend on where one stands.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Config:
-    """What was given, by section and key, and where; and every setting with its type, as `config.privacy.delta`."""
+    """What was given, by section and key, and where; and every setting with its type, as
+    `config.privacy.delta`.
+    """
 
     path: Path | None
     values: Mapping[str, Mapping[str, Any]]
@@ -81,7 +84,9 @@ class Config:
         return self.settings.engine
 
     def value(self, name: str) -> Any:
-        """The value of `"section.key"`, for those who go through names: as given, or its default, or None."""
+        """The value of `"section.key"`, for those who go through names: as given, or its default,
+        or None.
+        """
         section, key = name.split(".")
         return getattr(getattr(self.settings, section), key)
 
@@ -101,13 +106,21 @@ class Config:
 
 
 def needed(value: T | None, name: str, flag: str | None = None) -> T:
-    """A value that must be there; `name` is its `"section.key"`, `flag` what may give it in place of the config."""
+    """A value that must be there; `name` is its `"section.key"`, `flag` what may give it in place
+    of the config.
+    """
     if value is not None:
         return value
     section, key = name.split(".")
     if flag is None:
-        raise InvalidInput(f"{key} is missing: set {key} under [{section}] in the config, or give --set {name}=VALUE")
-    raise InvalidInput(f"{key} is missing: give {flag}, or {key} under [{section}] in the config, or --set {name}=VALUE")
+        raise InvalidInput(
+            f"{key} is missing: set {key} under [{section}] in the config, or give --set "
+            f"{name}=VALUE"
+        )
+    raise InvalidInput(
+        f"{key} is missing: give {flag}, or {key} under [{section}] in the config, or --set "
+        f"{name}=VALUE"
+    )
 
 
 @dataclass(frozen=True)
@@ -124,19 +137,26 @@ class Place:
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Read and check a config file (None: an empty one), then apply `section.key=value` overrides; the last one wins."""
+    """Read and check a config file (None: an empty one), then apply `section.key=value` overrides;
+    the last one wins.
+    """
     file = None if path is None else Path(path)
     document, place = ({}, Place("", {})) if file is None else read_toml(file)
     return checked(document, place, file, overrides)
 
 
-def checked(document: Mapping[str, Any], place: Place, file: Path | None, overrides: Sequence[str]) -> Config:
+def checked(
+    document: Mapping[str, Any], place: Place, file: Path | None, overrides: Sequence[str]
+) -> Config:
     values: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
     for section, table in document.items():
         keys = lookup(SECTIONS, section, "section", "", place(section))
         if not isinstance(table, dict):
-            raise InvalidInput(f"{place(section)}: {section!r} must be a section, written [{section}], got {shown(table)}")
+            raise InvalidInput(
+                f"{place(section)}: {section!r} must be a section, written [{section}], got "
+                f"{shown(table)}"
+            )
         read = read_table(table, keys, f"[{section}]", place, (section,))
         values[section] = with_places(read, keys, Path() if file is None else file.parent)
         origins.update({f"{section}.{key}": place(section, key) for key in table})
@@ -152,7 +172,11 @@ def config_of(document: Mapping[str, Any], overrides: Sequence[str] = ()) -> Con
 
 def any_config(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """From a file or from a dict of sections."""
-    return config_of(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
+    return (
+        config_of(config, overrides)
+        if isinstance(config, Mapping)
+        else load_config(config, overrides)
+    )
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
@@ -164,12 +188,21 @@ def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InvalidInput(f"{path}:{line}: not UTF-8 text; save the file in UTF-8") from None
     except RecursionError:
-        raise InvalidInput(f"{path}: lists or tables are nested too deeply; a config needs two levels") from None
+        raise InvalidInput(
+            f"{path}: lists or tables are nested too deeply; a config needs two levels"
+        ) from None
     except ValueError as error:
-        # tomllib says "... (at line 3, column 7)" or "... (at end of document)", and nothing for an integer of 5,000 digits.
+        # tomllib says "... (at line 3, column 7)" or "... (at end of document)", and nothing for an
+        # integer of 5,000 digits.
         message = str(error)
         position = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
-        line = int(position[1]) if position and position[1] else text.count("\n") + 1 if position else 1
+        line = (
+            int(position[1])
+            if position and position[1]
+            else text.count("\n") + 1
+            if position
+            else 1
+        )
         cause = message[: position.start()] if position else message
         raise InvalidInput(f"{path}:{line}: not valid TOML: {cause}; fix this line") from None
     return document, Place(str(path), lines_or_none(text))
@@ -184,7 +217,11 @@ def lines_or_none(text: str) -> dict[tuple[str | int, ...], int]:
 
 
 def read_table(
-    table: Mapping[str, Any], keys: Mapping[str, AnyKey], title: str, place: Place, path: tuple[str | int, ...]
+    table: Mapping[str, Any],
+    keys: Mapping[str, AnyKey],
+    title: str,
+    place: Place,
+    path: tuple[str | int, ...],
 ) -> dict[str, Any]:
     """Check every key of one table; lists of tables are checked inside as well."""
     result: dict[str, Any] = {}
@@ -194,21 +231,30 @@ def read_table(
         try:
             result[name] = key.read(value)
         except ValueError:
-            raise InvalidInput(f"{place(*here)}: {name} in {title} must be {key.wanted}, got {shown(value)}") from None
+            raise InvalidInput(
+                f"{place(*here)}: {name} in {title} must be {key.wanted}, got {shown(value)}"
+            ) from None
         if key.table is not None:
             inner, singular = key.table, name.removesuffix("s")
             result[name] = [
-                read_table(item, inner, f"{singular} {n + 1} of {title}", place, (*here, n)) for n, item in enumerate(result[name])
+                read_table(item, inner, f"{singular} {n + 1} of {title}", place, (*here, n))
+                for n, item in enumerate(result[name])
             ]
             for n, item in enumerate(result[name]):
                 if "epsilon" in inner and "epsilon" not in item:
-                    raise InvalidInput(f"{place(*here, n)}: {singular} {n + 1} of {title} has no epsilon; every group needs one")
+                    raise InvalidInput(
+                        f"{place(*here, n)}: {singular} {n + 1} of {title} has no epsilon; every "
+                        "group needs one"
+                    )
     return result
 
 
 def with_places(values: dict[str, Any], keys: Mapping[str, AnyKey], folder: Path) -> dict[str, Any]:
     """The values of a section, with every file name as it reads from everywhere."""
-    return {name: value if (placed := keys[name].placed) is None else placed(value, folder) for name, value in values.items()}
+    return {
+        name: value if (placed := keys[name].placed) is None else placed(value, folder)
+        for name, value in values.items()
+    }
 
 
 def apply_override(text: str, values: dict[str, dict[str, Any]], origins: dict[str, str]) -> str:
@@ -217,16 +263,26 @@ def apply_override(text: str, values: dict[str, dict[str, Any]], origins: dict[s
     name, equals, value_text = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not (equals and dot):
-        raise InvalidInput(f"{where}: an override is written section.key=value, for example privacy.rate=0.5")
+        raise InvalidInput(
+            f"{where}: an override is written section.key=value, for example privacy.rate=0.5"
+        )
     keys = lookup(SECTIONS, section, "section", "", where)
-    checked = read_table({key: override_value(value_text.strip(), where)}, keys, f"[{section}]", Place(where, {}), (section,))
+    checked = read_table(
+        {key: override_value(value_text.strip(), where)},
+        keys,
+        f"[{section}]",
+        Place(where, {}),
+        (section,),
+    )
     values.setdefault(section, {}).update(with_places(checked, keys, Path()))
     origins[f"{section}.{key}"] = where
     return f"{section}.{key}"
 
 
 def override_value(text: str, where: str) -> Any:
-    """A TOML value; a bare word is a string, so that `--set privacy.policy=uniform` needs no quotes."""
+    """A TOML value; a bare word is a string, so that `--set privacy.policy=uniform` needs no
+    quotes.
+    """
     if not text:
         raise InvalidInput(f"{where}: there is no value after the equals sign")
     try:
@@ -236,11 +292,15 @@ def override_value(text: str, where: str) -> Any:
     if set(parsed) == {"value"}:
         return parsed["value"]
     if text[0] in "[{\"'" or "\n" in text:
-        raise InvalidInput(f"{where}: {shown(text)} is not a valid TOML value; check brackets and quotes")
+        raise InvalidInput(
+            f"{where}: {shown(text)} is not a valid TOML value; check brackets and quotes"
+        )
     return text
 
 
-def one_source_of_budgets(privacy: dict[str, Any], origins: Mapping[str, str], overridden: Iterable[str]) -> None:
+def one_source_of_budgets(
+    privacy: dict[str, Any], origins: Mapping[str, str], overridden: Iterable[str]
+) -> None:
     """Budgets come from one place. An override takes the place of what the file says."""
     given = [key for key in BUDGET_SOURCES if key in privacy]
     chosen = [key for key in given if f"privacy.{key}" in set(overridden)]
@@ -250,7 +310,10 @@ def one_source_of_budgets(privacy: dict[str, Any], origins: Mapping[str, str], o
                 del privacy[key]
     elif len(given) > 1:
         first, second = given[:2]
-        raise InvalidInput(f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one of them")
+        raise InvalidInput(
+            f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one of "
+            "them"
+        )
 
 
 def lookup(known: Mapping[str, Any], name: str, kind: str, inside: str, where: str) -> Any:
@@ -263,5 +326,9 @@ def lookup(known: Mapping[str, Any], name: str, kind: str, inside: str, where: s
 
 def shown(value: Any) -> str:
     """A value in an error message: one short line."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**60 else "a number of more than 60 digits"
+    text = (
+        repr(value)
+        if not isinstance(value, int) or abs(value) < 10**60
+        else "a number of more than 60 digits"
+    )
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,7 +1,9 @@
-"""The data that a config names, and which client holds which of its rows. Works without torch, so that a plan needs none.
+"""The data that a config names, and which client holds which of its rows. Works without torch, so
+that a plan needs none.
 
-Guarantee: `natural` is the partition wherever the data names clients, unless the config says otherwise; then rows go to clients by
-id, and hold-out and samples are decided row by row. Your own rows are dealt to made-up clients in simulations only.
+Guarantee: `natural` is the partition wherever the data names clients, unless the config says
+otherwise; then rows go to clients by id, and hold-out and samples are decided row by row. Your own
+rows are dealt to made-up clients in simulations only.
 """
 
 from __future__ import annotations
@@ -22,20 +24,35 @@ from fedspend.errors import InvalidInput
 
 _OPTIONS = {
     "synthetic": ("examples", "features", "classes"),
-    "csv": ("path", "test_path", "label", "client", "split", "bounds", "classes", "budget", "record", "public_path"),
+    "csv": (
+        "path",
+        "test_path",
+        "label",
+        "client",
+        "split",
+        "bounds",
+        "classes",
+        "budget",
+        "record",
+        "public_path",
+    ),
     "npz": ("path", "label", "client", "bounds", "classes", "record", "public_path"),
 }
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The keys of [data] that a data set takes: what a config may say to ours, and what an entry of one's own asks for."""
+    """The keys of [data] that a data set takes: what a config may say to ours, and what an entry of
+    one's own asks for.
+    """
     if name in _OPTIONS or name not in DATA_SETS:
         return _OPTIONS.get(name, ())
     return tuple(key for key in DATA_SETS[name].keys if key in SECTIONS["data"])
 
 
 def is_real(config: Config) -> bool:
-    """Whether a run protects someone: randomness from the operating system, the default for your own data."""
+    """Whether a run protects someone: randomness from the operating system, the default for your
+    own data.
+    """
     return (config.privacy.randomness or ("os" if config.data.name in OWN else "seeded")) == "os"
 
 
@@ -58,18 +75,33 @@ class Source:
         options = {key: self.config.value(f"data.{key}") for key in options_of(self.name)}
         for key in ("public_path", "record"):
             if self.config.given(f"data.{key}") and key not in options_of(self.name):
-                instead = "; drop it, and set part of the data set aside with public_share" if key == "public_path" else "; drop it"
-                raise InvalidInput(f"{key} is for your own data (csv, npz), and the data set is {self.name!r}{instead}")
-        return read(self.name, seed=self.seed, **{key: value for key, value in options.items() if value is not None})
+                instead = (
+                    "; drop it, and set part of the data set aside with public_share"
+                    if key == "public_path"
+                    else "; drop it"
+                )
+                raise InvalidInput(
+                    f"{key} is for your own data (csv, npz), and the data set is "
+                    f"{self.name!r}{instead}"
+                )
+        return read(
+            self.name,
+            seed=self.seed,
+            **{key: value for key, value in options.items() if value is not None},
+        )
 
     @cached_property
     def partition(self) -> str:
-        """As the config says; else natural, if the data names clients, or iid. The rows are read only if nothing else tells."""
+        """As the config says; else natural, if the data names clients, or iid. The rows are read
+        only if nothing else tells.
+        """
         config = self.config
         if config.given("data.partition"):
             return str(config.data.partition)
         own = self.name in OWN
-        named = self.name in NATURAL or (own and (config.given("data.client") or self.rows.client_of is not None))
+        named = self.name in NATURAL or (
+            own and (config.given("data.client") or self.rows.client_of is not None)
+        )
         return "natural" if named else "iid"
 
     @property
@@ -79,10 +111,19 @@ class Source:
     @cached_property
     def dataset(self) -> Dataset:
         config = self.config
-        # One silo of your own is no dealing: its records are real, and none of them may move another.
+        # One silo of your own is no dealing: its records are real, and none of them may move
+        # another.
         by_row = self.natural or (self.name in OWN and is_real(config))
-        made = data.load(self.name, rows=self.rows, validation=config.data.validation, seed=self.seed, by_row=by_row)
-        made = data.sample(made, share=config.data.share, test_share=config.data.test_share, by_row=by_row)
+        made = data.load(
+            self.name,
+            rows=self.rows,
+            validation=config.data.validation,
+            seed=self.seed,
+            by_row=by_row,
+        )
+        made = data.sample(
+            made, share=config.data.share, test_share=config.data.test_share, by_row=by_row
+        )
         if config.data.public_share is not None:
             made = data.set_aside(made, share=config.data.public_share, seed=self.seed)
         return made
@@ -94,8 +135,8 @@ class Source:
             return ()
         if not self.natural:
             raise InvalidInput(
-                f"{self.config.where('data.leave_out')}: leave_out names clients, and partition {self.partition!r} deals rows to "
-                "made-up ones; drop one of the two"
+                f"{self.config.where('data.leave_out')}: leave_out names clients, and partition "
+                f"{self.partition!r} deals rows to made-up ones; drop one of the two"
             )
         return read_ids(self.config.data.leave_out, what="data.leave_out: client")
 
@@ -105,17 +146,20 @@ class Source:
         named = self.rows.clients
         if named is None:
             raise InvalidInput(
-                f"data set {self.name!r} names no clients, so partition 'natural' cannot be used; choose iid or dirichlet"
+                f"data set {self.name!r} names no clients, so partition 'natural' cannot be used; "
+                "choose iid or dirichlet"
             )
         out = set(self.left_out)
         return tuple(client for client in named if client not in out)
 
 
-# --- who the clients are, where nothing but the data tells ------------------------------------------------------------------------
+# --- who the clients are, where nothing but the data tells ----------------------------------------
 
 
 def clients_of(source: Source) -> tuple[str, ...]:
-    """Ids of the clients where no file of budgets and no ledger lists them: those of the data, or numbers of made-up ones."""
+    """Ids of the clients where no file of budgets and no ledger lists them: those of the data, or
+    numbers of made-up ones.
+    """
     config = source.config
     if not source.natural:
         count = needed(config.data.clients, "data.clients")
@@ -126,68 +170,99 @@ def clients_of(source: Source) -> tuple[str, ...]:
         return checked_left_out(source, source.ids)
     if is_real(config):
         raise InvalidInput(
-            f"{config.where('data.clients')}: clients = {wanted}, but the data names {len(source.ids)}, and choosing among them at "
-            "random is for simulations; drop clients, and leave clients out by id with data.leave_out"
+            f"{config.where('data.clients')}: clients = {wanted}, but the data names "
+            f"{len(source.ids)}, and choosing among them at random is for simulations; drop "
+            "clients, and leave clients out by id with data.leave_out"
         )
     return data.choose_among(checked_left_out(source, source.ids), wanted, source.seed, source.name)
 
 
 def checked_left_out(source: Source, listed: Sequence[str]) -> tuple[str, ...]:
-    """`listed` itself; refuses a name under leave_out that neither the data nor the list of clients has."""
+    """`listed` itself; refuses a name under leave_out that neither the data nor the list of clients
+    has.
+    """
     tested = source.rows.test_client_of
-    known = {*listed, *(source.rows.clients or ()), *(() if tested is None else map(str, set(tested.tolist())))}
+    known = {
+        *listed,
+        *(source.rows.clients or ()),
+        *(() if tested is None else map(str, set(tested.tolist()))),
+    }
     for client in source.left_out:
         if client not in known:
             raise InvalidInput(
-                f"{source.config.where('data.leave_out')}: client {client!r} under leave_out is neither in the data nor among the "
-                f"clients{hint_alike(client, known)}; correct it or drop it"
+                f"{source.config.where('data.leave_out')}: client {client!r} under leave_out is "
+                f"neither in the data nor among the clients{hint_alike(client, known)}; correct "
+                "it or drop it"
             )
     return tuple(listed)
 
 
 def refuse_dealing(source: Source, clients: int) -> None:
-    """Rows of your own that are dealt to made-up clients protect nobody: no client is behind such an account."""
+    """Rows of your own that are dealt to made-up clients protect nobody: no client is behind such
+    an account.
+    """
     if source.name in OWN and clients > 1 and is_real(source.config):
         raise InvalidInput(
-            f"partition {source.partition!r} deals your own rows to {clients} made-up clients, which is a simulation; name the "
-            'clients with data.client, a column of the data, or set privacy.randomness = "seeded" to simulate'
+            f"partition {source.partition!r} deals your own rows to {clients} made-up clients, "
+            "which is a simulation; name the "
+            'clients with data.client, a column of the data, or set privacy.randomness = "seeded" '
+            "to simulate"
         )
 
 
 def refuse_nameless(config: Config, partition: str) -> None:
-    """An account that outlives a run belongs to somebody with a name: a number could be anyone in the next run."""
-    named = partition == "natural" or config.given("privacy.budgets") or config.ledger.spend == "remaining"
+    """An account that outlives a run belongs to somebody with a name: a number could be anyone in
+    the next run.
+    """
+    named = (
+        partition == "natural"
+        or config.given("privacy.budgets")
+        or config.ledger.spend == "remaining"
+    )
     if not named and is_real(config) and config.data.name in OWN:
         raise InvalidInput(
-            "a ledger that outlives the run takes named clients, and nothing names them here; name a client column (data.client) "
-            "or a file of budgets (privacy.budgets), or do without --ledger"
+            "a ledger that outlives the run takes named clients, and nothing names them here; "
+            "name a client column (data.client) or a file of budgets (privacy.budgets), or do "
+            "without --ledger"
         )
 
 
-# --- federations ----------------------------------------------------------------------------------------------------------------
+# --- federations ----------------------------------------------------------------------------------
 
 
 def federation_of(config: Config | Source, clients: int | None = None) -> Federation:
-    """Which client holds which rows, for all clients that the data has; `clients` says how many are made up."""
+    """Which client holds which rows, for all clients that the data has; `clients` says how many are
+    made up.
+    """
     source = config if isinstance(config, Source) else Source(config)
     if source.natural:
         ids = clients_of(source)
         return data.by_id(without_tests_of(source.dataset, source.left_out), ids)
-    return dealt(source, needed(source.config.data.clients, "data.clients") if clients is None else clients)
+    return dealt(
+        source, needed(source.config.data.clients, "data.clients") if clients is None else clients
+    )
 
 
-def joined(source: Source, clients: Sequence[str], roster: Collection[str], listed_in: str | None) -> Federation:
-    """The rows of these natural clients, by id. A client without rows has none; an id in the data that nobody listed is refused.
+def joined(
+    source: Source, clients: Sequence[str], roster: Collection[str], listed_in: str | None
+) -> Federation:
+    """The rows of these natural clients, by id. A client without rows has none; an id in the data
+    that nobody listed is refused.
 
-    Who is on the roster and takes no part is not tested on either. Without `listed_in`, the roster came from the data itself.
+    Who is on the roster and takes no part is not tested on either. Without `listed_in`, the roster
+    came from the data itself.
     """
     known = {*checked_left_out(source, tuple(roster)), *source.left_out}
     stranger = next((client for client in source.ids if client not in known), None)
     if stranger is not None and listed_in is not None:
-        advice = "register it (fedspend ledger register)" if listed_in.startswith("the ledger ") else "give it a budget there"
+        advice = (
+            "register it (fedspend ledger register)"
+            if listed_in.startswith("the ledger ")
+            else "give it a budget there"
+        )
         raise InvalidInput(
-            f"client {stranger!r} has rows in the data and is not in {listed_in}{hint_alike(stranger, known)}; {advice}, or list "
-            "it under data.leave_out"
+            f"client {stranger!r} has rows in the data and is not in "
+            f"{listed_in}{hint_alike(stranger, known)}; {advice}, or list it under data.leave_out"
         )
     return data.by_id(without_tests_of(source.dataset, known - set(clients)), clients)
 

@@ -1,8 +1,9 @@
-"""What one key of a config file may hold: its reader, the words for a good value, and what it means.
+"""What one key of a config file may hold: its reader, the words for a good value, and what it
+means.
 
-Guarantee: a reader takes the parsed TOML value and returns it as the type that its `Key` names, or raises `ValueError`; it never
-lets NaN, infinity or a boolean through as a number. `wanted` completes the sentence "rate must be ...". Which keys there are is
-said in `sections`.
+Guarantee: a reader takes the parsed TOML value and returns it as the type that its `Key` names, or
+raises `ValueError`; it never lets NaN, infinity or a boolean through as a number. `wanted`
+completes the sentence "rate must be ...". Which keys there are is said in `sections`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ KEY = "key"  # of a dataclass field's metadata
 
 @dataclass(frozen=True)
 class Key(Generic[T]):
-    """One key: its reader, the words for a good value, what it means, its default; for a list of tables, the keys of one table;
-    for a file, how a name found in a folder reads from everywhere."""
+    """One key: its reader, the words for a good value, what it means, its default; for a list of
+    tables, the keys of one table; for a file, how a name found in a folder reads from everywhere.
+    """
 
     read: Callable[[Any], T]
     wanted: str
@@ -41,11 +43,13 @@ def setting(key: Key[T]) -> T | None: ...
 @overload
 def setting(key: Key[T], default: T) -> T: ...
 def setting(key: Key[T], default: T | None = None) -> Any:
-    """A field of a section: None, or `default`, where it is not given. Type checkers see the value, as with `dataclasses.field`."""
+    """A field of a section: None, or `default`, where it is not given. Type checkers see the value,
+    as with `dataclasses.field`.
+    """
     return field(default=default, metadata={KEY: replace(key, default=default)})
 
 
-# --- readers --------------------------------------------------------------------------------------------------------------------
+# --- readers --------------------------------------------------------------------------------------
 
 
 def require(good: bool) -> None:
@@ -162,7 +166,11 @@ def pair(help: str) -> Key[tuple[float, float]]:
 
 def tables(keys: Mapping[str, AnyKey], help: str) -> Key[list[Any]]:
     def read(value: Any) -> list[Any]:
-        require(isinstance(value, list) and len(value) > 0 and all(isinstance(item, dict) for item in value))
+        require(
+            isinstance(value, list)
+            and len(value) > 0
+            and all(isinstance(item, dict) for item in value)
+        )
         return list(value)
 
     return Key(read, "a list of tables, for example [{epsilon = 10, share = 1}]", help, table=keys)
@@ -188,17 +196,23 @@ def probability(help: str) -> Key[float]:
     return number("a number above 0 and at most 1", lambda x: 0 < x <= 1, help)
 
 
-# --- tables inside a list ---------------------------------------------------------------------------------------------------------
+# --- tables inside a list -------------------------------------------------------------------------
 
 GROUP: Mapping[str, AnyKey] = {
     "epsilon": positive("the budget of every client in this group"),
-    "share": number("a number of at least 0", lambda x: x >= 0, "this group's part of all clients, relative to the other shares"),
+    "share": number(
+        "a number of at least 0",
+        lambda x: x >= 0,
+        "this group's part of all clients, relative to the other shares",
+    ),
     "saving_rate": probability("sampling rate before the transition round"),
     "transition": whole(1, "first round at the full rate"),
 }
 
 POLICY: Mapping[str, AnyKey] = {
-    "policy": choice("uniform", "spend-as-you-go", "geometric", help="how a budget is spread over the rounds"),
+    "policy": choice(
+        "uniform", "spend-as-you-go", "geometric", help="how a budget is spread over the rounds"
+    ),
     "saving_rate": probability("spend-as-you-go: sampling rate before the transition round"),
     "transition": whole(1, "spend-as-you-go: first round at the full rate"),
     "ratio": positive("geometric: weight of a round relative to the one before"),

@@ -1,8 +1,10 @@
-"""From flags and config to what is asked of a plan. Flags win over the config; what neither gives is asked for by name.
+"""From flags and config to what is asked of a plan. Flags win over the config; what neither gives
+is asked for by name.
 
-Guarantee: the roster, the list of clients, is found in one way by `fedspend plan` and by training: the ids in the file of budgets;
-or the ledger's accounts, if what they have left is spent; or, where neither lists anyone, the ids that the data names, and made-up
-numbers only where rows are dealt to made-up clients.
+Guarantee: the roster, the list of clients, is found in one way by `fedspend plan` and by training:
+the ids in the file of budgets; or the ledger's accounts, if what they have left is spent; or, where
+neither lists anyone, the ids that the data names, and made-up numbers only where rows are dealt to
+made-up clients.
 """
 
 from __future__ import annotations
@@ -63,8 +65,12 @@ class Flags:
     compare: str | None = None
 
     def changes(self) -> set[str]:
-        """The settings that decide about others and are put aside; a flag for policy, method or weights puts both names aside."""
-        chosen = any(flag is not None for flag in (self.policy, self.method, self.weights, self.compare))
+        """The settings that decide about others and are put aside; a flag for policy, method or
+        weights puts both names aside.
+        """
+        chosen = any(
+            flag is not None for flag in (self.policy, self.method, self.weights, self.compare)
+        )
         budgets = self.epsilon is not None or self.budgets is not None
         return {
             *(("method.name", "privacy.policy") if chosen else ()),
@@ -80,7 +86,8 @@ NO_FLAGS = Flags()
 class Inputs:
     """Who takes part and what was asked.
 
-    `roster` is everyone who is listed, also who has withdrawn; `listed_in` says where, if that is not the data itself.
+    `roster` is everyone who is listed, also who has withdrawn; `listed_in` says where, if that is
+    not the data itself.
     """
 
     population: Population
@@ -93,13 +100,17 @@ class Inputs:
         asked = self.request
         if policy in SAVING and asked.saving_rate is None:
             raise InvalidInput(
-                f"policy {policy!r} needs a saving rate: give --saving-rate or saving_rate under [privacy] in the config"
+                f"policy {policy!r} needs a saving rate: give --saving-rate or saving_rate under "
+                "[privacy] in the config"
             )
         if policy == "weights" and not isinstance(asked.weights, list):
             raise InvalidInput(
-                "policy 'weights' needs one number per round: give --weights or weights under [privacy] in the config"
+                "policy 'weights' needs one number per round: give --weights or weights under "
+                "[privacy] in the config"
             )
-        fits = policy == "weights" or (policy == "geometric" and not isinstance(asked.weights, list))
+        fits = policy == "weights" or (
+            policy == "geometric" and not isinstance(asked.weights, list)
+        )
         return replace(
             asked,
             policy=policy,
@@ -110,8 +121,14 @@ class Inputs:
         )
 
 
-def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | None = None, source: Source | None = None) -> Inputs:
-    """What `config` and `flags` ask for. With `registered`, the accounts of a ledger, budgets come from there.
+def resolve(
+    config: Config,
+    flags: Flags = NO_FLAGS,
+    registered: Registered | None = None,
+    source: Source | None = None,
+) -> Inputs:
+    """What `config` and `flags` ask for. With `registered`, the accounts of a ledger, budgets come
+    from there.
 
     `source` is the data that the config names, for those who have it open already.
     """
@@ -126,32 +143,54 @@ def resolve(config: Config, flags: Flags = NO_FLAGS, registered: Registered | No
 
         refuse_dealing(who.source, len(roster))
     if who.left_out:
-        if who.source is not None and not set(who.left_out) <= set(roster):  # then they must be in the data
+        # then they must be in the data
+        if who.source is not None and not set(who.left_out) <= set(roster):
             from fedspend.configuration.data_inputs import checked_left_out
 
             checked_left_out(who.source, roster)
         population = population.without(who.left_out)
         if not population.clients:
-            raise InvalidInput(f"{config.where('data.leave_out')}: leave_out leaves nobody; drop a name")
+            raise InvalidInput(
+                f"{config.where('data.leave_out')}: leave_out leaves nobody; drop a name"
+            )
     delta = needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta")
     rounds = needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds")
     rate = needed(either(flags.rate, config.privacy.rate), "privacy.rate", "--rate")
     if rounds > MOST_ROUNDS:
         raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {rounds:,}")
     policy, method, weights = choose_policy(config, flags)
-    saving = per_client("saving rate", flags.saving_rate, population.saving_rates, config.privacy.saving_rate, population)
-    transition = per_client("transition", flags.transition, population.transitions, config.privacy.transition, population)
+    saving = per_client(
+        "saving rate",
+        flags.saving_rate,
+        population.saving_rates,
+        config.privacy.saving_rate,
+        population,
+    )
+    transition = per_client(
+        "transition",
+        flags.transition,
+        population.transitions,
+        config.privacy.transition,
+        population,
+    )
     chosen = policy_for(method, policy, saves=saving is not None, weighted=weights is not None)
-    if (flags.permute_rates or config.privacy.permute_rates) and not flags.compare and chosen not in SAVING:
-        raise InvalidInput(f"--permute-rates needs a policy that saves ({' or '.join(SAVING)}), not {chosen!r}")
+    if (
+        (flags.permute_rates or config.privacy.permute_rates)
+        and not flags.compare
+        and chosen not in SAVING
+    ):
+        raise InvalidInput(
+            f"--permute-rates needs a policy that saves ({' or '.join(SAVING)}), not {chosen!r}"
+        )
     if flags.permute_rates or config.privacy.permute_rates:
         if not isinstance(saving, np.ndarray):
             raise InvalidInput(
-                "--permute-rates needs several saving rates to hand out: give --saving-rate 10:0.5,20:0.6 or a column of them"
+                "--permute-rates needs several saving rates to hand out: give --saving-rate "
+                "10:0.5,20:0.6 or a column of them"
             )
         saving = assign_saving_rates(saving, population.epsilons)
-    # A method, or a policy from a flag, takes what it uses from the config and leaves the rest, so that one config serves several
-    # methods; flags that do not fit are said to.
+    # A method, or a policy from a flag, takes what it uses from the config and leaves the rest, so
+    # that one config serves several methods; flags that do not fit are said to.
     if flags.policy is not None or method is not None or flags.weights is not None:
         if chosen not in SAVING and flags.saving_rate is None:
             saving = None
@@ -184,7 +223,9 @@ def either(flag: T | None, setting: T | None) -> T | None:
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """What says who the clients are: flags, config, and the data, which is opened only if nothing else tells."""
+    """What says who the clients are: flags, config, and the data, which is opened only if nothing
+    else tells.
+    """
 
     config: Config
     flags: Flags
@@ -211,7 +252,11 @@ class Clients:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        return self.source.left_out if self.source is not None and self.config.given("data.leave_out") else ()
+        return (
+            self.source.left_out
+            if self.source is not None and self.config.given("data.leave_out")
+            else ()
+        )
 
     @property
     def budgets_file(self) -> str | None:
@@ -221,7 +266,9 @@ class Clients:
         return self.flags.budgets if self.flags.budgets is not None else self.config.privacy.budgets
 
     def ids(self) -> tuple[str, ...] | None:
-        """The ids of the data's own clients, or of those it is dealt to; None where only a number of clients is given."""
+        """The ids of the data's own clients, or of those it is dealt to; None where only a number
+        of clients is given.
+        """
         if self.source is None:
             return None
         if not self.source.natural:
@@ -234,7 +281,14 @@ class Clients:
         """Clients in groups: natural ones in the order of their ids, which is for simulations."""
         ids = self.ids()
         if ids is None:
-            return from_groups(groups, needed(either(self.flags.clients, self.config.data.clients), "data.clients", "--clients"))
+            return from_groups(
+                groups,
+                needed(
+                    either(self.flags.clients, self.config.data.clients),
+                    "data.clients",
+                    "--clients",
+                ),
+            )
         return from_groups(groups, len(ids), ids)
 
 
@@ -244,22 +298,31 @@ def population_of_noise(who: Clients) -> Population | None:
     name = "method.noise_level"
     method = flags.method or config.method.name
     level = config.method.noise_level
-    if level is None or method != dp_fedsgd.NAME or flags.epsilon is not None or flags.budgets is not None:
+    if (
+        level is None
+        or method != dp_fedsgd.NAME
+        or flags.epsilon is not None
+        or flags.budgets is not None
+    ):
         return None
     given = [key for key in BUDGET_SOURCES if config.given(f"privacy.{key}")]
     if given:
         raise InvalidInput(
-            f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; drop one of the two"
+            f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; "
+            "drop one of the two"
         )
     if (flags.accountant or config.privacy.accountant) != "rdp":
         raise InvalidInput(
-            f"{config.where(name)}: noise_level is accounted by 'rdp'; with 'pld' give a budget, which then needs less noise"
+            f"{config.where(name)}: noise_level is accounted by 'rdp'; with 'pld' give a budget, "
+            "which then needs less noise"
         )
     ids = who.ids()
     budget = dp_fedsgd.budget_of(
         level,
         rate=needed(either(flags.rate, config.privacy.rate), "privacy.rate", "--rate"),
-        clients=needed(either(flags.clients, config.data.clients), "data.clients", "--clients") if ids is None else len(ids),
+        clients=needed(either(flags.clients, config.data.clients), "data.clients", "--clients")
+        if ids is None
+        else len(ids),
         clip=config.privacy.clip if flags.clip is None else flags.clip,
         rounds=needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds"),
         delta=needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta"),
@@ -279,8 +342,14 @@ def find_population(who: Clients) -> Population:
         return same_count(read_budgets_csv(flags.budgets), flags.clients, "--clients")
     if config.privacy.budgets is not None:
         population = read_budgets_csv(config.privacy.budgets)
-        where = "--clients" if flags.clients is not None else f"clients under [data] ({config.origins.get('data.clients')})"
-        return same_count(population, config.data.clients if flags.clients is None else flags.clients, where)
+        where = (
+            "--clients"
+            if flags.clients is not None
+            else f"clients under [data] ({config.origins.get('data.clients')})"
+        )
+        return same_count(
+            population, config.data.clients if flags.clients is None else flags.clients, where
+        )
     groups = groups_of(config.privacy)
     if groups:
         name = "privacy.groups" if config.given("privacy.groups") else "privacy.epsilon"
@@ -292,7 +361,8 @@ def find_population(who: Clients) -> Population:
         except InvalidInput as error:
             raise InvalidInput(f"{config.where(name)}: {error}") from None
     raise InvalidInput(
-        "no budgets: give --epsilon 10:34,20:43 or --budgets clients.csv, or epsilon, groups or budgets under [privacy] in a config"
+        "no budgets: give --epsilon 10:34,20:43 or --budgets clients.csv, or epsilon, groups or "
+        "budgets under [privacy] in a config"
     )
 
 
@@ -309,7 +379,9 @@ def groups_of(privacy: PrivacySettings) -> list[Group]:
             for group in privacy.groups
         ]
     if privacy.epsilon is not None:
-        return [Group(privacy.epsilon, saving_rate=privacy.saving_rate, transition=privacy.transition)]
+        return [
+            Group(privacy.epsilon, saving_rate=privacy.saving_rate, transition=privacy.transition)
+        ]
     return []
 
 
@@ -319,33 +391,50 @@ def refuse_groups(who: Clients) -> None:
 
     if who.natural and is_real(who.config):
         raise InvalidInput(
-            f"{who.config.where('privacy.groups')}: groups give budgets to clients by position, which is for simulations; write a "
-            "file of budgets (client,epsilon) and name it with privacy.budgets"
+            f"{who.config.where('privacy.groups')}: groups give budgets to clients by position, "
+            "which is for simulations; write a file of budgets (client,epsilon) and name it with "
+            "privacy.budgets"
         )
 
 
-def from_accounts(who: Clients, registered: Registered) -> tuple[Population, tuple[str, ...], str | None]:
-    """Who takes part, with lifetime budgets: those whom the config names, or everyone who is registered; never who has withdrawn.
+def from_accounts(
+    who: Clients, registered: Registered
+) -> tuple[Population, tuple[str, ...], str | None]:
+    """Who takes part, with lifetime budgets: those whom the config names, or everyone who is
+    registered; never who has withdrawn.
 
     Also the roster, and where it is listed.
     """
     config, flags = who.config, who.flags
     for flag, value in (("--epsilon", flags.epsilon), ("--budgets", flags.budgets)):
         if value is not None:
-            raise InvalidInput(f"{flag} sets budgets, and the ledger has them already; drop one of the two")
+            raise InvalidInput(
+                f"{flag} sets budgets, and the ledger has them already; drop one of the two"
+            )
     if config.given("method.noise_level"):
-        raise InvalidInput(f"{config.where('method.noise_level')}: noise_level fixes the noise, and the ledger does too; drop one")
+        raise InvalidInput(
+            f"{config.where('method.noise_level')}: noise_level fixes the noise, and the ledger "
+            "does too; drop one"
+        )
     given = [name for name in BUDGET_SOURCES if config.given(f"privacy.{name}")]
-    one_for_all = given == ["epsilon"] and flags.clients is None and (who.own or who.natural)  # it lists nobody
+    # it lists nobody
+    one_for_all = given == ["epsilon"] and flags.clients is None and (who.own or who.natural)
     if not given or one_for_all:
-        return same_count(registered.population, flags.clients, "--clients"), registered.names, f"the ledger {registered.ledger}"
+        return (
+            same_count(registered.population, flags.clients, "--clients"),
+            registered.names,
+            f"the ledger {registered.ledger}",
+        )
     asked = find_population(who)
-    budget_of = dict(zip(registered.population.clients, registered.population.epsilons.tolist(), strict=True))
+    budget_of = dict(
+        zip(registered.population.clients, registered.population.epsilons.tolist(), strict=True)
+    )
     accounts = set(registered.names)
     missing = next((client for client in asked.clients if client not in accounts), None)
     if missing is not None:
         raise InvalidInput(
-            f"client {missing!r} is not registered in the ledger{hint_alike(missing, accounts)}; leave it out or register it"
+            f"client {missing!r} is not registered in the ledger{hint_alike(missing, accounts)}; "
+            "leave it out or register it"
         )
     here = asked.take(np.array([client in budget_of for client in asked.clients]))
     if not here.clients:
@@ -357,22 +446,34 @@ def from_accounts(who: Clients, registered: Registered) -> tuple[Population, tup
 def same_count(population: Population, clients: int | None, where: str) -> Population:
     if clients is not None and clients != len(population.clients):
         raise InvalidInput(
-            f"{where} says {clients} clients, but the budgets are for {len(population.clients)}; drop it or make them agree"
+            f"{where} says {clients} clients, but the budgets are for {len(population.clients)}; "
+            "drop it or make them agree"
         )
     return population
 
 
-def choose_policy(config: Config, flags: Flags) -> tuple[str | None, str | None, float | list[float] | None]:
-    """Policy, method and weights. A flag for one of them puts the config's policy and method aside: they would contradict it."""
+def choose_policy(
+    config: Config, flags: Flags
+) -> tuple[str | None, str | None, float | list[float] | None]:
+    """Policy, method and weights. A flag for one of them puts the config's policy and method aside:
+    they would contradict it.
+    """
     policy, method = flags.policy, flags.method
     if policy is None and method is None and flags.weights is None:
         policy, method = config.privacy.policy, config.method.name
     if flags.weights is None:
         weights = config.privacy.weights
-        return ("geometric" if policy is None and isinstance(weights, float) else policy), method, weights
+        return (
+            ("geometric" if policy is None and isinstance(weights, float) else policy),
+            method,
+            weights,
+        )
     implied, weights = parse_weights(flags.weights)
     if policy is not None and policy != implied:
-        raise InvalidInput(f"--weights {flags.weights} means policy {implied!r}, but --policy says {policy!r}; drop one of the two")
+        raise InvalidInput(
+            f"--weights {flags.weights} means policy {implied!r}, but --policy says {policy!r}; "
+            "drop one of the two"
+        )
     return implied, method, weights
 
 
@@ -381,13 +482,19 @@ def parse_weights(text: str) -> tuple[str, float | list[float]]:
     name, colon, ratio = text.partition(":")
     if colon:
         if name.strip() != "geometric":
-            raise InvalidInput(f"--weights {text!r} is neither a list such as 1,1,2 nor geometric:RATIO")
+            raise InvalidInput(
+                f"--weights {text!r} is neither a list such as 1,1,2 nor geometric:RATIO"
+            )
         return "geometric", number("the ratio in --weights", ratio)
     return "weights", [number("a weight in --weights", part) for part in text.split(",")]
 
 
 def per_client(
-    name: str, flag: str | None, column: FloatArray | None, scalar: float | None, population: Population
+    name: str,
+    flag: str | None,
+    column: FloatArray | None,
+    scalar: float | None,
+    population: Population,
 ) -> float | FloatArray | None:
     """From the flag (one, or by epsilon), else from the clients' own column, else one for all."""
     if flag is not None:
@@ -400,7 +507,9 @@ def parse_policies(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for n, name in enumerate(names):
         if name not in POLICIES:
-            raise InvalidInput(f"--compare: unknown policy {name!r}; the policies are {', '.join(POLICIES)}")
+            raise InvalidInput(
+                f"--compare: unknown policy {name!r}; the policies are {', '.join(POLICIES)}"
+            )
         if name in names[:n]:
             raise InvalidInput(f"--compare: policy {name!r} stands there twice; keep one")
     return names

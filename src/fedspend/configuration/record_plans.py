@@ -1,9 +1,11 @@
-"""The record-level plan that a config asks for: budgets from a file, a column, a distribution, one number for all, or a ledger.
+"""The record-level plan that a config asks for: budgets from a file, a column, a distribution, one
+number for all, or a ledger.
 
-Guarantee: every training row has exactly one budget, or nothing is planned. Records are joined by id where the data has a column
-for it (`data.record`); by row number in simulations and within one run only. Where the config names no noise multiplier, it is
-suggested from the budgets alone. Which records a ledger leaves out is decided by budgets and past spending, never by data. A plan
-that was made before is taken as it is, if it is for these records, clients, budgets and terms.
+Guarantee: every training row has exactly one budget, or nothing is planned. Records are joined by
+id where the data has a column for it (`data.record`); by row number in simulations and within one
+run only. Where the config names no noise multiplier, it is suggested from the budgets alone. Which
+records a ledger leaves out is decided by budgets and past spending, never by data. A plan that was
+made before is taken as it is, if it is for these records, clients, budgets and terms.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from fedspend.records.preferences import PREFERENCES
 from fedspend.records.remaining import Past
 from fedspend.records.terms import Terms
 
-# What records have no use for, and what it is then: a setting that did nothing would look as if it had done something.
+# What records have no use for, and what it is then: a setting that did nothing would look as if it
+# had done something.
 CLIENT_LEVEL = {
     "privacy.noise": "central",
     "privacy.clipping": "flat",
@@ -54,7 +57,9 @@ CLIENT_LEVEL = {
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a config says of a plan besides budgets and terms: records in the plan's order, client by client, and the method."""
+    """What a config says of a plan besides budgets and terms: records in the plan's order, client
+    by client, and the method.
+    """
 
     records: tuple[str, ...]
     owner: IntArray
@@ -62,44 +67,83 @@ class Asked:
     clip: float
     wanted: Wanted
 
-    def plan(self, budget: FloatArray, terms: Terms, left_out: BoolArray | None = None, past: Past | None = None) -> RecordPlan:
+    def plan(
+        self,
+        budget: FloatArray,
+        terms: Terms,
+        left_out: BoolArray | None = None,
+        past: Past | None = None,
+    ) -> RecordPlan:
         return plan_records(budget, terms=terms, **vars(self), left_out=left_out, past=past)
 
 
-def plan_of(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), ledger: str | Path | None = None) -> RecordPlan:
-    """The plan that training with this config (a TOML file or a dict of sections) would make, to look at and check beforehand.
+def plan_of(
+    config: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    ledger: str | Path | None = None,
+) -> RecordPlan:
+    """The plan that training with this config (a TOML file or a dict of sections) would make, to
+    look at and check beforehand.
 
-    With a `ledger`, the plan spends what it has left of every record's lifetime budget; the ledger is read, not changed.
+    With a `ledger`, the plan spends what it has left of every record's lifetime budget; the ledger
+    is read, not changed.
     """
-    settings = any_config(config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])])
+    settings = any_config(
+        config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])]
+    )
     refuse_without_effect(settings)
     with nullcontext() if ledger is None else Ledger.open(ledger) as book:
         return record_plan(settings, record_federation(Source(settings)), book)
 
 
 def record_federation(source: Source) -> Federation:
-    """Which client holds which records. A client without any record to train on has no part in a plan of records."""
+    """Which client holds which records. A client without any record to train on has no part in a
+    plan of records.
+    """
     federation = federation_of(source)
     if not source.natural:
         return federation
-    kept = [(client, rows) for client, rows in zip(federation.clients, federation.shards, strict=True) if len(rows)]
-    return replace(federation, clients=tuple(client for client, _ in kept), shards=tuple(rows for _, rows in kept))
+    kept = [
+        (client, rows)
+        for client, rows in zip(federation.clients, federation.shards, strict=True)
+        if len(rows)
+    ]
+    return replace(
+        federation,
+        clients=tuple(client for client, _ in kept),
+        shards=tuple(rows for _, rows in kept),
+    )
 
 
-def record_plan(config: Config, federation: Federation, ledger: Ledger | None = None, stored: AnyPlan | None = None) -> RecordPlan:
-    """The plan for `federation`, within what `ledger` allows. A `stored` plan is taken as it is, if it is for this config."""
+def record_plan(
+    config: Config,
+    federation: Federation,
+    ledger: Ledger | None = None,
+    stored: AnyPlan | None = None,
+) -> RecordPlan:
+    """The plan for `federation`, within what `ledger` allows. A `stored` plan is taken as it is, if
+    it is for this config.
+    """
     for name, usual in CLIENT_LEVEL.items():
         if config.value(name) != usual:
-            raise InvalidInput(f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose another method")
+            raise InvalidInput(
+                f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose "
+                "another method"
+            )
     remaining = config.ledger.spend == "remaining"
-    if remaining and not (config.given("data.budget") or any(config.given(f"privacy.{name}") for name in BUDGET_SOURCES)):
+    if remaining and not (
+        config.given("data.budget")
+        or any(config.given(f"privacy.{name}") for name in BUDGET_SOURCES)
+    ):
         names, budget = names_of(federation), None  # the ledger has the budgets
     else:
         names, budget = budgets_of(config, federation)
     rows = np.concatenate(federation.shards)
     asked = Asked(
         records=tuple(names[row] for row in rows),
-        owner=np.repeat(np.arange(len(federation.clients)), [len(shard) for shard in federation.shards]),
+        owner=np.repeat(
+            np.arange(len(federation.clients)), [len(shard) for shard in federation.shards]
+        ),
         clients=federation.clients,
         clip=config.privacy.clip,
         wanted=wanted_of(config),
@@ -107,19 +151,28 @@ def record_plan(config: Config, federation: Federation, ledger: Ledger | None = 
     if stored is not None:
         lifetime = "ledger" in stored.parameters  # then budgets are what the ledger has
         return check_agrees(
-            stored, **vars(asked), terms=terms_given(config), budget=None if lifetime or budget is None else budget[rows]
+            stored,
+            **vars(asked),
+            terms=terms_given(config),
+            budget=None if lifetime or budget is None else budget[rows],
         )
     if budget is None or remaining:
         return _plan_remaining(config, asked, ledger)
     return _plan_given(config, asked, budget[rows], ledger)
 
 
-def _plan_given(config: Config, asked: Asked, budget: FloatArray, ledger: Ledger | None) -> RecordPlan:
-    """Budgets are for this run. Records whose lifetime budgets it would exceed are a reason to refuse, or are left out."""
+def _plan_given(
+    config: Config, asked: Asked, budget: FloatArray, ledger: Ledger | None
+) -> RecordPlan:
+    """Budgets are for this run. Records whose lifetime budgets it would exceed are a reason to
+    refuse, or are left out.
+    """
     terms = terms_of(config, budget, asked.owner)
     if ledger is None or not len(ledger.accounts("record")):  # the run will register its records
         return asked.plan(budget, terms)
-    left_out = ledger.accounts("record").withdrawn[account_numbers(ledger.state, "record", asked.records)]
+    left_out = ledger.accounts("record").withdrawn[
+        account_numbers(ledger.state, "record", asked.records)
+    ]
     _refuse_unless_left_out(config, asked, left_out, "withdrew")
     made = asked.plan(budget, terms, left_out)
     over = ledger.over(made.proposal())
@@ -135,27 +188,41 @@ def _refuse_unless_left_out(config: Config, asked: Asked, who: BoolArray, why: s
         first, count = asked.records[int(who.argmax())], int(who.sum())
         others = f" and {count - 1:,} more" if count > 1 else ""
         raise Refused(
-            f"record {first!r}{others} {why}; lower this run's budgets, spend what is left (--remaining), or leave them out "
-            "(ledger.exhausted=leave-out)"
+            f"record {first!r}{others} {why}; lower this run's budgets, spend what is left "
+            "(--remaining), or leave them out (ledger.exhausted=leave-out)"
         )
 
 
 def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> RecordPlan:
-    """Everything that is left of each lifetime budget; records that have nothing left, or withdrew, are at rate 0."""
+    """Everything that is left of each lifetime budget; records that have nothing left, or withdrew,
+    are at rate 0.
+    """
     if ledger is None:
-        raise InvalidInput("spending what remains needs a ledger with record accounts: give one that exists with --ledger")
+        raise InvalidInput(
+            "spending what remains needs a ledger with record accounts: give one that exists with "
+            "--ledger"
+        )
     if not len(ledger.accounts("record")):
         raise InvalidInput(
-            f"the ledger {ledger.location} has no accounts of records, so there is no saying what they have left; name another, or "
-            "plan without it: a run with --ledger opens accounts"
+            f"the ledger {ledger.location} has no accounts of records, so there is no saying what "
+            "they have left; name another, or plan without it: a run with --ledger opens accounts"
         )
-    accounts, who = ledger.accounts("record"), account_numbers(ledger.state, "record", asked.records)
+    accounts, who = (
+        ledger.accounts("record"),
+        account_numbers(ledger.state, "record", asked.records),
+    )
     before = histories(ledger.state, "record", held=True)
     past, budget = Past(before.mechanisms, before.of_account[who]), accounts.budget[who]
-    spent = before.mechanisms.best(np.full(before.mechanisms.histories, needed(config.privacy.delta, "privacy.delta")))[0]
-    left = np.where(accounts.withdrawn[who], 0.0, budget - spent[past.of_record])  # roughly: it chooses the noise, not the rates
+    spent = before.mechanisms.best(
+        np.full(before.mechanisms.histories, needed(config.privacy.delta, "privacy.delta"))
+    )[0]
+    # roughly: it chooses the noise, not the rates
+    left = np.where(accounts.withdrawn[who], 0.0, budget - spent[past.of_record])
     if not (left > 0).any():
-        raise Refused(f"no record has anything left in the ledger {ledger.location}; see fedspend ledger balance --unit record")
+        raise Refused(
+            f"no record has anything left in the ledger {ledger.location}; see fedspend ledger "
+            "balance --unit record"
+        )
     terms = terms_of(config, left[left > 0], asked.owner[left > 0])
     made = asked.plan(budget, terms, accounts.withdrawn[who], past)
     plan_fits(ledger, made)
@@ -165,7 +232,9 @@ def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> Reco
 def names_of(federation: Federation) -> tuple[str, ...]:
     """The id of every training row of the data set: from its column, or the row's number."""
     ids = federation.dataset.record_of
-    return numbered(len(federation.dataset.labels)) if ids is None else tuple(map(str, ids.tolist()))
+    return (
+        numbered(len(federation.dataset.labels)) if ids is None else tuple(map(str, ids.tolist()))
+    )
 
 
 def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...], FloatArray]:
@@ -181,7 +250,8 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
             or config.given("privacy.preferences")
         ):
             raise InvalidInput(
-                "data.budget names a column of your own data, and then nothing else may give budgets; drop one of them"
+                "data.budget names a column of your own data, and then nothing else may give "
+                "budgets; drop one of them"
             )
         return names, column
     if config.privacy.budgets is not None:
@@ -190,13 +260,14 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
             return names, budgets_by_id(config, found, names, np.concatenate(federation.shards))
         if is_real(config) and not federation.dataset.public:
             raise InvalidInput(
-                f"{config.where('privacy.budgets')}: budgets would go to your own records by position, which is for simulations; "
-                "name the column of the data that holds each record's id with data.record"
+                f"{config.where('privacy.budgets')}: budgets would go to your own records by "
+                "position, which is for simulations; name the column of the data that holds each "
+                "record's id with data.record"
             )
         if len(found.records) != rows:
             raise InvalidInput(
-                f"{config.privacy.budgets} has {len(found.records)} budgets, but there are {rows} training records; every "
-                "record needs one, in the order of the data's rows"
+                f"{config.privacy.budgets} has {len(found.records)} budgets, but there are {rows} "
+                "training records; every record needs one, in the order of the data's rows"
             )
         return found.records, found.budget
     if config.privacy.preferences is not None:
@@ -205,38 +276,50 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
     if config.privacy.epsilon is not None:
         return names, np.full(rows, config.privacy.epsilon)
     raise InvalidInput(
-        "the records have no budgets: set preferences, budgets (a CSV file) or epsilon under [privacy], or budget under [data]"
+        "the records have no budgets: set preferences, budgets (a CSV file) or epsilon under "
+        "[privacy], or budget under [data]"
     )
 
 
-def budgets_by_id(config: Config, found: RecordBudgets, names: Sequence[str], used: IntArray) -> FloatArray:
-    """The budget of every row, found by its id. Rows of clients that take no part need none; nor do budgets need rows."""
+def budgets_by_id(
+    config: Config, found: RecordBudgets, names: Sequence[str], used: IntArray
+) -> FloatArray:
+    """The budget of every row, found by its id. Rows of clients that take no part need none; nor do
+    budgets need rows.
+    """
     place = config.privacy.budgets
     if not found.named:
-        raise InvalidInput(f"{place} has no column 'record', and data.record joins records by id; add one")
+        raise InvalidInput(
+            f"{place} has no column 'record', and data.record joins records by id; add one"
+        )
     budget_of = dict(zip(found.records, found.budget.tolist(), strict=True))
     missing = next((names[row] for row in used if names[row] not in budget_of), None)
     if missing is not None:
         raise InvalidInput(
-            f"record {missing!r} has no budget in {place}{hint_alike(missing, budget_of)}; give it one, or remove it from the data"
+            f"record {missing!r} has no budget in {place}{hint_alike(missing, budget_of)}; give it "
+            "one, or remove it from the data"
         )
     return np.array([budget_of.get(name, np.nan) for name in names])
 
 
 def check_lasting_numbers(config: Config, federation: Federation) -> None:
-    """Refuse accounts that outlive a run where the same number may be another person in the next one. Benchmarks protect nobody."""
+    """Refuse accounts that outlive a run where the same number may be another person in the next
+    one. Benchmarks protect nobody.
+    """
     if federation.dataset.public or federation.dataset.record_of is not None:
         return
     for name, usual in (("data.validation", 0.0), ("data.share", 1.0)):
         if config.value(name) != usual:
             raise InvalidInput(
-                f"{name} = {config.value(name)!r} draws some of the rows, so a record would not keep its number from run to run; "
-                "name a column with each record's id (data.record), or do without --ledger"
+                f"{name} = {config.value(name)!r} draws some of the rows, so a record would not "
+                "keep its number from run to run; name a column with each record's id "
+                "(data.record), or do without --ledger"
             )
     if is_real(config):
         raise InvalidInput(
-            "a ledger that outlives the run would know records by the number of their row, which is another person's once a row is "
-            "added or removed; name a column with each record's id (data.record), or do without --ledger"
+            "a ledger that outlives the run would know records by the number of their row, which "
+            "is another person's once a row is added or removed; name a column with each record's "
+            "id (data.record), or do without --ledger"
         )
 
 

@@ -1,8 +1,9 @@
-"""The settings of a config: a frozen dataclass for each section, and for each field how it is read, what it means and its default.
+"""The settings of a config: a frozen dataclass for each section, and for each field how it is read,
+what it means and its default.
 
-Guarantee: this is the one source. The readers of files, dicts and `--set`, their messages, the defaults and the help are made from
-these dataclasses, and a type checker sees that the type of a field is what its reader returns. A field that may be absent is None.
-To add a key, add a field.
+Guarantee: this is the one source. The readers of files, dicts and `--set`, their messages, the
+defaults and the help are made from these dataclasses, and a type checker sees that the type of a
+field is what its reader returns. A field that may be absent is None. To add a key, add a field.
 """
 
 from __future__ import annotations
@@ -49,13 +50,22 @@ class DataSettings:
     partition: str | None = setting(
         registered(
             PARTITIONS,
-            help="which client holds which rows: by the data's own ids (natural, the default where it has them), or dealt",
+            help=(
+                "which client holds which rows: by the data's own ids (natural, the default where "
+                "it has them), or dealt"
+            ),
         )
     )
-    leave_out: list[str] | None = setting(several(text(""), "natural clients: ids whose rows are not used"))
-    alpha: float | None = setting(positive("concentration of the Dirichlet partition; smaller is more uneven"))
+    leave_out: list[str] | None = setting(
+        several(text(""), "natural clients: ids whose rows are not used")
+    )
+    alpha: float | None = setting(
+        positive("concentration of the Dirichlet partition; smaller is more uneven")
+    )
     shards: int = setting(whole(1, "label shards for each client"), 2)
-    classes_per_client: int | None = setting(whole(1, "partition classes: how many classes each client holds"))
+    classes_per_client: int | None = setting(
+        whole(1, "partition classes: how many classes each client holds")
+    )
     validation: float = setting(
         number(
             "a number of at least 0 and below 1",
@@ -64,33 +74,48 @@ class DataSettings:
         ),
         0.0,
     )
-    share: float = setting(probability("share of the training rows to use: the same sample for every seed"), 1.0)
+    share: float = setting(
+        probability("share of the training rows to use: the same sample for every seed"), 1.0
+    )
     test_share: float = setting(probability("the same for the rows to evaluate on"), 1.0)
     path: str | None = setting(file("file with your own data, .csv or .npz"))
     test_path: str | None = setting(file("file with the evaluation rows of your own data"))
     label: str | None = setting(text("label column of your own data"))
     client: str | None = setting(text("client column of your own data"))
-    record: str | None = setting(text("column of your own data that holds each record's id, for record-level methods"))
+    record: str | None = setting(
+        text("column of your own data that holds each record's id, for record-level methods")
+    )
     split: str | None = setting(text("column of your own data that says train or test"))
-    bounds: tuple[float, float] | None = setting(pair("public bounds that features of your own data are scaled by"))
+    bounds: tuple[float, float] | None = setting(
+        pair("public bounds that features of your own data are scaled by")
+    )
     examples: int | None = setting(whole(1, "synthetic data: number of training examples"))
     features: int | None = setting(whole(1, "synthetic data: number of features"))
-    classes: int | None = setting(whole(2, "number of classes: required for your own data, optional for synthetic"))
-    budget: str | None = setting(text("column of your own data that holds each record's epsilon, for record-level methods"))
+    classes: int | None = setting(
+        whole(2, "number of classes: required for your own data, optional for synthetic")
+    )
+    budget: str | None = setting(
+        text("column of your own data that holds each record's epsilon, for record-level methods")
+    )
     public_share: float | None = setting(
         number(
             "a number above 0 and below 1",
             lambda x: 0 < x < 1,
-            "share of the training rows of a benchmark to make public, without labels, before clients get theirs",
+            "share of the training rows of a benchmark to make public, without labels, before "
+            "clients get theirs",
         )
     )
-    public_path: str | None = setting(file("file with public rows beside your own data: the same features, no labels needed"))
+    public_path: str | None = setting(
+        file("file with public rows beside your own data: the same features, no labels needed")
+    )
 
 
 @dataclass(frozen=True)
 class ModelSettings:
     name: str | None = setting(text("which model"))
-    features: str = setting(choice("none", "gabor", help="fixed feature map in front of the model"), "none")
+    features: str = setting(
+        choice("none", "gabor", help="fixed feature map in front of the model"), "none"
+    )
     hidden: list[int] | None = setting(wholes("widths of the hidden layers of model mlp"))
 
 
@@ -98,14 +123,27 @@ class ModelSettings:
 class MethodSettings:
     name: str | None = setting(text("what clients compute and how the server combines it"))
     target_quantile: float = setting(
-        number("a number above 0 and below 1", lambda x: 0 < x < 1, "adaptive-clip: share of updates to leave unclipped"), 0.5
+        number(
+            "a number above 0 and below 1",
+            lambda x: 0 < x < 1,
+            "adaptive-clip: share of updates to leave unclipped",
+        ),
+        0.5,
     )
     clip_lr: float = setting(positive("adaptive-clip: how fast the clip follows"), 0.2)
     bit_noise: float | None = setting(
-        positive("adaptive-clip: deviation of the noise on the sum of bits; default 0.05 times the expected cohort")
+        positive(
+            "adaptive-clip: deviation of the noise on the sum of bits; default 0.05 times the "
+            "expected cohort"
+        )
     )
-    noise_level: float | None = setting(positive("dp-fedsgd: deviation of the noise that one client adds, in place of a budget"))
-    rates: str = setting(choice("exact", "search", "scf", "scf-clamped", help="rpdp: how budgets become rates"), "exact")
+    noise_level: float | None = setting(
+        positive("dp-fedsgd: deviation of the noise that one client adds, in place of a budget")
+    )
+    rates: str = setting(
+        choice("exact", "search", "scf", "scf-clamped", help="rpdp: how budgets become rates"),
+        "exact",
+    )
     saving_share: float | None = setting(
         number(
             "a number from 0.01 to 1",
@@ -113,9 +151,15 @@ class MethodSettings:
             "rpdp: share of its rate that a record uses before the transition",
         )
     )
-    common_rate: float | None = setting(probability("filter: the rate of every record that has not run out"))
+    common_rate: float | None = setting(
+        probability("filter: the rate of every record that has not run out")
+    )
     charge: str | None = setting(
-        choice("clip", "norm", help="filter: a step costs a record the clip (default), or its own gradient's norm")
+        choice(
+            "clip",
+            "norm",
+            help="filter: a step costs a record the clip (default), or its own gradient's norm",
+        )
     )
 
 
@@ -124,32 +168,55 @@ class PrivacySettings:
     epsilon: float | None = setting(positive("one budget for every client"))
     groups: list[GroupTable] | None = setting(tables(GROUP, "budgets by group"))
     budgets: str | None = setting(
-        file("CSV file with one line per client: client, epsilon, and optionally saving_rate, transition, group")
+        file(
+            "CSV file with one line per client: client, epsilon, and optionally saving_rate, "
+            "transition, group"
+        )
     )
     preferences: str | None = setting(
         choice(
             "three-levels",
             "bounded-pareto",
             "bounded-mix-gauss",
-            help="record-level methods: draw a budget for every record from one of the paper's distributions",
+            help=(
+                "record-level methods: draw a budget for every record from one of the paper's "
+                "distributions"
+            ),
         )
     )
     noise_multiplier: float | None = setting(
-        positive("record-level methods: noise of a local step, in clips; default: suggested from the budgets")
+        positive(
+            "record-level methods: noise of a local step, in clips; default: suggested from the "
+            "budgets"
+        )
     )
-    delta: float | None = setting(number("a number above 0 and below 1", lambda x: 0 < x < 1, "the delta of every budget"))
-    rate: float | None = setting(probability("sampling rate: the probability that a client takes part in a round"))
+    delta: float | None = setting(
+        number("a number above 0 and below 1", lambda x: 0 < x < 1, "the delta of every budget")
+    )
+    rate: float | None = setting(
+        probability("sampling rate: the probability that a client takes part in a round")
+    )
     clip: float = setting(positive("clip norm of the average client"), 1.0)
     policy: str | None = setting(text("how a budget is spread over the rounds"))
     saving_rate: float | None = setting(
-        probability("sampling rate before the transition round, for clients without one of their own")
+        probability(
+            "sampling rate before the transition round, for clients without one of their own"
+        )
     )
-    transition: int | None = setting(whole(1, "first round at the full rate, for clients without one of their own"))
+    transition: int | None = setting(
+        whole(1, "first round at the full rate, for clients without one of their own")
+    )
     permute_rates: bool = setting(
-        flag("hand the saving rates out anew so that the strictest budgets get the smallest (Eq. 8)"), False
+        flag(
+            "hand the saving rates out anew so that the strictest budgets get the smallest (Eq. 8)"
+        ),
+        False,
     )
     weights: float | list[float] | None = setting(
-        ratio_or_list("for policy weights one number per round, for policy geometric the ratio of neighbouring rounds")
+        ratio_or_list(
+            "for policy weights one number per round, for policy geometric the ratio of "
+            "neighbouring rounds"
+        )
     )
     accountant: str = setting(choice("rdp", "pld", help="which accountant plans the noise"), "rdp")
     noise: str = setting(
@@ -158,17 +225,28 @@ class PrivacySettings:
             "distributed",
             "discrete",
             "discrete-distributed",
-            help="who adds the noise: the server, or each client its part; discrete: in whole numbers, exactly",
+            help=(
+                "who adds the noise: the server, or each client its part; discrete: in whole "
+                "numbers, exactly"
+            ),
         ),
         "central",
     )
     bits: int = setting(whole(8, "discrete noise: sums are taken modulo 2^bits; at most 32"), 32)
-    clipping: str = setting(choice("flat", "per-layer", help="clip the whole update, or each layer to clip / sqrt(layers)"), "flat")
+    clipping: str = setting(
+        choice(
+            "flat", "per-layer", help="clip the whole update, or each layer to clip / sqrt(layers)"
+        ),
+        "flat",
+    )
     randomness: str | None = setting(
         choice(
             "seeded",
             "os",
-            help="seeded: repeatable simulation that protects nobody; os: for real runs. Default: seeded for public data",
+            help=(
+                "seeded: repeatable simulation that protects nobody; os: for real runs. Default: "
+                "seeded for public data"
+            ),
         )
     )
 
@@ -181,28 +259,50 @@ class TrainSettings:
     batch_size: int | None = setting(whole(1, "examples in one step"))
     lr: float | None = setting(number(_LR, lambda x: 0 < x <= 1e6, "learning rate of the clients"))
     lr_schedule: str = setting(
-        choice("constant", "linear", "cosine", help="how lr falls from the first round to the last"), "constant"
+        choice(
+            "constant", "linear", "cosine", help="how lr falls from the first round to the last"
+        ),
+        "constant",
     )
     lr_end: float = setting(
-        number("a number from 0 to 1", lambda x: 0 <= x <= 1, "share of lr that is left in the last round"), 0.1
+        number(
+            "a number from 0 to 1",
+            lambda x: 0 <= x <= 1,
+            "share of lr that is left in the last round",
+        ),
+        0.1,
     )
-    momentum: float = setting(number(_MOMENTUM, lambda x: 0 <= x < 1, "momentum of the clients"), 0.0)
+    momentum: float = setting(
+        number(_MOMENTUM, lambda x: 0 <= x < 1, "momentum of the clients"), 0.0
+    )
     server_lr: float = setting(positive("learning rate of the server"), 1.0)
-    server_momentum: float = setting(number(_MOMENTUM, lambda x: 0 <= x < 1, "momentum of the server"), 0.0)
-    tail_average: int = setting(whole(1, "the final model is the mean of this many last iterates"), 1)
-    seed: int = setting(whole(0, "seed of the model and of the partition, and under simulation of everything"), 0)
+    server_momentum: float = setting(
+        number(_MOMENTUM, lambda x: 0 <= x < 1, "momentum of the server"), 0.0
+    )
+    tail_average: int = setting(
+        whole(1, "the final model is the mean of this many last iterates"), 1
+    )
+    seed: int = setting(
+        whole(0, "seed of the model and of the partition, and under simulation of everything"), 0
+    )
     tensorboard: bool = setting(flag("also log for TensorBoard"), False)
 
 
 @dataclass(frozen=True)
 class LedgerSettings:
-    location: str | None = setting(ledger("where accounts are kept: a file, or postgresql://...; default: in the run directory"))
+    location: str | None = setting(
+        ledger(
+            "where accounts are kept: a file, or postgresql://...; default: in the run directory"
+        )
+    )
     spend: str = setting(
         choice(
             "config",
             "remaining",
-            help="config: the budgets of this config, if the ledger allows them; remaining: all that is left of each lifetime "
-            "budget",
+            help=(
+                "config: the budgets of this config, if the ledger allows them; remaining: all "
+                "that is left of each lifetime budget"
+            ),
         ),
         "config",
     )
@@ -210,7 +310,10 @@ class LedgerSettings:
         choice(
             "refuse",
             "leave-out",
-            help="what to do if a client has too little budget left: refuse to train, or plan without it",
+            help=(
+                "what to do if a client has too little budget left: refuse to train, or plan "
+                "without it"
+            ),
         ),
         "refuse",
     )
@@ -218,13 +321,21 @@ class LedgerSettings:
 
 @dataclass(frozen=True)
 class DesignSettings:
-    rates: list[float] | None = setting(several(probability(""), "sampling rates to search; default: privacy.rate alone"))
+    rates: list[float] | None = setting(
+        several(probability(""), "sampling rates to search; default: privacy.rate alone")
+    )
     noise_levels: list[float] | None = setting(
         several(positive(""), "noise levels of dp-fedsgd to search, for every T up to train.rounds")
     )
-    epsilons: list[float] | None = setting(several(positive(""), "budgets to search policies under"))
-    policies: list[PolicyTable] | None = setting(tables(POLICY, "spending policies to search, with epsilons"))
-    seeds: int | None = setting(whole(1, "trainings to average over, with seeds from train.seed on; default: 3"))
+    epsilons: list[float] | None = setting(
+        several(positive(""), "budgets to search policies under")
+    )
+    policies: list[PolicyTable] | None = setting(
+        tables(POLICY, "spending policies to search, with epsilons")
+    )
+    seeds: int | None = setting(
+        whole(1, "trainings to average over, with seeds from train.seed on; default: 3")
+    )
 
 
 @dataclass(frozen=True)
@@ -238,15 +349,26 @@ class ShapeSettings:
         0.0,
     )
     lus: float = setting(
-        number("a number of at least 0 and below 1", lambda x: 0 <= x < 1, "share of each layer's update that is dropped"), 0.0
+        number(
+            "a number of at least 0 and below 1",
+            lambda x: 0 <= x < 1,
+            "share of each layer's update that is dropped",
+        ),
+        0.0,
     )
 
 
 @dataclass(frozen=True)
 class VotesSettings:
-    queries: int | None = setting(whole(1, "ae-dpfl: public rows to vote on in a round; default: every public row once"))
-    epochs: int = setting(whole(1, "ae-dpfl: passes of the server over all rows voted on so far, in every round"), 5)
-    lr: float = setting(number(_LR, lambda x: 0 < x <= 1e6, "ae-dpfl: learning rate of these passes"), 0.1)
+    queries: int | None = setting(
+        whole(1, "ae-dpfl: public rows to vote on in a round; default: every public row once")
+    )
+    epochs: int = setting(
+        whole(1, "ae-dpfl: passes of the server over all rows voted on so far, in every round"), 5
+    )
+    lr: float = setting(
+        number(_LR, lambda x: 0 < x <= 1e6, "ae-dpfl: learning rate of these passes"), 0.1
+    )
     batch_size: int = setting(whole(1, "ae-dpfl: rows in one step of the server"), 32)
 
 
@@ -275,7 +397,10 @@ class Settings:
 _TYPES: Mapping[str, Any] = {one.name: one.default_factory for one in fields(Settings)}
 
 SECTIONS: Mapping[str, Mapping[str, AnyKey]] = MappingProxyType(
-    {name: MappingProxyType({one.name: one.metadata[KEY] for one in fields(section)}) for name, section in _TYPES.items()}
+    {
+        name: MappingProxyType({one.name: one.metadata[KEY] for one in fields(section)})
+        for name, section in _TYPES.items()
+    }
 )
 
 

@@ -1,7 +1,8 @@
 """Line numbers for the values of a TOML document, which `tomllib` does not give.
 
-`value_lines(text)` maps the path of every section, key and list element to the line where it starts, so that an error about a
-value can point at it. The text must already have been accepted by `tomllib`: this walks over valid TOML, it does not check it.
+`value_lines(text)` maps the path of every section, key and list element to the line where it
+starts, so that an error about a value can point at it. The text must already have been accepted by
+`tomllib`: this walks over valid TOML, it does not check it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ Path = tuple[str | int, ...]
 SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 KEY_PART = re.compile(r"""[ \t]*("(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)[ \t]*""")
 BARE_VALUE = re.compile(r"[^,\]}\n#]*")
-# Longest first: a triple quote also begins with a single one. A multi-line string may end in up to two more quotes.
+# Longest first: a triple quote also begins with a single one. A multi-line string may end in up to
+# two more quotes.
 STRINGS = (
     re.compile(r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', re.DOTALL),
     re.compile(r"'''.*?'''(?:'{0,2})", re.DOTALL),

@@ -1,7 +1,9 @@
-"""UCI Adult as 104 features: five numbers, and the one-hot code of eight columns by the category lists of `adult.names`.
+"""UCI Adult as 104 features: five numbers, and the one-hot code of eight columns by the category
+lists of `adult.names`.
 
-Guarantee: no statistic of the rows is used. Numbers are scaled by written-down bounds and cut off there; capital gain and loss,
-which span five orders of magnitude, by their logarithm. A missing category ('?') is all zeros. The survey weight is left out.
+Guarantee: no statistic of the rows is used. Numbers are scaled by written-down bounds and cut off
+there; capital gain and loss, which span five orders of magnitude, by their logarithm. A missing
+category ('?') is all zeros. The survey weight is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from fedspend.data.files import locate, read_content
 from fedspend.data.sources import require
 from fedspend.errors import InvalidInput
 
-# Position in the file -> (name, low, high, logarithmic). Bounds are those of the questionnaire and its codes, not of the rows.
+# Position in the file -> (name, low, high, logarithmic). Bounds are those of the questionnaire and
+# its codes, not of the rows.
 NUMBERS: dict[int, tuple[str, float, float, bool]] = {
     0: ("age", 0, 100, False),
     4: ("education-num", 1, 16, False),
@@ -27,19 +30,23 @@ NUMBERS: dict[int, tuple[str, float, float, bool]] = {
 }
 # The lists as published, with the position of each column in the file.
 _PUBLISHED = """
-1 workclass: Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov, State-gov, Without-pay, Never-worked
-3 education: Bachelors, Some-college, 11th, HS-grad, Prof-school, Assoc-acdm, Assoc-voc, 9th, 7th-8th, 12th, Masters, 1st-4th, \
-10th, Doctorate, 5th-6th, Preschool
-5 marital-status: Married-civ-spouse, Divorced, Never-married, Separated, Widowed, Married-spouse-absent, Married-AF-spouse
-6 occupation: Tech-support, Craft-repair, Other-service, Sales, Exec-managerial, Prof-specialty, Handlers-cleaners, \
-Machine-op-inspct, Adm-clerical, Farming-fishing, Transport-moving, Priv-house-serv, Protective-serv, Armed-Forces
+1 workclass: Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov, State-gov, \
+Without-pay, Never-worked
+3 education: Bachelors, Some-college, 11th, HS-grad, Prof-school, Assoc-acdm, Assoc-voc, 9th, \
+7th-8th, 12th, Masters, 1st-4th, 10th, Doctorate, 5th-6th, Preschool
+5 marital-status: Married-civ-spouse, Divorced, Never-married, Separated, Widowed, \
+Married-spouse-absent, Married-AF-spouse
+6 occupation: Tech-support, Craft-repair, Other-service, Sales, Exec-managerial, Prof-specialty, \
+Handlers-cleaners, Machine-op-inspct, Adm-clerical, Farming-fishing, Transport-moving, \
+Priv-house-serv, Protective-serv, Armed-Forces
 7 relationship: Wife, Own-child, Husband, Not-in-family, Other-relative, Unmarried
 8 race: White, Asian-Pac-Islander, Amer-Indian-Eskimo, Other, Black
 9 sex: Female, Male
-13 native-country: United-States, Cambodia, England, Puerto-Rico, Canada, Germany, Outlying-US(Guam-USVI-etc), India, Japan, \
-Greece, South, China, Cuba, Iran, Honduras, Philippines, Italy, Poland, Jamaica, Vietnam, Mexico, Portugal, Ireland, France, \
-Dominican-Republic, Laos, Ecuador, Taiwan, Haiti, Columbia, Hungary, Guatemala, Nicaragua, Scotland, Thailand, Yugoslavia, \
-El-Salvador, Trinadad&Tobago, Peru, Hong, Holand-Netherlands
+13 native-country: United-States, Cambodia, England, Puerto-Rico, Canada, Germany, \
+Outlying-US(Guam-USVI-etc), India, Japan, Greece, South, China, Cuba, Iran, Honduras, \
+Philippines, Italy, Poland, Jamaica, Vietnam, Mexico, Portugal, Ireland, France, \
+Dominican-Republic, Laos, Ecuador, Taiwan, Haiti, Columbia, Hungary, Guatemala, Nicaragua, \
+Scotland, Thailand, Yugoslavia, El-Salvador, Trinadad&Tobago, Peru, Hong, Holand-Netherlands
 """
 
 
@@ -67,9 +74,13 @@ def load_adult(folder: Path | None) -> Rows:
 
 
 def read_adult(path: Path) -> tuple[Features, IntArray]:
-    """One file. Lines that are empty or begin with '|' are skipped; in the test file labels end in a full stop."""
+    """One file. Lines that are empty or begin with '|' are skipped; in the test file labels end in
+    a full stop.
+    """
     numbered = enumerate(read_content(path).decode("latin-1").splitlines(), 1)
-    lines = [(number, line) for number, line in numbered if line.strip() and not line.startswith("|")]
+    lines = [
+        (number, line) for number, line in numbered if line.strip() and not line.startswith("|")
+    ]
     if not lines:
         raise InvalidInput(f"{path}: holds no rows; get it again")
     features = np.zeros((len(lines), COLUMNS), dtype=np.float32)
@@ -81,16 +92,22 @@ def read_adult(path: Path) -> tuple[Features, IntArray]:
             raise InvalidInput(f"{path}:{number}: {len(cells)} cells where {CELLS} are needed")
         label = cells[-1].removesuffix(".")
         if label not in LABELS:
-            raise InvalidInput(f"{path}:{number}: the label must be {' or '.join(LABELS)}, got {cells[-1]!r}")
+            raise InvalidInput(
+                f"{path}:{number}: the label must be {' or '.join(LABELS)}, got {cells[-1]!r}"
+            )
         labels[row] = LABELS.index(label)
         for column, (position, (name, low, high, logarithmic)) in enumerate(NUMBERS.items()):
-            features[row, column] = _scaled(f"{path}:{number}: {name}", cells[position], low, high, logarithmic)
+            features[row, column] = _scaled(
+                f"{path}:{number}: {name}", cells[position], low, high, logarithmic
+            )
         for position, (name, _) in CATEGORIES.items():
             if cells[position] == MISSING:
                 continue
             place = place_of[position].get(cells[position])
             if place is None:
-                raise InvalidInput(f"{path}:{number}: {name} {cells[position]!r} is not in the published list")
+                raise InvalidInput(
+                    f"{path}:{number}: {name} {cells[position]!r} is not in the published list"
+                )
             features[row, place] = 1
     return features, labels
 
@@ -112,4 +129,8 @@ def _scaled(where: str, cell: str, low: float, high: float, logarithmic: bool) -
     if not math.isfinite(value):
         raise InvalidInput(f"{where} must be a number, got {cell!r}")
     value = min(max(value, low), high)
-    return math.log1p(value - low) / math.log1p(high - low) if logarithmic else (value - low) / (high - low)
+    return (
+        math.log1p(value - low) / math.log1p(high - low)
+        if logarithmic
+        else (value - low) / (high - low)
+    )

@@ -1,10 +1,11 @@
 """A data set in memory: shared arrays of training rows and test rows.
 
-Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is empty; what is wrong is refused
-with its row and value. Features are only ever scaled by bounds that somebody wrote down: nothing here is learned from the rows,
-because a mean, a deviation or a largest value is itself a release that no budget covers. Hold-out and samples are drawn over the
-pool of all rows, in proportion by label, which is for rows that are dealt to made-up clients. Where clients are real, `by_row` lets
-every row decide for itself (`row_choice`).
+Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is
+empty; what is wrong is refused with its row and value. Features are only ever scaled by bounds that
+somebody wrote down: nothing here is learned from the rows, because a mean, a deviation or a largest
+value is itself a release that no budget covers. Hold-out and samples are drawn over the pool of all
+rows, in proportion by label, which is for rows that are dealt to made-up clients. Where clients are
+real, `by_row` lets every row decide for itself (`row_choice`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Features = npt.NDArray[np.float32]
 Bounds = Sequence[float] | Mapping[str, Sequence[float]]
 
 _ROWS_AT_A_TIME = 4096
-_VALIDATION_STREAM = 1  # keeps the hold-out independent of the partition, which draws from stream 0 of the same seed
+# keeps the hold-out independent of the partition, which draws from stream 0 of the same seed
+_VALIDATION_STREAM = 1
 _SAMPLE_STREAMS = (2, 3)  # of training rows and of test rows
 
 
@@ -37,9 +39,9 @@ _SAMPLE_STREAMS = (2, 3)  # of training rows and of test rows
 class Dataset:
     """Images are (rows, channels, height, width), tables (rows, columns).
 
-    `client_of` is the natural client of each training row (writer, hospital), where there is one; `clients` are all natural
-    clients, also those whose rows are all held out. `public` marks benchmark data, for which a seeded simulation is the sensible
-    default.
+    `client_of` is the natural client of each training row (writer, hospital), where there is one;
+    `clients` are all natural clients, also those whose rows are all held out. `public` marks
+    benchmark data, for which a seeded simulation is the sensible default.
     """
 
     name: str
@@ -50,28 +52,46 @@ class Dataset:
     classes: int
     client_of: npt.NDArray[Any] | None = None
     public: bool = False
-    budget_of: FloatArray | None = None  # epsilon of each training row, where the data has a column for it
-    public_features: Features | None = None  # rows without labels that no client holds and no budget protects
-    record_of: npt.NDArray[Any] | None = None  # id of each training row, where the data has a column for it
+    # epsilon of each training row, where the data has a column for it
+    budget_of: FloatArray | None = None
+    # rows without labels that no client holds and no budget protects
+    public_features: Features | None = None
+    # id of each training row, where the data has a column for it
+    record_of: npt.NDArray[Any] | None = None
     clients: tuple[str, ...] | None = None
-    test_client_of: npt.NDArray[Any] | None = None  # whose the test rows are, where they come out of clients
+    # whose the test rows are, where they come out of clients
+    test_client_of: npt.NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, at_least=2)
         check_rows("features", self.features, "labels", self.labels, self.classes)
-        check_rows("test_features", self.test_features, "test_labels", self.test_labels, self.classes)
+        check_rows(
+            "test_features", self.test_features, "test_labels", self.test_labels, self.classes
+        )
         if self.features.shape[1:] != self.test_features.shape[1:]:
             raise InvalidInput(
-                f"a test row has shape {self.test_features.shape[1:]}, a training row {self.features.shape[1:]}; make them the same"
+                f"a test row has shape {self.test_features.shape[1:]}, a training row "
+                f"{self.features.shape[1:]}; make them the same"
             )
-        check_columns(self.labels, client_of=self.client_of, budget_of=self.budget_of, record_of=self.record_of)
+        check_columns(
+            self.labels,
+            client_of=self.client_of,
+            budget_of=self.budget_of,
+            record_of=self.record_of,
+        )
         check_columns(self.test_labels, test_client_of=self.test_client_of)
         if self.public_features is not None:
-            check_rows("public rows", self.public_features, "labels", np.zeros(len(self.public_features), np.int64), self.classes)
+            check_rows(
+                "public rows",
+                self.public_features,
+                "labels",
+                np.zeros(len(self.public_features), np.int64),
+                self.classes,
+            )
             if self.public_features.shape[1:] != self.features.shape[1:]:
                 raise InvalidInput(
-                    f"a public row has shape {self.public_features.shape[1:]}, a training row {self.features.shape[1:]}; "
-                    "make them the same"
+                    f"a public row has shape {self.public_features.shape[1:]}, a training row "
+                    f"{self.features.shape[1:]}; make them the same"
                 )
 
     @property
@@ -120,7 +140,9 @@ def rows(
         scaled(as_features("features", features), bounds),
         as_labels("labels", labels),
         whole_number("classes", classes, at_least=2),
-        None if test_features is None else scaled(as_features("test_features", test_features), bounds),
+        None
+        if test_features is None
+        else scaled(as_features("test_features", test_features), bounds),
         None if test_labels is None else as_labels("test_labels", test_labels),
         None if client_of is None else read_array(client_of),
     )
@@ -140,9 +162,11 @@ def from_arrays(
     name: str = "arrays",
     public: bool = False,
 ) -> Dataset:
-    """A data set from your own arrays. Test rows are given, or held out of the training rows by `validation`.
+    """A data set from your own arrays. Test rows are given, or held out of the training rows by
+    `validation`.
 
-    >>> data = from_arrays([[0], [5], [10], [10]], [0, 0, 1, 1], classes=2, bounds=[0, 10], validation=0.5)
+    >>> rows, labels = [[0], [5], [10], [10]], [0, 0, 1, 1]
+    >>> data = from_arrays(rows, labels, classes=2, bounds=[0, 10], validation=0.5)
     >>> data.features.ravel().tolist(), data.test_labels.tolist()
     ([0.5, 1.0], [0, 1])
     """
@@ -158,24 +182,42 @@ def from_arrays(
     return finished(name, found, validation, seed, public)
 
 
-def finished(name: str, rows: Rows, validation: float, seed: int, public: bool, *, by_row: bool = False) -> Dataset:
-    """The data set of `rows`; `validation` puts that share of the training rows in the place of the test rows."""
+def finished(
+    name: str, rows: Rows, validation: float, seed: int, public: bool, *, by_row: bool = False
+) -> Dataset:
+    """The data set of `rows`; `validation` puts that share of the training rows in the place of the
+    test rows.
+    """
     share = finite_number("validation", validation)
     if not 0 <= share < 1:
         raise InvalidInput(f"validation must be at least 0 and below 1, got {validation!r}")
     test_features, test_labels = rows.test_features, rows.test_labels
     if share == 0:
         if test_features is None or test_labels is None:
-            raise InvalidInput("there are no test rows; give them, or hold some training rows out with validation = 0.2")
-        found = (rows.features, rows.labels, test_features, test_labels, rows.classes, rows.client_of)
+            raise InvalidInput(
+                "there are no test rows; give them, or hold some training rows out with validation "
+                "= 0.2"
+            )
+        found = (
+            rows.features,
+            rows.labels,
+            test_features,
+            test_labels,
+            rows.classes,
+            rows.client_of,
+        )
         rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
         return Dataset(name, *found, public, rows.budget_of, *rest)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
-    check_columns(rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of)
+    check_columns(
+        rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of
+    )
     if by_row:
         held = chosen_rows(rows.client_of, rows.features, rows.labels, share, "hold-out", seed)
     else:
-        held = stratified(rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM))
+        held = stratified(
+            rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM)
+        )
     return Dataset(
         name,
         rows.features[~held],
@@ -193,20 +235,36 @@ def finished(name: str, rows: Rows, validation: float, seed: int, public: bool, 
     )
 
 
-def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0, by_row: bool = False) -> Dataset:
-    """A part of the rows. It does not depend on the seed of a run: a sample that was made public stays the same."""
+def sample(
+    dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0, by_row: bool = False
+) -> Dataset:
+    """A part of the rows. It does not depend on the seed of a run: a sample that was made public
+    stays the same.
+    """
 
     def part(
-        share: float, stream: int, client_of: npt.NDArray[Any] | None, features: Features, labels: IntArray
+        share: float,
+        stream: int,
+        client_of: npt.NDArray[Any] | None,
+        features: Features,
+        labels: IntArray,
     ) -> slice | IntArray:
         if share == 1:
             return slice(None)
         if by_row:
-            return np.flatnonzero(chosen_rows(client_of, features, labels, share, f"sample {stream}", 0))
+            return np.flatnonzero(
+                chosen_rows(client_of, features, labels, share, f"sample {stream}", 0)
+            )
         return np.flatnonzero(stratified(labels, share, Randomness(0).generator("data", stream)))
 
     kept = part(share, _SAMPLE_STREAMS[0], dataset.client_of, dataset.features, dataset.labels)
-    tested = part(test_share, _SAMPLE_STREAMS[1], dataset.test_client_of, dataset.test_features, dataset.test_labels)
+    tested = part(
+        test_share,
+        _SAMPLE_STREAMS[1],
+        dataset.test_client_of,
+        dataset.test_features,
+        dataset.test_labels,
+    )
     return replace(
         dataset,
         features=dataset.features[kept],
@@ -221,12 +279,19 @@ def sample(dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0, by_
 
 
 def without_tests_of(dataset: Dataset, clients: Collection[str]) -> Dataset:
-    """The data set without the test rows of these clients: who takes no part is not tested on either."""
+    """The data set without the test rows of these clients: who takes no part is not tested on
+    either.
+    """
     if not clients or dataset.test_client_of is None:
         return dataset
-    kept = np.array([str(client) not in clients for client in dataset.test_client_of.tolist()], dtype=bool)
+    kept = np.array(
+        [str(client) not in clients for client in dataset.test_client_of.tolist()], dtype=bool
+    )
     if not kept.any():
-        raise InvalidInput("all test rows belong to clients that take no part; give others, for example a file (test_path)")
+        raise InvalidInput(
+            "all test rows belong to clients that take no part; give others, for example a file "
+            "(test_path)"
+        )
     return replace(
         dataset,
         test_features=dataset.test_features[kept],
@@ -236,11 +301,15 @@ def without_tests_of(dataset: Dataset, clients: Collection[str]) -> Dataset:
 
 
 def stratified(labels: IntArray, share: float, generator: np.random.Generator) -> BoolArray:
-    """Marks `share` of the rows, every class in proportion, with at least one row on either side."""
+    """Marks `share` of the rows, every class in proportion,
+    with at least one row on either side.
+    """
     total = len(labels)
     wanted = round(share * total)
     if not 1 <= wanted < total:
-        raise InvalidInput(f"a share of {share:g} holds out {wanted} of {total} rows; both sides need at least one")
+        raise InvalidInput(
+            f"a share of {share:g} holds out {wanted} of {total} rows; both sides need at least one"
+        )
     chosen = np.zeros(total, dtype=bool)
     present = np.unique(labels)
     counts = apportion([float(np.count_nonzero(labels == label)) for label in present], wanted)
@@ -249,22 +318,30 @@ def stratified(labels: IntArray, share: float, generator: np.random.Generator) -
     return chosen
 
 
-# --- conversion -----------------------------------------------------------------------------------------------------------------
+# --- conversion -----------------------------------------------------------------------------------
 
 
 def as_features(what: str, values: npt.ArrayLike) -> Features:
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
-        raise InvalidInput(f"{what} must be numbers, got {array.dtype}; turn text into numbers or 0/1 columns first")
-    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused as such
+        raise InvalidInput(
+            f"{what} must be numbers, got {array.dtype}; turn text into numbers or 0/1 columns "
+            "first"
+        )
+    # a number too large for float32 becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, dtype=np.float32)
 
 
 def as_labels(what: str, values: npt.ArrayLike) -> IntArray:
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
-        raise InvalidInput(f"{what} must be whole numbers, got {array.dtype}; number the classes from 0")
-    whole = array.astype(np.int64) if array.dtype.kind != "f" else np.nan_to_num(array).astype(np.int64)
+        raise InvalidInput(
+            f"{what} must be whole numbers, got {array.dtype}; number the classes from 0"
+        )
+    whole = (
+        array.astype(np.int64) if array.dtype.kind != "f" else np.nan_to_num(array).astype(np.int64)
+    )
     if not (whole == array).all():
         row = int(np.flatnonzero(whole.ravel() != array.ravel())[0])
         raise InvalidInput(f"{what}[{row}] must be a whole number, got {array.ravel()[row]!s}")
@@ -272,7 +349,9 @@ def as_labels(what: str, values: npt.ArrayLike) -> IntArray:
 
 
 def scaled(features: Features, bounds: Bounds | None) -> Features:
-    """From the public `bounds` to [0, 1]: one (low, high) for all, or one per column number; what lies outside is cut off."""
+    """From the public `bounds` to [0, 1]: one (low, high) for all, or one per column number; what
+    lies outside is cut off.
+    """
     if bounds is None:
         return features
     if not isinstance(bounds, Mapping):
@@ -283,13 +362,18 @@ def scaled(features: Features, bounds: Bounds | None) -> Features:
     for column, pair in bounds.items():
         low, high = read_bounds(f"bounds of column {column}", pair)
         if not (features.ndim == 2 and str(column).isdecimal() and int(column) < features.shape[1]):
-            raise InvalidInput(f"bounds name column {column!r}, but features have shape {features.shape}; give a column number")
+            raise InvalidInput(
+                f"bounds name column {column!r}, but features have shape {features.shape}; give a "
+                "column number"
+            )
         result[:, int(column)] = np.clip((features[:, int(column)] - low) / (high - low), 0, 1)
     return result
 
 
 def read_bounds(what: str, pair: Any) -> tuple[float, float]:
-    if not (isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) and len(pair) == 2):
+    if not (
+        isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) and len(pair) == 2
+    ):
         raise InvalidInput(f"{what} must be two numbers, lowest and highest, got {pair!r}")
     low, high = finite_number(what, pair[0]), finite_number(what, pair[1])
     if not (low < high and math.isfinite(high - low)):
@@ -297,38 +381,60 @@ def read_bounds(what: str, pair: Any) -> tuple[float, float]:
     return low, high
 
 
-# --- checks ---------------------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def check_columns(labels: IntArray, **columns: npt.NDArray[Any] | None) -> None:
     """What is said about rows is said about every row."""
-    words = {"client_of": "client", "test_client_of": "client", "budget_of": "budget", "record_of": "id"}
+    words = {
+        "client_of": "client",
+        "test_client_of": "client",
+        "budget_of": "budget",
+        "record_of": "id",
+    }
     for name, column in columns.items():
         if column is not None and column.shape != labels.shape:
-            raise InvalidInput(f"{name} has shape {column.shape}; it needs one {words[name]} for each of {len(labels)} rows")
+            raise InvalidInput(
+                f"{name} has shape {column.shape}; it needs one {words[name]} for each of "
+                f"{len(labels)} rows"
+            )
 
 
-def check_rows(what: str, features: Features, labels_name: str, labels: IntArray, classes: int) -> None:
+def check_rows(
+    what: str, features: Features, labels_name: str, labels: IntArray, classes: int
+) -> None:
     if features.dtype != np.float32 or labels.dtype != np.int64:
         raise InvalidInput(
-            f"{what} must be float32 and {labels_name} int64, got {features.dtype} and {labels.dtype}; use from_arrays to convert"
+            f"{what} must be float32 and {labels_name} int64, got {features.dtype} and "
+            f"{labels.dtype}; use from_arrays to convert"
         )
     if features.ndim < 2 or labels.ndim != 1:
         raise InvalidInput(
-            f"{what} needs a row for every example and {labels_name} one number, got shapes {features.shape} and {labels.shape}"
+            f"{what} needs a row for every example and {labels_name} one number, got shapes "
+            f"{features.shape} and {labels.shape}"
         )
     if len(features) != len(labels):
-        raise InvalidInput(f"{what} has {len(features)} rows and {labels_name} {len(labels)}; make them the same")
+        raise InvalidInput(
+            f"{what} has {len(features)} rows and {labels_name} {len(labels)}; make them the same"
+        )
     if features.size == 0:
-        raise InvalidInput(f"{what} is empty, its shape is {features.shape}; give at least one row and one column")
+        raise InvalidInput(
+            f"{what} is empty, its shape is {features.shape}; give at least one row and one column"
+        )
     bad = (labels < 0) | (labels >= classes)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        raise InvalidInput(f"{labels_name}[{row}] is {labels[row]}; with {classes} classes it must be between 0 and {classes - 1}")
+        raise InvalidInput(
+            f"{labels_name}[{row}] is {labels[row]}; with {classes} classes it must be between 0 "
+            f"and {classes - 1}"
+        )
     for start in range(0, len(features), _ROWS_AT_A_TIME):
         good = np.isfinite(features[start : start + _ROWS_AT_A_TIME])
         if not good.all():
             at = np.argwhere(~good)[0]
             at[0] += start
             place = ", ".join(map(str, at))
-            raise InvalidInput(f"{what}[{place}] is {features[tuple(at)]}; remove the row or replace the value by a fixed number")
+            raise InvalidInput(
+                f"{what}[{place}] is {features[tuple(at)]}; remove the row or replace the value by "
+                "a fixed number"
+            )

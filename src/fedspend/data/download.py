@@ -1,7 +1,8 @@
 """Fetching a public data set into the cache.
 
-Guarantee: a file appears under its name only when it is complete and its checksum is right. It is written beside its place, checked
-and moved there in one step, so a killed, truncated or tampered download never counts; a second run fetches only what is missing.
+Guarantee: a file appears under its name only when it is complete and its checksum is right. It is
+written beside its place, checked and moved there in one step, so a killed, truncated or tampered
+download never counts; a second run fetches only what is missing.
 """
 
 from __future__ import annotations
@@ -63,13 +64,16 @@ def get(
                 _fetch(f"{url.rstrip('/')}/{file.name}", target, file, progress, timeout)
     except OSError as error:
         raise DownloadFailed(
-            f"cannot write to {folder}: {error.strerror or error}; free some space or set FEDSPEND_CACHE"
+            f"cannot write to {folder}: {error.strerror or error}; free some space or set "
+            "FEDSPEND_CACHE"
         ) from None
     return folder
 
 
 def mismatch(path: Path, file: SourceFile) -> str | None:
-    """What is wrong with the content of `path`, or None. Stops reading where the content gets too long."""
+    """What is wrong with the content of `path`, or None. Stops reading where the content gets too
+    long.
+    """
     digest, length = hashlib.sha256(), 0
     try:
         with path.open("rb") as raw:
@@ -83,10 +87,16 @@ def mismatch(path: Path, file: SourceFile) -> str | None:
         return f"it is damaged ({error})"
     if length != file.length:
         return f"it is {'longer' if length > file.length else 'shorter'} than {file.length} bytes"
-    return None if digest.hexdigest() == file.sha256 else f"its SHA-256 is {digest.hexdigest()} and should be {file.sha256}"
+    return (
+        None
+        if digest.hexdigest() == file.sha256
+        else f"its SHA-256 is {digest.hexdigest()} and should be {file.sha256}"
+    )
 
 
-def _fetch(url: str, target: Path, file: SourceFile, progress: Progress | None, timeout: float) -> None:
+def _fetch(
+    url: str, target: Path, file: SourceFile, progress: Progress | None, timeout: float
+) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     part = Path(name)
     try:
@@ -96,14 +106,21 @@ def _fetch(url: str, target: Path, file: SourceFile, progress: Progress | None, 
             os.fsync(out.fileno())
         wrong = mismatch(part, file)
         if wrong is not None:
-            raise DownloadFailed(f"{url} is not the file that was expected: {wrong}; nothing was kept, try another --url")
+            raise DownloadFailed(
+                f"{url} is not the file that was expected: {wrong}; nothing was kept, try another "
+                "--url"
+            )
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _receive(url: str, out: BinaryIO, file: SourceFile, progress: Progress | None, timeout: float) -> None:
-    """The body of `url` into `out`. Only network trouble is turned into `DownloadFailed`; a full disk passes through."""
+def _receive(
+    url: str, out: BinaryIO, file: SourceFile, progress: Progress | None, timeout: float
+) -> None:
+    """The body of `url` into `out`. Only network trouble is turned into `DownloadFailed`; a full
+    disk passes through.
+    """
     request = urllib.request.Request(url, headers={"User-Agent": "fedspend"})
     advice = "check the network, or give another address with --url"
     try:
@@ -114,7 +131,10 @@ def _receive(url: str, out: BinaryIO, file: SourceFile, progress: Progress | Non
             while chunk := _read(answer, url, advice):
                 received += len(chunk)
                 if received > file.length + _SLACK:
-                    raise DownloadFailed(f"{url} is longer than the {file.length} bytes that were expected; nothing was kept")
+                    raise DownloadFailed(
+                        f"{url} is longer than the {file.length} bytes that were expected; nothing "
+                        "was kept"
+                    )
                 out.write(chunk)
                 if progress is not None:
                     progress(file.name, received, total)
@@ -123,13 +143,20 @@ def _receive(url: str, out: BinaryIO, file: SourceFile, progress: Progress | Non
     except urllib.error.URLError as error:
         raise DownloadFailed(f"{url} cannot be reached: {error.reason}; {advice}") from None
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise DownloadFailed(f"{url} cannot be reached: {error or type(error).__name__}; {advice}") from None
+        raise DownloadFailed(
+            f"{url} cannot be reached: {error or type(error).__name__}; {advice}"
+        ) from None
     if total is not None and received != total:
-        raise DownloadFailed(f"{url} broke off after {received} of {total} bytes; nothing was kept, run the command again")
+        raise DownloadFailed(
+            f"{url} broke off after {received} of {total} bytes; nothing was kept, run the command "
+            "again"
+        )
 
 
 def _read(answer: http.client.HTTPResponse, url: str, advice: str) -> bytes:
     try:
         return answer.read(_CHUNK)
     except (http.client.HTTPException, OSError) as error:
-        raise DownloadFailed(f"{url} broke off: {error or type(error).__name__}; {advice}") from None
+        raise DownloadFailed(
+            f"{url} broke off: {error or type(error).__name__}; {advice}"
+        ) from None

@@ -1,6 +1,7 @@
 """Reading downloaded files: plain or gzip, told apart by content; idx arrays (the format of MNIST).
 
-Guarantee: a truncated, damaged or foreign file is refused with one line that names it; never a partial array.
+Guarantee: a truncated, damaged or foreign file is refused with one line that names it; never a
+partial array.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0
 def locate(folder: Path, name: str) -> Path | None:
     """The file `name` in `folder`, compressed or not."""
     plain = name.removesuffix(".gz")
-    return next((path for path in (folder / name, folder / plain, folder / f"{plain}.gz") if path.is_file()), None)
+    return next(
+        (
+            path
+            for path in (folder / name, folder / plain, folder / f"{plain}.gz")
+            if path.is_file()
+        ),
+        None,
+    )
 
 
 def read_content(path: Path) -> bytes:
@@ -46,9 +54,14 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[Any]:
         raise InvalidInput(f"{path}: {len(content)} bytes are no idx file; {_ADVICE}")
     zero, code, ndim = struct.unpack(">HBB", content[:4])
     if zero != 0 or code not in _IDX_TYPES:
-        raise InvalidInput(f"{path}: not an idx file, it begins with {content[:4].hex()}; {_ADVICE}")
+        raise InvalidInput(
+            f"{path}: not an idx file, it begins with {content[:4].hex()}; {_ADVICE}"
+        )
     if ndim != dimensions:
-        raise InvalidInput(f"{path}: holds {ndim} dimensions where {dimensions} are needed; is it another file under this name?")
+        raise InvalidInput(
+            f"{path}: holds {ndim} dimensions where {dimensions} are needed; is it another file "
+            "under this name?"
+        )
     start = 4 + 4 * ndim
     if len(content) < start:
         raise InvalidInput(f"{path}: ends within its header; {_ADVICE}")
@@ -61,6 +74,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[Any]:
         raise InvalidInput(f"{path}: holds no data, its shape is {shape}; {_ADVICE}")
     if len(content) - start != count * dtype.itemsize:
         raise InvalidInput(
-            f"{path}: {len(content) - start} bytes of data where shape {shape} needs {count * dtype.itemsize}; {_ADVICE}"
+            f"{path}: {len(content) - start} bytes of data where shape {shape} needs "
+            f"{count * dtype.itemsize}; {_ADVICE}"
         )
     return np.frombuffer(content, dtype, offset=start).reshape(shape)

@@ -1,8 +1,10 @@
-"""UCI Heart Disease as the federation Fed-Heart-Disease (du Terrail et al. 2022): four centres, 13 features, disease or none.
+"""UCI Heart Disease as the federation Fed-Heart-Disease (du Terrail et al. 2022): four centres, 13
+features, disease or none.
 
-Guarantee: no statistic of the rows is used. Per centre, the three columns that are mostly missing are dropped, then rows with a
-missing value (303, 261, 46 and 130 remain); numbers are scaled to [-1, 1] by written-down clinical bounds and cut off there; chest
-pain and resting ECG are one-hot without their first level. Two thirds of each centre's rows train, drawn by the seed.
+Guarantee: no statistic of the rows is used. Per centre, the three columns that are mostly missing
+are dropped, then rows with a missing value (303, 261, 46 and 130 remain); numbers are scaled to
+[-1, 1] by written-down clinical bounds and cut off there; chest pain and resting ECG are one-hot
+without their first level. Two thirds of each centre's rows train, drawn by the seed.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def load_heart(folder: Path | None, seed: int) -> Rows:
         train.append((features[order[:cut]], labels[order[:cut]]))
         test.append((features[order[cut:]], labels[order[cut:]]))
         owners += [centre] * cut
-    parts = [np.concatenate([pair[side] for pair in half]) for half in (train, test) for side in (0, 1)]
+    parts = [
+        np.concatenate([pair[side] for pair in half]) for half in (train, test) for side in (0, 1)
+    ]
     return Rows(parts[0], parts[1], 2, parts[2], parts[3], np.array(owners))
 
 
@@ -58,7 +62,9 @@ def read_centre(path: Path) -> tuple[Features, IntArray]:
         try:
             values = [float(cell) for cell in wanted]
         except ValueError:
-            raise InvalidInput(f"{path}:{number}: a cell is no number; get the file again") from None
+            raise InvalidInput(
+                f"{path}:{number}: a cell is no number; get the file again"
+            ) from None
         if not np.isfinite(values).all():
             raise InvalidInput(f"{path}:{number}: a cell is not finite; get the file again")
         rows.append(_encoded(values))
@@ -69,6 +75,13 @@ def read_centre(path: Path) -> tuple[Features, IntArray]:
 
 
 def _encoded(values: list[float]) -> list[float]:
-    numbers = [2 * (min(max(values[at], low), high) - low) / (high - low) - 1 for at, (low, high) in NUMBERS.items()]
+    numbers = [
+        2 * (min(max(values[at], low), high) - low) / (high - low) - 1
+        for at, (low, high) in NUMBERS.items()
+    ]
     flags = [float(values[at] > 0) for at in FLAGS]
-    return numbers + flags + [float(values[at] == level) for at, levels in LEVELS.items() for level in levels[1:]]
+    return (
+        numbers
+        + flags
+        + [float(values[at] == level) for at, levels in LEVELS.items() for level in levels[1:]]
+    )

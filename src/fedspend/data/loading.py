@@ -1,4 +1,6 @@
-"""One way to every data set by name. Unknown options are refused, and so is anything that would learn from private rows."""
+"""One way to every data set by name. Unknown options are refused, and so is anything that would
+learn from private rows.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ _READERS: dict[str, Callable[[Path | None, int], Rows]] = {
 
 @dataclass(frozen=True)
 class DataSet(Entry):
-    """`read(folder, seed, **keys)` gives the rows. Whether it is `public` decides what protects it: what is not is taken for
-    private, as your own files are. `natural`: its rows name their clients (your own files may, by a column).
+    """`read(folder, seed, **keys)` gives the rows. Whether it is `public` decides what protects it:
+    what is not is taken for private, as your own files are. `natural`: its rows name their clients
+    (your own files may, by a column).
     """
 
     read: Callable[..., Rows] = Rows
@@ -45,18 +48,37 @@ def _options(function: Callable[..., Rows]) -> tuple[str, ...]:
     return tuple(option for option in inspect.signature(function).parameters if option != "seed")
 
 
-def _bundled_or_found(name: str, read: Callable[..., Rows], keys: tuple[str, ...] = (), natural: bool = False) -> DataSet:
+def _bundled_or_found(
+    name: str, read: Callable[..., Rows], keys: tuple[str, ...] = (), natural: bool = False
+) -> DataSet:
     about = BUNDLED[name][0] if name in BUNDLED else SOURCES[name].about
     return DataSet(name, about, keys, read, public=True, natural=natural)
 
 
 DATA_SETS: Registry[DataSet] = Registry(
     "data set",
-    _bundled_or_found("digits", lambda folder, seed: load_digits()),  # noqa: ARG005 - bundled
-    _bundled_or_found("synthetic", lambda folder, seed, **keys: make_synthetic(seed, **keys), _options(make_synthetic)),  # noqa: ARG005
-    *(_bundled_or_found(name, _READERS[name], natural=name in ("mnist-writers", "heart")) for name in SOURCES),
-    DataSet("csv", "your own CSV file with a label column", _options(read_csv), lambda folder, seed, **keys: read_csv(**keys)),  # noqa: ARG005
-    DataSet("npz", "your own NPZ file of arrays", _options(read_npz), lambda folder, seed, **keys: read_npz(**keys)),  # noqa: ARG005
+    _bundled_or_found("digits", lambda _folder, _seed: load_digits()),
+    _bundled_or_found(
+        "synthetic",
+        lambda _folder, seed, **keys: make_synthetic(seed, **keys),
+        _options(make_synthetic),
+    ),
+    *(
+        _bundled_or_found(name, _READERS[name], natural=name in ("mnist-writers", "heart"))
+        for name in SOURCES
+    ),
+    DataSet(
+        "csv",
+        "your own CSV file with a label column",
+        _options(read_csv),
+        lambda _folder, _seed, **keys: read_csv(**keys),
+    ),
+    DataSet(
+        "npz",
+        "your own NPZ file of arrays",
+        _options(read_npz),
+        lambda _folder, _seed, **keys: read_npz(**keys),
+    ),
 )
 FILES = ("csv", "npz")
 
@@ -73,7 +95,18 @@ class Those:
 
 OWN = Those(lambda entry: not entry.public)  # taken for private
 NATURAL = Those(lambda entry: entry.natural)
-_LEARNED = ("standardise", "standardize", "normalise", "normalize", "scale", "whiten", "pca", "impute", "mean", "std")
+_LEARNED = (
+    "standardise",
+    "standardize",
+    "normalise",
+    "normalize",
+    "scale",
+    "whiten",
+    "pca",
+    "impute",
+    "mean",
+    "std",
+)
 
 
 def options_of(name: str) -> tuple[str, ...]:
@@ -95,10 +128,12 @@ def load(
     rows: Rows | None = None,
     **options: Any,
 ) -> Dataset:
-    """The data set `name`. `folder` overrides where files are looked for; `rows` are what is in them, if they were read before.
+    """The data set `name`. `folder` overrides where files are looked for; `rows` are what is in
+    them, if they were read before.
 
-    With `validation` above 0, that share of the training rows takes the place of the test rows, so that settings can be chosen
-    without the test set: seeded, in proportion by label, or `by_row`, where every row decides for itself.
+    With `validation` above 0, that share of the training rows takes the place of the test rows, so
+    that settings can be chosen without the test set: seeded, in proportion by label, or `by_row`,
+    where every row decides for itself.
     """
     found = read(name, folder=folder, seed=seed, **options) if rows is None else rows
     return finished(name, found, validation, seed, public=DATA_SETS[name].public, by_row=by_row)
@@ -111,13 +146,16 @@ def read(name: str, *, folder: Path | None = None, seed: int = 0, **options: Any
     for option in options:
         if option in _LEARNED:
             raise InvalidInput(
-                f"{option} would learn from private rows, a release that no budget covers; give public bounds instead, "
-                "for example bounds = [0, 100]"
+                f"{option} would learn from private rows, a release that no budget covers; give "
+                "public bounds instead, for example bounds = [0, 100]"
             )
     only(f"data set {name!r}", options, known)
     if name in FILES and options.get("path") is None:
         raise InvalidInput(f"data set {name!r} needs a file; give path = 'FILE.{name}'")
     found = DATA_SETS[name].read(folder, seed, **options)
     if not isinstance(found, Rows):
-        raise InvalidInput(f"the reader of data set {name!r} must return fedspend.data.rows(...), got {type(found).__name__}")
+        raise InvalidInput(
+            f"the reader of data set {name!r} must return fedspend.data.rows(...), got "
+            f"{type(found).__name__}"
+        )
     return found

@@ -1,8 +1,10 @@
-"""Which client holds which training rows: by the data's own client ids, or dealt to made-up clients.
+"""Which client holds which training rows: by the data's own client ids, or dealt to made-up
+clients.
 
-Guarantee: a federation holds row numbers into the shared arrays, never copies; no row belongs to two clients, and every row to one
-(only natural clients that take no part leave rows out). Rows of natural clients are joined by id, never by position; a client
-without rows has an empty shard. Dealing pools all rows, so it is for simulations; the same seed deals the same rows.
+Guarantee: a federation holds row numbers into the shared arrays, never copies; no row belongs to
+two clients, and every row to one (only natural clients that take no part leave rows out). Rows of
+natural clients are joined by id, never by position; a client without rows has an empty shard.
+Dealing pools all rows, so it is for simulations; the same seed deals the same rows.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from fedspend.errors import InvalidInput, finite_number, whole_number
 from fedspend.noise.randomness import Randomness
 
 _MOST_ALPHA = 1e9  # equal shares to nine digits; beyond it the sampler overflows
-_TRADES = 30  # rounds of trading classes in pairs, many more than it takes to forget who began with what
+# rounds of trading classes in pairs, many more than it takes to forget who began with what
+_TRADES = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,43 +41,59 @@ class Federation:
     def __post_init__(self) -> None:
         if not (len(self.clients) == len(self.shards) >= 1):
             raise InvalidInput(
-                f"a federation needs one shard per client, got {len(self.clients)} clients, {len(self.shards)} shards"
+                f"a federation needs one shard per client, got {len(self.clients)} clients, "
+                f"{len(self.shards)} shards"
             )
         if len(set(self.clients)) < len(self.clients):
-            twice = next(client for n, client in enumerate(self.clients) if client in self.clients[:n])
+            twice = next(
+                client for n, client in enumerate(self.clients) if client in self.clients[:n]
+            )
             raise InvalidInput(f"client {twice!r} stands there twice; ids must be different")
         rows = np.concatenate(self.shards)
         total = len(self.dataset.labels)
         if rows.size and not (rows.min() >= 0 and rows.max() < total):
             raise InvalidInput(
-                f"a client holds row {rows.max() if rows.max() >= total else rows.min()}, but there are {total} rows"
+                f"a client holds row {rows.max() if rows.max() >= total else rows.min()}, but "
+                f"there are {total} rows"
             )
         if (np.bincount(rows, minlength=1) > 1).any():
-            raise InvalidInput(f"row {np.bincount(rows).argmax()} belongs to two clients; give every row to one")
+            raise InvalidInput(
+                f"row {np.bincount(rows).argmax()} belongs to two clients; give every row to one"
+            )
 
 
 @dataclass(frozen=True)
 class Partition(Entry):
-    """`deal(labels, clients, generator, **keys)` gives the number of each row's client. Without it, rows have clients already."""
+    """`deal(labels, clients, generator, **keys)` gives the number of each row's client. Without it,
+    rows have clients already.
+    """
 
     deal: Callable[..., IntArray] | None = None
 
 
-def partition(dataset: Dataset, *, clients: int | None, kind: str, seed: int, **options: Any) -> Federation:
-    """Give the training rows of `dataset` to clients: `PARTITIONS` says in which ways, and which `options` each takes.
+def partition(
+    dataset: Dataset, *, clients: int | None, kind: str, seed: int, **options: Any
+) -> Federation:
+    """Give the training rows of `dataset` to clients: `PARTITIONS` says in which ways, and which
+    `options` each takes.
 
-    `natural` goes by the data set's own clients; a smaller number of `clients` is a seeded choice among them.
+    `natural` goes by the data set's own clients; a smaller number of `clients` is a seeded choice
+    among them.
     """
     entry = PARTITIONS[kind]
     only("a partition", options, {key for known in PARTITIONS for key in known.keys})
     seed = whole_number("seed", seed, at_least=0)
     if entry.deal is None:
         names = clients_of(dataset)
-        return by_id(dataset, names if clients is None else choose_among(names, clients, seed, dataset.name))
+        return by_id(
+            dataset, names if clients is None else choose_among(names, clients, seed, dataset.name)
+        )
     generator, rows = Randomness(seed).generator("data"), len(dataset.labels)
     count = whole_number("clients", clients, at_least=1)
     if count > rows:
-        raise InvalidInput(f"clients must be at most the number of training rows, {rows:,}, got {count:,}")
+        raise InvalidInput(
+            f"clients must be at most the number of training rows, {rows:,}, got {count:,}"
+        )
     used = {key: options[key] for key in entry.keys if options.get(key) is not None}
     owner = check_dealt(kind, entry.deal(dataset.labels, count, generator, **used), rows, count)
     return Federation(dataset, numbered(count), _by_owner(owner, count))
@@ -83,10 +102,14 @@ def partition(dataset: Dataset, *, clients: int | None, kind: str, seed: int, **
 def check_dealt(kind: str, owner: Any, rows: int, clients: int) -> IntArray:
     """Whoever deals, every row goes to one of the clients."""
     array = np.asarray(owner)
-    if array.shape != (rows,) or array.dtype.kind not in "iu" or not (array.min() >= 0 and array.max() < clients):
+    if (
+        array.shape != (rows,)
+        or array.dtype.kind not in "iu"
+        or not (array.min() >= 0 and array.max() < clients)
+    ):
         raise InvalidInput(
-            f"partition {kind!r} must give each of {rows:,} rows the number of one of {clients:,} clients, counted from 0; it gave "
-            f"{array.dtype} of shape {array.shape}"
+            f"partition {kind!r} must give each of {rows:,} rows the number of one of {clients:,} "
+            f"clients, counted from 0; it gave {array.dtype} of shape {array.shape}"
         )
     return array.astype(np.int64)
 
@@ -101,7 +124,8 @@ def from_clients(
 ) -> Federation:
     """A federation from each client's own (features, labels); a client without rows is kept.
 
-    >>> federation = from_clients({"a": ([[0.5]], [1]), "b": ([], [])}, test=([[0.0]], [0]), classes=2)
+    >>> clients = {"a": ([[0.5]], [1]), "b": ([], [])}
+    >>> federation = from_clients(clients, test=([[0.0]], [0]), classes=2)
     >>> federation.clients, [len(rows) for rows in federation.shards]
     (('a', 'b'), [1, 0])
     """
@@ -117,65 +141,96 @@ def of_named(
     name: str = "arrays",
 ) -> Federation:
     """The same for names that have entered already: they are taken as they are."""
-    parts = {client: (np.asarray(features), np.asarray(labels)) for client, (features, labels) in clients.items()}
+    parts = {
+        client: (np.asarray(features), np.asarray(labels))
+        for client, (features, labels) in clients.items()
+    }
     for client, (features, labels) in parts.items():
         if len(features) != len(labels):
             raise InvalidInput(
-                f"client {client!r} has {len(features)} rows of features and {len(labels)} labels; make them the same"
+                f"client {client!r} has {len(features)} rows of features and {len(labels)} labels; "
+                "make them the same"
             )
-    # Converted client by client: joined first, one client's kind of numbers would decide how another's are rounded.
+    # Converted client by client: joined first, one client's kind of numbers would decide how
+    # another's are rounded.
     full = [
-        (as_features(f"features of client {client!r}", features), as_labels(f"labels of client {client!r}", labels))
+        (
+            as_features(f"features of client {client!r}", features),
+            as_labels(f"labels of client {client!r}", labels),
+        )
         for client, (features, labels) in parts.items()
         if len(labels)
     ]
     if not full:
         raise InvalidInput("no client has a single row; give at least one")
     if len({features.shape[1:] for features, _ in full}) > 1:
-        raise InvalidInput(f"rows must have one shape at every client, got {sorted({features.shape[1:] for features, _ in full})}")
+        raise InvalidInput(
+            "rows must have one shape at every client, got "
+            f"{sorted({features.shape[1:] for features, _ in full})}"
+        )
     features = np.concatenate([features for features, _ in full])
     labels = np.concatenate([labels for _, labels in full])
-    data = from_arrays(features, labels, classes=classes, test_features=test[0], test_labels=test[1], bounds=bounds, name=name)
+    data = from_arrays(
+        features,
+        labels,
+        classes=classes,
+        test_features=test[0],
+        test_labels=test[1],
+        bounds=bounds,
+        name=name,
+    )
     ends = np.cumsum([len(labels) for _, labels in parts.values()])
     return Federation(data, tuple(parts), tuple(np.split(np.arange(len(labels)), ends[:-1])))
 
 
-# --- natural clients ------------------------------------------------------------------------------------------------------------
+# --- natural clients ------------------------------------------------------------------------------
 
 
 def clients_of(dataset: Dataset) -> tuple[str, ...]:
     """The ids of all natural clients, in order."""
     if dataset.client_of is None:
         raise InvalidInput(
-            f"data set {dataset.name!r} names no clients, so partition 'natural' cannot be used; choose iid or dirichlet"
+            f"data set {dataset.name!r} names no clients, so partition 'natural' cannot be used; "
+            "choose iid or dirichlet"
         )
     return natural_ids(dataset.client_of) if dataset.clients is None else dataset.clients
 
 
 def by_id(dataset: Dataset, clients: Sequence[str]) -> Federation:
-    """A federation of these natural clients, in this order. Who has no rows has an empty shard; rows of others are not used."""
+    """A federation of these natural clients, in this order. Who has no rows has an empty shard;
+    rows of others are not used.
+    """
     assert dataset.client_of is not None
     names, owner = np.unique(dataset.client_of, return_inverse=True)
-    shard_of = dict(zip(map(str, names.tolist()), _by_owner(owner.astype(np.int64), len(names)), strict=True))
+    shard_of = dict(
+        zip(map(str, names.tolist()), _by_owner(owner.astype(np.int64), len(names)), strict=True)
+    )
     none = np.zeros(0, dtype=np.int64)
-    return Federation(dataset, tuple(clients), tuple(shard_of.get(client, none) for client in clients))
+    return Federation(
+        dataset, tuple(clients), tuple(shard_of.get(client, none) for client in clients)
+    )
 
 
 def choose_among(names: Sequence[str], clients: int, seed: int, data: str) -> tuple[str, ...]:
     """A seeded choice among natural clients, in their order: for simulations."""
     count = whole_number("clients", clients, at_least=1)
     if count > len(names):
-        raise InvalidInput(f"clients must be at most the {len(names):,} that data set {data!r} names, got {count:,}")
+        raise InvalidInput(
+            f"clients must be at most the {len(names):,} that data set {data!r} names, got "
+            f"{count:,}"
+        )
     chosen = np.sort(Randomness(seed).generator("data").permutation(len(names))[:count])
     return tuple(names[n] for n in chosen)
 
 
-# --- how rows are dealt ---------------------------------------------------------------------------------------------------------
+# --- how rows are dealt ---------------------------------------------------------------------------
 
 
 def _read_alpha(alpha: float | None) -> float:
     if alpha is None:
-        raise InvalidInput("partition 'dirichlet' needs alpha, for example alpha = 0.1; smaller is more uneven")
+        raise InvalidInput(
+            "partition 'dirichlet' needs alpha, for example alpha = 0.1; smaller is more uneven"
+        )
     number = finite_number("alpha", alpha)
     if not number > 0:
         raise InvalidInput(f"alpha must be positive, got {alpha!r}")
@@ -193,22 +248,30 @@ def _iid(labels: IntArray, clients: int, generator: np.random.Generator) -> IntA
     return owner
 
 
-def _dirichlet(labels: IntArray, clients: int, generator: np.random.Generator, alpha: float | None = None) -> IntArray:
+def _dirichlet(
+    labels: IntArray, clients: int, generator: np.random.Generator, alpha: float | None = None
+) -> IntArray:
     alpha = _read_alpha(alpha)
     owner = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         ends = np.cumsum(generator.dirichlet(np.full(clients, alpha)))
-        # A place belongs to the client in whose stretch of (0, 1) its middle lies; the last end is 1 but for rounding.
+        # A place belongs to the client in whose stretch of (0, 1) its middle lies; the last end is
+        # 1 but for rounding.
         owner[rows] = np.searchsorted(ends / ends[-1], (np.arange(len(rows)) + 0.5) / len(rows))
     return owner
 
 
-def _label_shards(labels: IntArray, clients: int, generator: np.random.Generator, shards: int = 2) -> IntArray:
+def _label_shards(
+    labels: IntArray, clients: int, generator: np.random.Generator, shards: int = 2
+) -> IntArray:
     each = whole_number("shards", shards, at_least=1)
     pieces = clients * each
     if pieces > len(labels):
-        raise InvalidInput(f"clients * shards must be at most the number of training rows, {len(labels):,}, got {pieces:,}")
+        raise InvalidInput(
+            f"clients * shards must be at most the number of training rows, {len(labels):,}, got "
+            f"{pieces:,}"
+        )
     shuffled = generator.permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     owner_of_piece = generator.permutation(pieces) // each
@@ -217,29 +280,47 @@ def _label_shards(labels: IntArray, clients: int, generator: np.random.Generator
     return owner
 
 
-def _few_classes(labels: IntArray, clients: int, generator: np.random.Generator, classes_per_client: int | None = None) -> IntArray:
+def _few_classes(
+    labels: IntArray,
+    clients: int,
+    generator: np.random.Generator,
+    classes_per_client: int | None = None,
+) -> IntArray:
     present, each = np.unique(labels), classes_per_client
     if each is None:
-        raise InvalidInput("partition 'classes' needs classes_per_client, for example classes_per_client = 5")
+        raise InvalidInput(
+            "partition 'classes' needs classes_per_client, for example classes_per_client = 5"
+        )
     each = whole_number("classes_per_client", each, at_least=1)
     if each > present.size:
-        raise InvalidInput(f"classes_per_client must be at most the number of classes in the data, {present.size}, got {each}")
+        raise InvalidInput(
+            "classes_per_client must be at most the number of classes in the data, "
+            f"{present.size}, got {each}"
+        )
     if clients * each < present.size:
         raise InvalidInput(
-            f"clients * classes_per_client must be at least {present.size}, so that every class has somebody, got {clients * each}"
+            f"clients * classes_per_client must be at least {present.size}, so that every class "
+            f"has somebody, got {clients * each}"
         )
     held = _who_holds_what(clients, each, present.size, generator)
     owner = np.empty(len(labels), dtype=np.int64)
     for number, label in enumerate(present):
-        rows, holders = generator.permutation(np.flatnonzero(labels == label)), np.flatnonzero(held[:, number])
+        rows, holders = (
+            generator.permutation(np.flatnonzero(labels == label)),
+            np.flatnonzero(held[:, number]),
+        )
         owner[rows] = holders[_equal_parts(len(rows), len(holders))]
     return owner
 
 
-def _who_holds_what(clients: int, each: int, classes: int, generator: np.random.Generator) -> BoolArray:
-    """(clients, classes): `each` per client, numbers of holders that differ by at most one, and otherwise at random.
+def _who_holds_what(
+    clients: int, each: int, classes: int, generator: np.random.Generator
+) -> BoolArray:
+    """(clients, classes): `each` per client, numbers of holders that differ by at most one, and
+    otherwise at random.
 
-    Classes are first handed out in turn. Then clients trade in random pairs: what only one of the two holds is shuffled and halved.
+    Classes are first handed out in turn. Then clients trade in random pairs: what only one of the
+    two holds is shuffled and halved.
     """
     held = np.zeros((clients, classes), dtype=bool)
     in_turn = generator.permutation(classes)[np.arange(clients * each) % classes]
@@ -247,9 +328,15 @@ def _who_holds_what(clients: int, each: int, classes: int, generator: np.random.
     for _ in range(_TRADES):
         one, other = np.split(generator.permutation(clients)[: clients // 2 * 2], 2)
         tradable = held[one] != held[other]
-        lots = np.where(tradable, generator.random(tradable.shape), 2.0)  # 2: behind everything that can be traded
-        gets = tradable & (2 * lots.argsort(axis=1).argsort(axis=1) < tradable.sum(axis=1, keepdims=True))
-        held[one], held[other] = np.where(tradable, gets, held[one]), np.where(tradable, ~gets, held[other])
+        # 2: behind everything that can be traded
+        lots = np.where(tradable, generator.random(tradable.shape), 2.0)
+        gets = tradable & (
+            2 * lots.argsort(axis=1).argsort(axis=1) < tradable.sum(axis=1, keepdims=True)
+        )
+        held[one], held[other] = (
+            np.where(tradable, gets, held[one]),
+            np.where(tradable, ~gets, held[other]),
+        )
     return held
 
 
@@ -258,19 +345,22 @@ PARTITIONS: Registry[Partition] = Registry(
     Partition("iid", "shuffled, in equal parts", deal=_iid),
     Partition(
         "dirichlet",
-        "each class is divided by proportions drawn from Dirichlet(alpha, ..., alpha); a client may stay empty",
+        "each class is divided by proportions drawn from Dirichlet(alpha, ..., alpha); a client "
+        "may stay empty",
         ("alpha",),
         deal=_dirichlet,
     ),
     Partition(
         "shards",
-        "sorted by label and cut into clients * shards pieces, of which each client gets shards at random",
+        "sorted by label and cut into clients * shards pieces, of which each client gets shards at "
+        "random",
         ("shards",),
         deal=_label_shards,
     ),
     Partition(
         "classes",
-        "each client gets classes_per_client random classes; each class is divided equally among those who hold it",
+        "each client gets classes_per_client random classes; each class is divided equally among "
+        "those who hold it",
         ("classes_per_client",),
         deal=_few_classes,
     ),
@@ -284,12 +374,14 @@ def _by_owner(owner: IntArray, clients: int) -> tuple[IntArray, ...]:
     return tuple(np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1]))
 
 
-# --- summary --------------------------------------------------------------------------------------------------------------------
+# --- summary --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """How rows are spread. Read from the rows themselves, so it is for simulations and for the operator, not for publication."""
+    """How rows are spread. Read from the rows themselves, so it is for simulations and for the
+    operator, not for publication.
+    """
 
     clients: int
     rows: int
@@ -302,7 +394,9 @@ class Statistics:
 
 def statistics(federation: Federation) -> Statistics:
     sizes = np.array([len(rows) for rows in federation.shards])
-    kinds = [len(np.unique(federation.dataset.labels[rows])) for rows in federation.shards if len(rows)]
+    kinds = [
+        len(np.unique(federation.dataset.labels[rows])) for rows in federation.shards if len(rows)
+    ]
     return Statistics(
         clients=len(sizes),
         rows=int(sizes.sum()),

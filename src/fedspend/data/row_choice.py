@@ -1,8 +1,9 @@
 """Which rows are held out, or kept, where clients are real: every row decides for itself.
 
-Guarantee: whether a row is chosen is a function of its client's id, its own features and label, and a public key; never of labels
-or numbers of other rows, nor of the order they stand in. So one row never moves another, and one client never another. Rows that
-are the same at one client share their fate, which is what a hold-out needs. How many rows are chosen is chance, about `share`.
+Guarantee: whether a row is chosen is a function of its client's id, its own features and label, and
+a public key; never of labels or numbers of other rows, nor of the order they stand in. So one row
+never moves another, and one client never another. Rows that are the same at one client share their
+fate, which is what a hold-out needs. How many rows are chosen is chance, about `share`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ def chosen_rows(
     purpose: str,
     seed: int,
 ) -> BoolArray:
-    """Marks about `share` of the rows. Another purpose, or another seed, is an independent choice."""
+    """Marks about `share` of the rows. Another purpose, or another seed,
+    is an independent choice.
+    """
     key = hashlib.blake2b(f"fedspend {purpose} {seed}".encode(), digest_size=32).digest()
     begun: dict[Any, Any] = {}
 
     def beginning(client: Any) -> Any:
         if client not in begun:
             name = str(client).encode("utf-8", "surrogatepass")
-            begun[client] = hashlib.blake2b(len(name).to_bytes(8, "little") + name, digest_size=8, key=key)
+            begun[client] = hashlib.blake2b(
+                len(name).to_bytes(8, "little") + name, digest_size=8, key=key
+            )
         return begun[client]
 
     owners = [""] * len(labels) if client_of is None else client_of.tolist()
@@ -52,7 +57,7 @@ def chosen_rows(
     chosen: BoolArray = drawn < share
     if not (chosen.any() and not chosen.all()):
         raise InvalidInput(
-            f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; both sides need at least one: choose another "
-            f"share, or another seed"
+            f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; both sides "
+            "need at least one: choose another share, or another seed"
         )
     return chosen

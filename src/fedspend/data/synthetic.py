@@ -13,16 +13,26 @@ _BOUND = 4.0  # deviations of the noise; one coordinate in 16,000 is cut off
 _STREAM = 3
 
 
-def make_synthetic(seed: int, *, examples: int = 2000, features: int = 20, classes: int = 4, separation: float = 1.0) -> Rows:
+def make_synthetic(
+    seed: int,
+    *,
+    examples: int = 2000,
+    features: int = 20,
+    classes: int = 4,
+    separation: float = 1.0,
+) -> Rows:
     """`examples` training rows and a quarter as many test rows; classes are equally frequent.
 
-    `separation` is the standard deviation of a coordinate of the class centres, in deviations of the noise.
+    `separation` is the standard deviation of a coordinate of the class centres, in deviations of
+    the noise.
     """
     classes = whole_number("classes", classes, at_least=2)
     examples = whole_number("examples", examples, at_least=classes)
     columns = whole_number("features", features, at_least=1)
     generator = Randomness(seed).generator("data", _STREAM)
-    centres = finite_number("separation", separation) * generator.standard_normal((classes, columns))
+    centres = finite_number("separation", separation) * generator.standard_normal(
+        (classes, columns)
+    )
 
     def draw(count: int) -> tuple[Features, IntArray]:
         labels = generator.permutation(np.arange(count) % classes)

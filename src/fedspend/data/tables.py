@@ -1,8 +1,9 @@
 """Your own data: a CSV file with a label column, or an NPZ file with named arrays.
 
-Guarantee: every cell is read as given or scaled by the bounds that you state; nothing is learned from the rows. That includes the
-number of classes and the list of labels, which you state too. Text, missing values and unknown labels are refused with their line.
-Ids of clients and records are normalised; two that look alike are refused (`identity`).
+Guarantee: every cell is read as given or scaled by the bounds that you state; nothing is learned
+from the rows. That includes the number of classes and the list of labels, which you state too.
+Text, missing values and unknown labels are refused with their line. Ids of clients and records are
+normalised; two that look alike are refused (`identity`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from fedspend.basics.csv_rows import Table, read_table
 from fedspend.budgets.csv_file import Lines, read_ids, read_numbers, refuse_empty
 from fedspend.budgets.identity import read_array, read_column
 from fedspend.budgets.identity import read_ids as read_any_ids
-from fedspend.data.dataset import Bounds, Features, Rows, as_features, as_labels, read_bounds, scaled
+from fedspend.data.dataset import (
+    Bounds,
+    Features,
+    Rows,
+    as_features,
+    as_labels,
+    read_bounds,
+    scaled,
+)
 from fedspend.errors import InvalidInput, whole_number
 
 Classes = int | Sequence[str]
@@ -44,40 +53,72 @@ def read_csv(
     record: str | None = None,
     public_path: str | Path | None = None,
 ) -> Rows:
-    """`classes` is how many there are, or the list of the label column's values. Test rows come from `test_path`, from a `split`
-    column that says train or test, or not at all. `features` names the columns to use; the default is every other column.
-    Columns called client and split serve as such where they exist; under another name they must be there. `budget` names a column
-    with each record's epsilon, and test rows need one too, which is not used. `record` names a column with each record's id, which
-    no other row of the file may have. `public_path` has public rows: the same feature columns, of which further ones, such as a
-    label, are not read.
+    """`classes` is how many there are, or the list of the label column's values. Test rows come
+    from `test_path`, from a `split` column that says train or test, or not at all. `features` names
+    the columns to use; the default is every other column. Columns called client and split serve as
+    such where they exist; under another name they must be there. `budget` names a column with each
+    record's epsilon, and test rows need one too, which is not used. `record` names a column with
+    each record's id, which no other row of the file may have. `public_path` has public rows: the
+    same feature columns, of which further ones, such as a label, are not read.
     """
     known = _classes(classes)
     table = read_table(path)
     client, split = _present(client, CLIENT, table.header), _present(split, SPLIT, table.header)
     if test_path is not None and split is not None:
-        raise InvalidInput(f"test rows come from {test_path} and from column {split!r}; give either test_path or split")
+        raise InvalidInput(
+            f"test rows come from {test_path} and from column {split!r}; give either test_path or "
+            "split"
+        )
     special = [column for column in (label, client, split, budget, record) if column is not None]
     if len(set(special)) < len(special):
-        raise InvalidInput(f"label, client, split, budget and record must be different columns, got {', '.join(special)}")
+        raise InvalidInput(
+            "label, client, split, budget and record must be different columns, got "
+            f"{', '.join(special)}"
+        )
     for column in special:
         choose(f"column in {table.name}:", column, table.header)
-    used = [column for column in table.header if column not in special] if features is None else list(features)
+    used = (
+        [column for column in table.header if column not in special]
+        if features is None
+        else list(features)
+    )
     if not used or set(used) & set(special):
-        raise InvalidInput(f"{table.name}: features must be at least one column other than {', '.join(special)}, got {used}")
+        raise InvalidInput(
+            f"{table.name}: features must be at least one column other than {', '.join(special)}, "
+            f"got {used}"
+        )
     by_column = _bounds_by_column(bounds, used)
     values, labels = _features(table, used, by_column), _labels(table, label, known)
     clients = None if client is None else _clients(table, client)
-    records = None if record is None else np.array(read_ids(table.raw(record), _lines(table), record))
+    records = (
+        None if record is None else np.array(read_ids(table.raw(record), _lines(table), record))
+    )
     count = known if isinstance(known, int) else len(known)
     budgets = None
     if budget is not None:
-        budgets = read_numbers(budget, table.columns[budget], _lines(table), "a positive number", lambda x: x > 0)
+        budgets = read_numbers(
+            budget, table.columns[budget], _lines(table), "a positive number", lambda x: x > 0
+        )
     public = None if public_path is None else _features(read_table(public_path), used, by_column)
     if split is not None:
         test = _test_rows(table, split)
         mine, ids = (None if column is None else column[~test] for column in (clients, records))
-        own, theirs = None if budgets is None else budgets[~test], None if clients is None else clients[test]
-        return Rows(values[~test], labels[~test], count, values[test], labels[test], mine, own, public, ids, theirs)
+        own, theirs = (
+            None if budgets is None else budgets[~test],
+            None if clients is None else clients[test],
+        )
+        return Rows(
+            values[~test],
+            labels[~test],
+            count,
+            values[test],
+            labels[test],
+            mine,
+            own,
+            public,
+            ids,
+            theirs,
+        )
     if test_path is None:
         return Rows(values, labels, count, None, None, clients, budgets, public, records)
     other = read_table(test_path)
@@ -96,12 +137,15 @@ def read_npz(
     record: str | None = None,
     public_path: str | Path | None = None,
 ) -> Rows:
-    """Arrays features and label, and where they exist client (one per row), test_features and test_label. `record` names an array
-    with each record's id. `public_path` is another npz file with an array features: public rows.
+    """Arrays features and label, and where they exist client (one per row), test_features and
+    test_label. `record` names an array with each record's id. `public_path` is another npz file
+    with an array features: public rows.
     """
     known = _classes(classes)
     if not isinstance(known, int):
-        raise InvalidInput("classes must be a number for an npz file, whose labels are whole numbers from 0")
+        raise InvalidInput(
+            "classes must be a number for an npz file, whose labels are whole numbers from 0"
+        )
     arrays = _read_npz(Path(path))
     client = _present(client, CLIENT, arrays)
     wanted = ["features", label, *(name for name in (client, record) if name is not None)]
@@ -111,7 +155,9 @@ def read_npz(
     test_labels: IntArray | None = None
     if "test_features" in arrays:
         choose(f"array in {path}:", f"test_{label}", sorted(arrays))
-        test_features = scaled(as_features(f"{path}: test_features", arrays["test_features"]), bounds)
+        test_features = scaled(
+            as_features(f"{path}: test_features", arrays["test_features"]), bounds
+        )
         test_labels = as_labels(f"{path}: test_{label}", arrays[f"test_{label}"])
     features = scaled(as_features(f"{path}: features", arrays["features"]), bounds)
     labels = as_labels(f"{path}: {label}", arrays[label])
@@ -123,28 +169,38 @@ def read_npz(
     mine = None if client is None else read_array(arrays[client], what=f"{path}: client")
     ids = None
     if record is not None:
-        ids = np.array(read_any_ids(map(str, read_array(arrays[record], what=f"{path}: record").tolist()), what=f"{path}: record"))
+        ids = np.array(
+            read_any_ids(
+                map(str, read_array(arrays[record], what=f"{path}: record").tolist()),
+                what=f"{path}: record",
+            )
+        )
     return Rows(features, labels, known, test_features, test_labels, mine, None, public, ids)
 
 
-# --- options --------------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def _classes(classes: Classes | None) -> int | tuple[str, ...]:
     if classes is None:
         raise InvalidInput(
-            "classes is missing: state how many classes there are, or list the labels; reading it off private rows leaks"
+            "classes is missing: state how many classes there are, or list the labels; reading it "
+            "off private rows leaks"
         )
     if isinstance(classes, str) or not isinstance(classes, Sequence):
         return whole_number("classes", classes, at_least=2)
     names = tuple(map(str, classes))
     if len(set(names)) < max(2, len(names)):
-        raise InvalidInput(f"classes must be a list of at least two different labels, got {list(classes)}")
+        raise InvalidInput(
+            f"classes must be a list of at least two different labels, got {list(classes)}"
+        )
     return names
 
 
 def _present(name: str | None, usual: str, there: Iterable[str]) -> str | None:
-    """A column under its usual name may be missing; one that was asked for by another name may not."""
+    """A column under its usual name may be missing;
+    one that was asked for by another name may not.
+    """
     return None if name == usual and usual not in there else name
 
 
@@ -154,22 +210,31 @@ def _bounds_by_column(bounds: Bounds | None, used: Sequence[str]) -> dict[str, t
     if not isinstance(bounds, Mapping):
         pair = read_bounds("bounds", bounds)
         return dict.fromkeys(used, pair)
-    return {choose("feature column in bounds:", key, used): read_bounds(f"bounds of {key}", pair) for key, pair in bounds.items()}
+    return {
+        choose("feature column in bounds:", key, used): read_bounds(f"bounds of {key}", pair)
+        for key, pair in bounds.items()
+    }
 
 
-# --- CSV columns ----------------------------------------------------------------------------------------------------------------
+# --- CSV columns ----------------------------------------------------------------------------------
 
 
 def _lines(table: Table) -> Lines:
     return Lines(table.name, table.lines)
 
 
-def _features(table: Table, used: Sequence[str], bounds: Mapping[str, tuple[float, float]]) -> Features:
+def _features(
+    table: Table, used: Sequence[str], bounds: Mapping[str, tuple[float, float]]
+) -> Features:
     result = np.empty((len(table), len(used)), dtype=np.float32)
     for n, column in enumerate(used):
         choose(f"column in {table.name}:", column, table.header)
         values = read_numbers(
-            column, table.columns[column], _lines(table), _NUMBER, lambda x: np.abs(x) <= np.finfo(np.float32).max
+            column,
+            table.columns[column],
+            _lines(table),
+            _NUMBER,
+            lambda x: np.abs(x) <= np.finfo(np.float32).max,
         )
         if column in bounds:
             low, high = bounds[column]
@@ -188,11 +253,15 @@ def _labels(table: Table, column: str, known: int | tuple[str, ...]) -> IntArray
     cells, at = table.columns[column], _lines(table)
     if isinstance(known, int):
         wanted = f"a whole number between 0 and {known - 1}"
-        return read_numbers(column, cells, at, wanted, lambda x: (x >= 0) & (x < known) & (x == np.floor(x))).astype(np.int64)
+        return read_numbers(
+            column, cells, at, wanted, lambda x: (x >= 0) & (x < known) & (x == np.floor(x))
+        ).astype(np.int64)
     place = {name: n for n, name in enumerate(known)}
     for row, cell in enumerate(cells):
         if cell not in place:
-            raise InvalidInput(f"{at(row)}: {column} {cell!r} is not among the classes {', '.join(known)}")
+            raise InvalidInput(
+                f"{at(row)}: {column} {cell!r} is not among the classes {', '.join(known)}"
+            )
     return np.array([place[cell] for cell in cells], dtype=np.int64)
 
 
@@ -204,7 +273,7 @@ def _test_rows(table: Table, column: str) -> BoolArray:
     return np.array([cell == "test" for cell in table.columns[column]])
 
 
-# --- NPZ ------------------------------------------------------------------------------------------------------------------------
+# --- NPZ ------------------------------------------------------------------------------------------
 
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -216,6 +285,8 @@ def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
             return {key: file[key] for key in file.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = (str(error).splitlines() or ["damaged"])[0]
-        raise InvalidInput(f"{path}: not an npz file of plain arrays ({reason}); save with numpy.savez") from None
+        raise InvalidInput(
+            f"{path}: not an npz file of plain arrays ({reason}); save with numpy.savez"
+        ) from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -1,6 +1,7 @@
 """Parameter design: which noise, how many rounds and which sampling rate, before anything is spent.
 
-Theory and sorting need numpy alone; `run_search` trains and so needs torch, which it loads when it is called.
+Theory and sorting need numpy alone; `run_search` trains and so needs torch, which it loads when it
+is called.
 
 >>> low, high = pareto_noise(50, k=22, rate=1, clients=10, max_rounds=200)
 >>> round(low, 10), round(high, 10)
@@ -12,7 +13,14 @@ from __future__ import annotations
 from typing import Any
 
 from fedspend.design.estimation import KEstimate, estimate_k
-from fedspend.design.pareto import case_of, noise_for, objectives, pareto_front, pareto_noise, pareto_rate
+from fedspend.design.pareto import (
+    case_of,
+    noise_for,
+    objectives,
+    pareto_front,
+    pareto_noise,
+    pareto_rate,
+)
 from fedspend.design.sorting import non_dominated
 
 __all__ = [

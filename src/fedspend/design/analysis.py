@@ -1,8 +1,10 @@
-"""From trainings to answers: points, the two fronts, k with its interval, how far theory is from experiment, what the search cost.
+"""From trainings to answers: points, the two fronts, k with its interval, how far theory is from
+experiment, what the search cost.
 
-A point is (candidate, T): its test loss is the mean over seeds, its privacy the proxy f2 and, beside it, the real epsilon that the
-accountant reads off the candidate's plan after T rounds. A search over noise levels has a point for every T; a policy's schedule
-depends on its last round, so a search over policies has one point per candidate. A training that diverged is infinitely bad.
+A point is (candidate, T): its test loss is the mean over seeds, its privacy the proxy f2 and,
+beside it, the real epsilon that the accountant reads off the candidate's plan after T rounds. A
+search over noise levels has a point for every T; a policy's schedule depends on its last round, so
+a search over policies has one point per candidate. A training that diverged is infinitely bad.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from fedspend.errors import InvalidInput, Refused
 
 @dataclass(frozen=True)
 class Gap:
-    """Loss of the settings that theory picks, minus the least loss found at the same proxy or less."""
+    """Loss of the settings that theory picks,
+    minus the least loss found at the same proxy or less.
+    """
 
     settings: int
     mean: float
@@ -72,34 +76,55 @@ class Findings:
 
     def _front(self, privacy: FloatArray) -> BoolArray:
         mask = self.counted.copy()
-        mask[self.counted] = non_dominated(np.column_stack([self.loss[self.counted], privacy[self.counted]]))
+        mask[self.counted] = non_dominated(
+            np.column_stack([self.loss[self.counted], privacy[self.counted]])
+        )
         return mask
 
     def solutions(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Rounds, noise level and rate of the points on the paper's front."""
         which, column = np.nonzero(self.front)
-        level = np.array([one.noise_level for one in self.search.candidates], dtype=np.float64)[which]
+        level = np.array([one.noise_level for one in self.search.candidates], dtype=np.float64)[
+            which
+        ]
         rounds: FloatArray = (column + 1).astype(np.float64)
-        return rounds, level, np.array([one.rate for one in self.search.candidates], dtype=np.float64)[which]
+        return (
+            rounds,
+            level,
+            np.array([one.rate for one in self.search.candidates], dtype=np.float64)[which],
+        )
 
     @cached_property
     def k(self) -> KEstimate | None:
-        """None where there is nothing to estimate it from: a search over policies, or one whose front lies at its limits."""
+        """None where there is nothing to estimate it from: a search over policies, or one whose
+        front lies at its limits.
+        """
         if self.search.over_policies or not self.front.any():
             return None
         rounds, level, rate = self.solutions()
         highest = max(one.noise_level or 0.0 for one in self.search.candidates)
         points = np.column_stack([rounds, level])
         try:
-            return estimate_k(points, rate=rate, clients=self.search.clients, max_rounds=self.search.rounds, max_noise=highest)
+            return estimate_k(
+                points,
+                rate=rate,
+                clients=self.search.clients,
+                max_rounds=self.search.rounds,
+                max_noise=highest,
+            )
         except InvalidInput:
             return None
 
     def on_curve(self) -> list[tuple[int, int]]:
-        """(candidate, rounds) of the settings that theory picks: on `k sigma^2 T = q K` with the estimated k, within the search."""
+        """(candidate, rounds) of the settings that theory picks: on `k sigma^2 T = q K` with the
+        estimated k, within the search.
+        """
         if self.k is None:
             return []
-        shares = [one.rate * self.search.clients / (one.noise_level or math.inf) ** 2 for one in self.search.candidates]
+        shares = [
+            one.rate * self.search.clients / (one.noise_level or math.inf) ** 2
+            for one in self.search.candidates
+        ]
         picked = [(n, round(share / self.k.k)) for n, share in enumerate(shares)]
         return [(n, t) for n, t in picked if 1 <= t < self.search.rounds and self.counted[n, t - 1]]
 
@@ -138,10 +163,15 @@ class Findings:
     def points(self, mask: BoolArray) -> list[dict[str, Any]]:
         """The points of a front, the most private first."""
         found: list[IntArray] = list(np.argwhere(mask))
-        return sorted((self.point(int(n), int(t) + 1) for n, t in found), key=lambda point: (point["epsilon"], point["loss"]))
+        return sorted(
+            (self.point(int(n), int(t) + 1) for n, t in found),
+            key=lambda point: (point["epsilon"], point["loss"]),
+        )
 
     def document(self) -> dict[str, Any]:
-        """`pareto.json`: no time and no machine in it, so that the same search gives the same file."""
+        """`pareto.json`: no time and no machine in it,
+        so that the same search gives the same file.
+        """
         search = self.search
         return {
             "format": "fedspend-pareto-1",
@@ -155,7 +185,10 @@ class Findings:
             "seeds": list(search.seeds),
             "k": None
             if self.k is None
-            else {name: value if math.isfinite(value) else None for name, value in self.k._asdict().items()},
+            else {
+                name: value if math.isfinite(value) else None
+                for name, value in self.k._asdict().items()
+            },
             "gap": None if self.gap is None else vars(self.gap),
             "cost": self.cost(),
             "front": self.points(self.front),
@@ -165,13 +198,21 @@ class Findings:
         }
 
     def _curves(self, n: int, one: Candidate) -> dict[str, Any]:
-        rows = {"loss": self.loss[n], "accuracy": self.accuracy[n], "proxy": self.proxy[n], "epsilon": self.epsilon[n]}
+        rows = {
+            "loss": self.loss[n],
+            "accuracy": self.accuracy[n],
+            "proxy": self.proxy[n],
+            "epsilon": self.epsilon[n],
+        }
         return one.fields | {
-            name: [float(f"{x:.8g}") if math.isfinite(x) else None for x in values] for name, values in rows.items()
+            name: [float(f"{x:.8g}") if math.isfinite(x) else None for x in values]
+            for name, values in rows.items()
         }
 
     def policies(self) -> list[dict[str, Any]] | None:
-        """Each policy against the first one of the same rate and budget: mean difference, paired by seed, with its 95% interval."""
+        """Each policy against the first one of the same rate and budget: mean difference, paired by
+        seed, with its 95% interval.
+        """
         if not self.search.over_policies:
             return None
         from fedspend.runs.comparison import interval
@@ -179,25 +220,41 @@ class Findings:
         out = []
         for n, one in enumerate(self.search.candidates):
             first = next(
-                m for m, other in enumerate(self.search.candidates) if (other.rate, other.epsilon) == (one.rate, one.epsilon)
+                m
+                for m, other in enumerate(self.search.candidates)
+                if (other.rate, other.epsilon) == (one.rate, one.epsilon)
             )
             row = self.point(n, self.search.rounds)
             for name, table in (("loss", self.loss_by_seed), ("accuracy", self.accuracy_by_seed)):
-                mean, half = interval(table[n, :, -1] - table[first, :, -1]) if n != first else (0.0, 0.0)
+                mean, half = (
+                    interval(table[n, :, -1] - table[first, :, -1]) if n != first else (0.0, 0.0)
+                )
                 row |= {f"{name}_difference": mean, f"{name}_interval": half}
-            out.append({name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()})
+            out.append(
+                {
+                    name: None if isinstance(x, float) and not math.isfinite(x) else x
+                    for name, x in row.items()
+                }
+            )
         return out
 
 
 def analyse(search: Search, lines: Sequence[Sequence[Line]]) -> Findings:
-    """`lines` holds, for every candidate, one training per seed. Refused where not one training has a finite loss."""
-    loss = np.array([[line["loss"] for line in each] for each in lines], dtype=np.float64)  # None becomes NaN
+    """`lines` holds, for every candidate, one training per seed. Refused where not one training has
+    a finite loss.
+    """
+    # None becomes NaN
+    loss = np.array([[line["loss"] for line in each] for each in lines], dtype=np.float64)
     accuracy = np.array([[line["accuracy"] for line in each] for each in lines], dtype=np.float64)
     epsilon = np.array([made.spent_by_schedule()[:, 0] for made in search.plans])
-    if search.over_policies:  # all reach their budget to within 1e-7 of it, and no digit beyond that may decide between them
+    # all reach their budget to within 1e-7 of it, and no digit beyond that may decide between them
+    if search.over_policies:
         epsilon[:, -1] = [one.epsilon for one in search.candidates]
     proxy = np.array([proxy_by_round(made) for made in search.plans])
     findings = Findings(search, np.where(np.isnan(loss), np.inf, loss), accuracy, proxy, epsilon)
     if not findings.counted.any():
-        raise Refused("every training of the search diverged, so there is nothing to compare; use a smaller lr or less noise")
+        raise Refused(
+            "every training of the search diverged, so there is nothing to compare; use a smaller "
+            "lr or less noise"
+        )
     return findings

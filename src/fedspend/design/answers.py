@@ -1,4 +1,6 @@
-"""What `fedspend design theory` says: solutions at some numbers of rounds, with real epsilon beside the proxy. Needs no torch."""
+"""What `fedspend design theory` says: solutions at some numbers of rounds, with real epsilon beside
+the proxy. Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,22 @@ def theory_answer(
     clip: float = 1.0,
     k_interval: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """Everything as plain values. Without a rate, noise is given as `sigma / sqrt(q)`: the solutions for a free rate."""
+    """Everything as plain values. Without a rate, noise is given as `sigma / sqrt(q)`: the
+    solutions for a free rate.
+    """
     if rate is None and (max_noise is not None or delta is not None or max_epsilon is not None):
         raise InvalidInput("max-noise, max-epsilon and delta need a rate: give --rate")
     if max_epsilon is not None and delta is None:
         raise InvalidInput("max-epsilon needs a delta: give --delta")
     clip, delta = positive_number("clip", clip), None if delta is None else check_delta(delta)
     q = 1.0 if rate is None else rate
-    limits: dict[str, Any] = {"k": k, "rate": q, "clients": clients, "max_rounds": max_rounds, "max_noise": max_noise}
+    limits: dict[str, Any] = {
+        "k": k,
+        "rate": q,
+        "clients": clients,
+        "max_rounds": max_rounds,
+        "max_noise": max_noise,
+    }
     case = case_of(**limits)
     wanted = landmarks(max_rounds, last_at_limit(limits)) if rounds is None else [rounds]
     rows = [_row(t, limits, delta, clip, k_interval) for t in wanted]
@@ -58,7 +68,14 @@ def theory_answer(
         assert rate is not None
         assert delta is not None
         found = best_under_budget(
-            max_epsilon, delta=delta, k=k, rate=rate, clients=clients, max_rounds=max_rounds, clip=clip, max_noise=max_noise
+            max_epsilon,
+            delta=delta,
+            k=k,
+            rate=rate,
+            clients=clients,
+            max_rounds=max_rounds,
+            clip=clip,
+            max_noise=max_noise,
         )
         answer["recommended"] = asdict(found)
         answer["config"] = config_text(
@@ -92,7 +109,11 @@ def landmarks(last: int, crossing: int | None = None) -> list[int]:
 
 
 def _row(
-    rounds: int, limits: dict[str, Any], delta: float | None, clip: float, k_interval: tuple[float, float] | None
+    rounds: int,
+    limits: dict[str, Any],
+    delta: float | None,
+    clip: float,
+    k_interval: tuple[float, float] | None,
 ) -> dict[str, Any]:
     low, high = pareto_noise(rounds, **limits)
     exact = pareto_noise(rounds, **limits, exact=True)
@@ -107,12 +128,16 @@ def _row(
     }
     if k_interval is not None:  # a larger k means less noise
         row["noise_interval"] = [
-            noise_for(rounds, k=end, rate=rate, clients=clients) for end in (k_interval[1], k_interval[0]) if end > 0
+            noise_for(rounds, k=end, rate=rate, clients=clients)
+            for end in (k_interval[1], k_interval[0])
+            if end > 0
         ]
     if delta is not None:
         row["noise_multiplier"] = multiplier_of(high, rate=rate, clients=clients, clip=clip)
         try:
-            row["epsilon"] = budget_of(high, rate=rate, clients=clients, clip=clip, rounds=rounds, delta=delta)
+            row["epsilon"] = budget_of(
+                high, rate=rate, clients=clients, clip=clip, rounds=rounds, delta=delta
+            )
         except InvalidInput:  # beyond what the accountant knows
             row["epsilon"] = None
     return row
@@ -141,9 +166,11 @@ def best_under_budget(
     clip: float = 1.0,
     max_noise: float | None = None,
 ) -> Setting:
-    """The rounds with the least f1 when the noise is what the accountant asks for: real epsilon in place of the proxy f2.
+    """The rounds with the least f1 when the noise is what the accountant asks for: real epsilon in
+    place of the proxy f2.
 
-    More rounds need more noise, so f1 first falls and then rises with T; the lowest T is found by bisection on its slope.
+    More rounds need more noise, so f1 first falls and then rises with T; the lowest T is found by
+    bisection on its slope.
     """
     last = whole_number("max_rounds", max_rounds, 1)
     limit = math.inf if max_noise is None else positive_number("max_noise", max_noise)
@@ -152,8 +179,12 @@ def best_under_budget(
     def at(rounds: int) -> Setting:
         if rounds not in seen:
             multiplier = noise_multiplier(epsilon, delta, rate, rounds)
-            level = noise_level_of(multiplier, rate=rate, clients=clients, clip=positive_number("clip", clip))
-            f1, f2 = objectives(rounds, level, rate, k=k, clients=whole_number("clients", clients, 1))
+            level = noise_level_of(
+                multiplier, rate=rate, clients=clients, clip=positive_number("clip", clip)
+            )
+            f1, f2 = objectives(
+                rounds, level, rate, k=k, clients=whole_number("clients", clients, 1)
+            )
             seen[rounds] = Setting(rounds, level, multiplier, epsilon, float(f1), float(f2))
         return seen[rounds]
 
@@ -165,9 +196,13 @@ def best_under_budget(
     found = at(low)
     if not found.noise_level <= limit:
         raise Refused(
-            f"epsilon {epsilon:g} needs noise level {found.noise_level:.4g} even in one round, above max_noise = {max_noise:g}; "
-            "raise one of the two, or use more clients or a smaller clip"
+            f"epsilon {epsilon:g} needs noise level {found.noise_level:.4g} even in one round, "
+            f"above max_noise = {max_noise:g}; raise one of the two, or use more clients or a "
+            "smaller clip"
         )
     if found.noise_multiplier <= NOISE_RANGE[0]:
-        raise Refused(f"epsilon {epsilon:g} asks for less noise than the accountant knows; use a smaller epsilon")
+        raise Refused(
+            f"epsilon {epsilon:g} asks for less noise than the accountant knows; use a smaller "
+            "epsilon"
+        )
     return found

@@ -1,7 +1,9 @@
-"""What a search trains: settings taken from a config's `[design]` section, each with the plan that accounts for it.
+"""What a search trains: settings taken from a config's `[design]` section, each with the plan that
+accounts for it.
 
-Guarantee: a search is a seeded simulation on public data. Every candidate is one more use of its data, and the choice among them is
-another; no budget covers that, so private data and real randomness are refused before anything is read.
+Guarantee: a search is a seeded simulation on public data. Every candidate is one more use of its
+data, and the choice among them is another; no budget covers that, so private data and real
+randomness are refused before anything is read.
 """
 
 from __future__ import annotations
@@ -25,15 +27,19 @@ from fedspend.planning.plan import Plan
 from fedspend.server.methods import dp_fedsgd
 
 TUNING = (
-    "Tuning data must be public: this search trained on its data many times without a budget. Settings tuned on private data "
-    "would cost privacy themselves, which nothing here accounts for."
+    "Tuning data must be public: this search trained on its data many times without a budget. "
+    "Settings tuned on private data would cost privacy themselves, which nothing here accounts "
+    "for."
 )
-_REPLACED = ("policy", "saving_rate", "transition", "weights", "permute_rates", *BUDGET_SOURCES)  # of [privacy], by the candidate
+# of [privacy], by the candidate
+_REPLACED = ("policy", "saving_rate", "transition", "weights", "permute_rates", *BUDGET_SOURCES)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting: a rate with a noise level, or with a policy and a budget. What does not apply is None."""
+    """One setting: a rate with a noise level, or with a policy and a budget. What does not apply is
+    None.
+    """
 
     rate: float
     noise_level: float | None = None
@@ -55,12 +61,22 @@ class Candidate:
     def values(self) -> dict[str, Any]:
         """The config values that it sets."""
         if self.policy is None:
-            return {"method.name": dp_fedsgd.NAME, "method.noise_level": self.noise_level, "privacy.rate": self.rate}
+            return {
+                "method.name": dp_fedsgd.NAME,
+                "method.noise_level": self.noise_level,
+                "privacy.rate": self.rate,
+            }
         method = "idp-fedavg" if self.policy == "uniform" else "time-adaptive"
         chosen = {"policy": self.policy, "epsilon": self.epsilon, "rate": self.rate}
-        optional = {"saving_rate": self.saving_rate, "transition": self.transition, "weights": self.ratio}
+        optional = {
+            "saving_rate": self.saving_rate,
+            "transition": self.transition,
+            "weights": self.ratio,
+        }
         given = {name: value for name, value in optional.items() if value is not None}
-        return {"method.name": method} | {f"privacy.{name}": value for name, value in (chosen | given).items()}
+        return {"method.name": method} | {
+            f"privacy.{name}": value for name, value in (chosen | given).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -98,17 +114,44 @@ class Search:
         return altered(self.base, candidate.values() | always | seeded)
 
     def settings(self) -> dict[str, Any]:
-        """What all trainings of the search have in common: what must be the same for results to be put together."""
-        own = {"privacy.rate", "method.name", "method.noise_level", "train.seed", "engine.workers", "train.tensorboard"}
-        names = [f"{section}.{key}" for section, keys in SECTIONS.items() if section != "design" for key in keys]
-        common = [name for name in names if name not in own and name not in {f"privacy.{key}" for key in _REPLACED}]
-        values = {name: self.base.value(name) for name in common} | {"data.partition": Source(self.base).partition}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
+        """What all trainings of the search have in common: what must be the same for results to be
+        put together.
+        """
+        own = {
+            "privacy.rate",
+            "method.name",
+            "method.noise_level",
+            "train.seed",
+            "engine.workers",
+            "train.tensorboard",
+        }
+        names = [
+            f"{section}.{key}"
+            for section, keys in SECTIONS.items()
+            if section != "design"
+            for key in keys
+        ]
+        common = [
+            name
+            for name in names
+            if name not in own and name not in {f"privacy.{key}" for key in _REPLACED}
+        ]
+        values = {name: self.base.value(name) for name in common} | {
+            "data.partition": Source(self.base).partition
+        }
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value is not None
+        }
 
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
-        numbers = Flags(clients=self.clients)  # nobody's name matters here, and the data need not be there yet
-        return tuple(resolve(self.config(candidate), numbers).request.plan() for candidate in self.candidates)
+        # nobody's name matters here, and the data need not be there yet
+        numbers = Flags(clients=self.clients)
+        return tuple(
+            resolve(self.config(candidate), numbers).request.plan() for candidate in self.candidates
+        )
 
 
 def altered(config: Config, changes: dict[str, Any]) -> Config:
@@ -119,11 +162,14 @@ def altered(config: Config, changes: dict[str, Any]) -> Config:
     for name, value in changes.items():
         section, key = name.split(".")
         values.setdefault(section, {})[key] = value
-    return replace(config, values=values, origins=dict(config.origins) | dict.fromkeys(changes, "[design]"))
+    return replace(
+        config, values=values, origins=dict(config.origins) | dict.fromkeys(changes, "[design]")
+    )
 
 
 def proxy_by_round(made: Plan) -> FloatArray:
-    """f2 after each round, `sqrt(sum_t q_t / sigma_t^2)`: for a constant schedule `sqrt(q T) / sigma`.
+    """f2 after each round, `sqrt(sum_t q_t / sigma_t^2)`: for a constant schedule
+    `sqrt(q T) / sigma`.
 
     A schedule's noise level is `sigma_t = z_t c / sqrt(q_t K)`, with z_t its noise multiplier.
     """
@@ -138,19 +184,31 @@ def read_search(config: Config) -> Search:
     name = config.data.name
     if name in OWN:
         raise Refused(
-            f"a search trains on its data once per setting and seed, and no budget covers that: data {name!r} counts as private; "
-            "search on a public data set that resembles it, then train on yours once"
+            "a search trains on its data once per setting and seed, and no budget covers that: "
+            f"data {name!r} counts as private; search on a public data set that resembles it, "
+            "then train on yours once"
         )
     if config.privacy.randomness == "os":
-        raise Refused("a search is a seeded simulation: drop randomness = 'os'; it is for the one run that the search prepares")
+        raise Refused(
+            "a search is a seeded simulation: drop randomness = 'os'; it is for the one run that "
+            "the search prepares"
+        )
     needed(config.train.rounds, "train.rounds", "--set train.rounds=T")
     needed(config.data.clients, "data.clients", "--set data.clients=K")
     needed(config.privacy.delta, "privacy.delta", "--set ...")
     levels, policies = config.design.noise_levels, config.design.policies
     if (levels is None) == (policies is None):
-        raise InvalidInput("a search needs noise_levels or policies under [design] in the config, and not both")
-    rates = config.design.rates or [needed(config.privacy.rate, "privacy.rate", "--set privacy.rate=Q")]
-    candidates = _grid(config, rates, levels or []) if policies is None else _policies(config, rates, policies)
+        raise InvalidInput(
+            "a search needs noise_levels or policies under [design] in the config, and not both"
+        )
+    rates = config.design.rates or [
+        needed(config.privacy.rate, "privacy.rate", "--set privacy.rate=Q")
+    ]
+    candidates = (
+        _grid(config, rates, levels or [])
+        if policies is None
+        else _policies(config, rates, policies)
+    )
     if len(set(candidates)) < len(candidates):
         raise InvalidInput("policies under [design] contains the same policy twice; keep one")
     first, count = config.train.seed, config.design.seeds or 3
@@ -158,14 +216,20 @@ def read_search(config: Config) -> Search:
 
 
 def _grid(config: Config, rates: list[float], levels: list[float]) -> list[Candidate]:
-    """One training serves every T up to its last round, so nothing about it may depend on which round is the last."""
+    """One training serves every T up to its last round, so nothing about it may depend on which
+    round is the last.
+    """
     if config.design.epsilons is not None:
-        raise InvalidInput("epsilons under [design] go with policies; a search over noise_levels reads epsilon off every point")
+        raise InvalidInput(
+            "epsilons under [design] go with policies; a search over noise_levels reads epsilon "
+            "off every point"
+        )
     for name, plain in (("train.lr_schedule", "constant"), ("train.tail_average", 1)):
         if config.value(name) != plain:
             raise InvalidInput(
-                f"{config.where(name)}: a search over noise_levels reads every T off one training, so "
-                f"{name.partition('.')[2]} must be {plain!r}, got {config.value(name)!r}"
+                f"{config.where(name)}: a search over noise_levels reads every T off one "
+                f"training, so {name.partition('.')[2]} must be {plain!r}, got "
+                f"{config.value(name)!r}"
             )
     return [Candidate(rate, noise_level=level) for rate in rates for level in sorted(levels)]
 
@@ -173,15 +237,31 @@ def _grid(config: Config, rates: list[float], levels: list[float]) -> list[Candi
 def _policies(config: Config, rates: list[float], policies: list[PolicyTable]) -> list[Candidate]:
     epsilons = config.design.epsilons
     if epsilons is None:
-        raise InvalidInput("a search over policies needs epsilons under [design]: the budgets to compare them under")
-    takes = {"uniform": set[str](), "spend-as-you-go": {"saving_rate", "transition"}, "geometric": {"ratio"}}
+        raise InvalidInput(
+            "a search over policies needs epsilons under [design]: the budgets to compare them "
+            "under"
+        )
+    takes = {
+        "uniform": set[str](),
+        "spend-as-you-go": {"saving_rate", "transition"},
+        "geometric": {"ratio"},
+    }
     for number, policy in enumerate(policies, start=1):
         name = policy.get("policy")
         if name is None:
-            raise InvalidInput(f"policy {number} of [design] has no policy; name one of {', '.join(takes)}")
+            raise InvalidInput(
+                f"policy {number} of [design] has no policy; name one of {', '.join(takes)}"
+            )
         stray = sorted(set(policy) - {"policy"} - takes[name])
         if stray:
-            raise InvalidInput(f"policy {number} of [design]: {stray[0]} has no effect under {name!r}; drop it")
+            raise InvalidInput(
+                f"policy {number} of [design]: {stray[0]} has no effect under {name!r}; drop it"
+            )
         if name == "spend-as-you-go" and "saving_rate" not in policy:
             raise InvalidInput(f"policy {number} of [design]: spend-as-you-go needs a saving_rate")
-    return [Candidate(rate, epsilon=epsilon, **policy) for rate in rates for epsilon in sorted(epsilons) for policy in policies]
+    return [
+        Candidate(rate, epsilon=epsilon, **policy)
+        for rate in rates
+        for epsilon in sorted(epsilons)
+        for policy in policies
+    ]

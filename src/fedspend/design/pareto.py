@@ -1,19 +1,24 @@
-"""Pareto solutions of utility against privacy under a limit on rounds, in closed form (Gu et al. 2023, Theorems 2, 3, corrected).
+"""Pareto solutions of utility against privacy under a limit on rounds, in closed form (Gu et al.
+2023, Theorems 2, 3, corrected).
 
-With T rounds, noise level sigma (deviation of the noise that one client adds, in the units of the model), sampling rate q and K
-clients, both of these are to be small, for 1 <= T <= T_max and, where there is a limit, sigma <= sigma_max:
+With T rounds, noise level sigma (deviation of the noise that one client adds, in the units of the
+model), sampling rate q and K clients, both of these are to be small, for 1 <= T <= T_max and, where
+there is a limit, sigma <= sigma_max:
 
-    f1 = 1/T + k sigma^2 / (q K)      utility: a bound on the loss, up to constants
-    f2 = sqrt(q T) / sigma            privacy: a proxy of epsilon, up to constants; the real one comes from the accountant
+    f1 = 1/T + k sigma^2 / (q K)      utility: a bound on the loss, up to constants f2 = sqrt(q T) /
+    sigma            privacy: a proxy of epsilon, up to constants; the real one comes from the
+    accountant
 
-*The paper's curve* is `k sigma^2 T = q K`, cut off at sigma_max; at T_max every smaller noise is a solution too, in all three cases
-(the paper's case I leaves that out). *The exact band* is the set of solutions when T is a whole number. At a given privacy
-`s = sigma^2 / T` the best T minimises `1/T + k s T / (q K)`, which is convex in T, so T has to beat its neighbours only:
+*The paper's curve* is `k sigma^2 T = q K`, cut off at sigma_max; at T_max every smaller noise is a
+solution too, in all three cases (the paper's case I leaves that out). *The exact band* is the set
+of solutions when T is a whole number. At a given privacy `s = sigma^2 / T` the best T minimises
+`1/T + k s T / (q K)`, which is convex in T, so T has to beat its neighbours only:
 
-    against T-1:  sigma <= sqrt(q K / (k (T-1)))
-    against T+1:  sigma >= sqrt(q K / (k (T+1))),  unless T+1 is out of reach: T = T_max, or sigma sqrt((T+1)/T) > sigma_max
+    against T-1:  sigma <= sqrt(q K / (k (T-1))) against T+1:  sigma >= sqrt(q K / (k (T+1))),
+    unless T+1 is out of reach: T = T_max, or sigma sqrt((T+1)/T) > sigma_max
 
-These are statements about f1 and f2. How near a real training is to them is a question for `fedspend design CONFIG`.
+These are statements about f1 and f2. How near a real training is to them is a question for
+`fedspend design CONFIG`.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ def positive_number(name: str, value: Any) -> float:
 
 
 def noise_for(rounds: Any, *, k: float, rate: float, clients: int) -> float:
-    """The second step of the two-step procedure: `sqrt(q K / (k T))`, the noise level for the real rate, clients and rounds.
+    """The second step of the two-step procedure: `sqrt(q K / (k T))`, the noise level for the real
+    rate, clients and rounds.
 
     `rounds` may be any positive number.
 
@@ -47,14 +53,23 @@ def noise_for(rounds: Any, *, k: float, rate: float, clients: int) -> float:
     return math.sqrt(share / (positive_number("k", k) * positive_number("rounds", rounds)))
 
 
-def case_of(*, k: float, rate: float, clients: int, max_rounds: int, max_noise: float | None = None) -> str:
-    """Which case of Theorem 3 this is: I without a limit on noise, II where curve and limit cross within T_max, else III.
+def case_of(
+    *, k: float, rate: float, clients: int, max_rounds: int, max_noise: float | None = None
+) -> str:
+    """Which case of Theorem 3 this is: I without a limit on noise, II where curve and limit cross
+    within T_max, else III.
 
     >>> case_of(k=22, rate=1, clients=10, max_rounds=150, max_noise=0.1)
     'II'
     """
     lowest = noise_for(whole_number("max_rounds", max_rounds, 1), k=k, rate=rate, clients=clients)
-    return "I" if max_noise is None else "II" if positive_number("max_noise", max_noise) > lowest else "III"
+    return (
+        "I"
+        if max_noise is None
+        else "II"
+        if positive_number("max_noise", max_noise) > lowest
+        else "III"
+    )
 
 
 def pareto_noise(
@@ -69,13 +84,16 @@ def pareto_noise(
 ) -> tuple[float, float]:
     """The noise levels that are Pareto optimal with this many rounds: lowest and highest.
 
-    `exact=False` is the paper's curve, where both are the same for all T below T_max. `exact=True` is the band for whole T; its
-    upper end is infinite for one round without a limit. Where the limit on noise decides the lower end of the band, that end
-    itself is not optimal but everything above it is.
+    `exact=False` is the paper's curve, where both are the same for all T below T_max. `exact=True`
+    is the band for whole T; its upper end is infinite for one round without a limit. Where the
+    limit on noise decides the lower end of the band, that end itself is not optimal but everything
+    above it is.
 
-    >>> [round(x, 6) for x in pareto_noise(150, k=22, rate=1, clients=10, max_rounds=150, max_noise=0.1)]
+    >>> found = pareto_noise(150, k=22, rate=1, clients=10, max_rounds=150, max_noise=0.1)
+    >>> [round(x, 6) for x in found]
     [0.0, 0.055048]
-    >>> [round(x, 6) for x in pareto_noise(50, k=22, rate=1, clients=10, max_rounds=200, exact=True)]
+    >>> found = pareto_noise(50, k=22, rate=1, clients=10, max_rounds=200, exact=True)
+    >>> [round(x, 6) for x in found]
     [0.094407, 0.096314]
     """
     last = whole_number("max_rounds", max_rounds, 1)
@@ -93,34 +111,43 @@ def pareto_noise(
     return (0.0 if here == last else min(below, out_of_reach)), min(limit, above)
 
 
-def pareto_rate(rounds: int, noise: float, *, k: float, clients: int, max_rounds: int, exact: bool = False) -> tuple[float, float]:
-    """With the rate free, the sampling rates that make this noise level optimal with this many rounds (Theorem 2).
+def pareto_rate(
+    rounds: int, noise: float, *, k: float, clients: int, max_rounds: int, exact: bool = False
+) -> tuple[float, float]:
+    """With the rate free, the sampling rates that make this noise level optimal with this many
+    rounds (Theorem 2).
 
-    Only `sigma^2 / q` enters f1 and f2, so the solutions are `sigma^2 / q` in the band of rate 1. Refused where even q = 1 is
-    too small a rate for so much noise.
+    Only `sigma^2 / q` enters f1 and f2, so the solutions are `sigma^2 / q` in the band of rate 1.
+    Refused where even q = 1 is too small a rate for so much noise.
 
     >>> [round(q, 6) for q in pareto_rate(100, 0.05, k=22, clients=40, max_rounds=200)]
     [0.1375, 0.1375]
     """
     level = positive_number("noise", noise)
-    low, high = pareto_noise(rounds, k=k, rate=1.0, clients=clients, max_rounds=max_rounds, exact=exact)
+    low, high = pareto_noise(
+        rounds, k=k, rate=1.0, clients=clients, max_rounds=max_rounds, exact=exact
+    )
     least, most = (level / high) ** 2, math.inf if low == 0 else (level / low) ** 2
     if not least <= 1:
         raise InvalidInput(
-            f"noise {level:g} is too much for {rounds} rounds of {clients} clients at k = {k:g}: even rate 1 allows {high:.4g}; "
-            "use less noise, fewer rounds or more clients"
+            f"noise {level:g} is too much for {rounds} rounds of {clients} clients at k = {k:g}: "
+            f"even rate 1 allows {high:.4g}; use less noise, fewer rounds or more clients"
         )
     return least, min(1.0, most)
 
 
-def objectives(rounds: Any, noise: Any, rate: Any, *, k: float, clients: int) -> tuple[FloatArray, FloatArray]:
+def objectives(
+    rounds: Any, noise: Any, rate: Any, *, k: float, clients: int
+) -> tuple[FloatArray, FloatArray]:
     """f1 and f2. Arguments may be arrays and broadcast; no noise at all has f2 infinite.
 
     >>> f1, f2 = objectives(50, 0.0953462589, 1.0, k=22, clients=10)
     >>> round(float(f1), 6), round(float(f2), 4)
     (0.04, 74.162)
     """
-    t, sigma, q = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in (rounds, noise, rate)))
+    t, sigma, q = np.broadcast_arrays(
+        *(np.asarray(value, dtype=np.float64) for value in (rounds, noise, rate))
+    )
     for name, values, good in (
         ("rounds", t, (t >= 1) & np.isfinite(t)),
         ("noise", sigma, (sigma >= 0) & np.isfinite(sigma)),
@@ -128,23 +155,33 @@ def objectives(rounds: Any, noise: Any, rate: Any, *, k: float, clients: int) ->
     ):
         if not np.all(good):
             raise InvalidInput(f"{name} is out of range, got {float(values[~good].flat[0])!r}")
-    loss: FloatArray = 1 / t + positive_number("k", k) * sigma**2 / (q * whole_number("clients", clients, 1))
+    loss: FloatArray = 1 / t + positive_number("k", k) * sigma**2 / (
+        q * whole_number("clients", clients, 1)
+    )
     with np.errstate(divide="ignore"):
         leakage: FloatArray = np.sqrt(q * t) / sigma
     return loss, leakage
 
 
-def pareto_front(*, k: float, rate: float, clients: int, max_rounds: int, max_noise: float | None = None) -> FloatArray:
+def pareto_front(
+    *, k: float, rate: float, clients: int, max_rounds: int, max_noise: float | None = None
+) -> FloatArray:
     """The front along the paper's curve: rows of (rounds, noise, f1, f2), one for every T.
 
-    Its last row is the highest noise at T_max; with less noise the front goes on to f1 = 1/T_max and infinite f2. For a free rate
-    take rate 1 and read noise as `sigma / sqrt(q)`.
+    Its last row is the highest noise at T_max; with less noise the front goes on to f1 = 1/T_max
+    and infinite f2. For a free rate take rate 1 and read noise as `sigma / sqrt(q)`.
 
     >>> pareto_front(k=22, rate=1, clients=10, max_rounds=200)[49].round(6).tolist()
     [50.0, 0.095346, 0.04, 74.161985]
     """
     last = whole_number("max_rounds", max_rounds, 1)
-    limits: dict[str, Any] = {"k": k, "rate": rate, "clients": clients, "max_rounds": last, "max_noise": max_noise}
+    limits: dict[str, Any] = {
+        "k": k,
+        "rate": rate,
+        "clients": clients,
+        "max_rounds": last,
+        "max_noise": max_noise,
+    }
     rounds = np.arange(1, last + 1)
     noise = np.array([pareto_noise(int(t), **limits)[1] for t in rounds])
     return np.column_stack([rounds, noise, *objectives(rounds, noise, rate, k=k, clients=clients)])

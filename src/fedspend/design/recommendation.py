@@ -1,4 +1,6 @@
-"""One setting of a search to use: the one with the least loss within the limits that the user named, and its config to paste."""
+"""One setting of a search to use: the one with the least loss within the limits that the user
+named, and its config to paste.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,15 @@ from fedspend.errors import Refused
 
 
 def recommend(
-    findings: Findings, seconds: Sequence[float], *, max_epsilon: float | None = None, max_seconds: float | None = None
+    findings: Findings,
+    seconds: Sequence[float],
+    *,
+    max_epsilon: float | None = None,
+    max_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """The point with the least mean loss within the limits; `seconds` is what a round of each candidate takes."""
+    """The point with the least mean loss within the limits; `seconds` is what a round of each
+    candidate takes.
+    """
     fits: BoolArray = findings.counted.copy()
     rounds = np.arange(1, findings.search.rounds + 1)
     duration = np.outer(seconds, rounds)
@@ -28,17 +36,23 @@ def recommend(
         raise Refused(_nothing_fits(findings, duration, max_epsilon, max_seconds))
     best = np.where(fits, findings.loss, np.inf).argmin()
     candidate, column = (int(n) for n in np.unravel_index(best, fits.shape))
-    return findings.point(candidate, column + 1) | {"seconds": float(duration[candidate, column]), "candidate": candidate}
+    return findings.point(candidate, column + 1) | {
+        "seconds": float(duration[candidate, column]),
+        "candidate": candidate,
+    }
 
 
-def _nothing_fits(findings: Findings, duration: Any, max_epsilon: float | None, max_seconds: float | None) -> str:
+def _nothing_fits(
+    findings: Findings, duration: Any, max_epsilon: float | None, max_seconds: float | None
+) -> str:
     limits = [f"epsilon at most {max_epsilon:g}"] if max_epsilon is not None else []
     limits += [f"at most {max_seconds:g} s"] if max_seconds is not None else []
     counted = findings.counted
     return (
         f"no setting of this search keeps {' and '.join(limits)}: its smallest epsilon is "
-        f"{findings.epsilon[counted].min():.4g} and its shortest training takes {duration[counted].min():.2g} s; search more "
-        "noise, more clients, a smaller clip or fewer rounds"
+        f"{findings.epsilon[counted].min():.4g} and its shortest training takes "
+        f"{duration[counted].min():.2g} s; search more noise, more clients, a smaller clip or "
+        "fewer rounds"
     )
 
 
@@ -58,7 +72,8 @@ def config_of_point(findings: Findings, point: dict[str, Any]) -> str:
 def config_text(tables: dict[str, dict[str, Any]]) -> str:
     """Sections and their values as a config file has them."""
     return "\n".join(
-        f"[{section}]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in table.items()) for section, table in tables.items()
+        f"[{section}]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in table.items())
+        for section, table in tables.items()
     )
 
 

@@ -1,4 +1,6 @@
-"""Run or go on with a search: every candidate with every seed, in parallel over cores; then sort, estimate, write `pareto.json`."""
+"""Run or go on with a search: every candidate with every seed, in parallel over cores; then sort,
+estimate, write `pareto.json`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a search found, and the seconds that a round of each candidate took here (median over seeds, one core)."""
+    """What a search found, and the seconds that a round of each candidate took here (median over
+    seeds, one core).
+    """
 
     findings: Findings
     seconds: tuple[float, ...]
@@ -38,7 +42,8 @@ def run_search(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Train what is missing in the folder `output`, then analyse everything that the config asks for.
+    """Train what is missing in the folder `output`, then analyse everything that the config asks
+    for.
 
     Candidates and seeds may be added later: what was trained under the same settings is used again.
     """
@@ -48,7 +53,9 @@ def run_search(
     assert search.plans  # all settings have a plan, or nothing is written
     trainings = Trainings(Path(output), search)
     jobs = [(candidate, seed) for seed in search.seeds for candidate in search.candidates]
-    missing = [(candidate, seed) for candidate, seed in jobs if trainings.get(candidate.key, seed) is None]
+    missing = [
+        (candidate, seed) for candidate, seed in jobs if trainings.get(candidate.key, seed) is None
+    ]
     done = len(jobs) - len(missing)
     if progress is not None:
         progress(done, len(jobs))
@@ -57,7 +64,10 @@ def run_search(
         done += 1
         if progress is not None:
             progress(done, len(jobs))
-    lines = [[line for seed in search.seeds if (line := trainings.get(one.key, seed))] for one in search.candidates]
+    lines = [
+        [line for seed in search.seeds if (line := trainings.get(one.key, seed))]
+        for one in search.candidates
+    ]
     findings = analyse(search, lines)
     body = json.dumps(findings.document(), indent=1, allow_nan=False) + "\n"
     write_whole(Path(output) / "pareto.json", body.encode(), private=False)
@@ -65,7 +75,9 @@ def run_search(
     return Outcome(findings, seconds)
 
 
-def _trained(search: Search, jobs: list[tuple[Candidate, int]], workers: int | None) -> Iterator[Line]:
+def _trained(
+    search: Search, jobs: list[tuple[Candidate, int]], workers: int | None
+) -> Iterator[Line]:
     """Finished trainings, in the order in which they finish."""
     from fedspend.engines.local import cores
 
@@ -76,20 +88,30 @@ def _trained(search: Search, jobs: list[tuple[Candidate, int]], workers: int | N
         return
     try:
         with _pool(count) as pool:
-            waiting = [pool.submit(_line, search.config(candidate, seed), candidate, seed) for candidate, seed in jobs]
+            waiting = [
+                pool.submit(_line, search.config(candidate, seed), candidate, seed)
+                for candidate, seed in jobs
+            ]
             for future in as_completed(waiting):
                 yield future.result()
     except BrokenExecutor:
         raise FedspendError(
-            "a training process ended unexpectedly, perhaps for lack of memory; the same command goes on, best with fewer --workers"
+            "a training process ended unexpectedly, perhaps for lack of memory; the same command "
+            "goes on, best with fewer --workers"
         ) from None
 
 
 @contextmanager
 def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that stop at once when the search is interrupted; what was finished is on disk."""
+    """Worker processes that stop at once when the search is interrupted; what was finished is on
+    disk.
+    """
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent)
+    pool = ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_leave_interrupts_to_the_parent,
+    )
     try:
         yield pool
     except BaseException:
@@ -106,4 +128,6 @@ def _leave_interrupts_to_the_parent() -> None:
 
 def _line(config: Config, candidate: Candidate, seed: int) -> Line:
     loss, accuracy, seconds = train_one(config)
-    return Line(candidate=candidate.fields, seed=seed, loss=loss, accuracy=accuracy, seconds=seconds)
+    return Line(
+        candidate=candidate.fields, seed=seed, loss=loss, accuracy=accuracy, seconds=seconds
+    )

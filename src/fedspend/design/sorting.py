@@ -1,7 +1,9 @@
-"""Non-dominated points: those that no other point beats in one objective without losing in another. Smaller is better.
+"""Non-dominated points: those that no other point beats in one objective without losing in another.
+Smaller is better.
 
-Guarantee: the same mask as comparing every pair, ties and duplicates included: equal points do not dominate each other, so copies
-of an optimal point are all optimal. NaN is refused, since it is neither better nor worse than anything.
+Guarantee: the same mask as comparing every pair, ties and duplicates included: equal points do not
+dominate each other, so copies of an optimal point are all optimal. NaN is refused, since it is
+neither better nor worse than anything.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from fedspend.errors import InvalidInput
 def non_dominated(points: Any) -> BoolArray:
     """Which rows of `points` (points, objectives) are Pareto optimal.
 
-    Two objectives take one sort, n log n. More take one pass over the points that are left for every optimal point.
+    Two objectives take one sort, n log n. More take one pass over the points that are left for
+    every optimal point.
 
     >>> non_dominated([[1, 5], [2, 3], [2, 4], [2, 3], [4, 1]]).tolist()
     [True, True, False, True, True]
@@ -25,27 +28,39 @@ def non_dominated(points: Any) -> BoolArray:
     try:
         array = np.asarray(points, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput("points must be numbers: one row per point, one column per objective") from None
+        raise InvalidInput(
+            "points must be numbers: one row per point, one column per objective"
+        ) from None
     if array.ndim != 2 or array.shape[1] == 0:
-        raise InvalidInput(f"points must have one row per point and one column per objective, got shape {array.shape}")
+        raise InvalidInput(
+            "points must have one row per point and one column per objective, got shape "
+            f"{array.shape}"
+        )
     missing = np.isnan(array)
     if missing.any():
         row, column = (int(n) for n in np.argwhere(missing)[0])
-        raise InvalidInput(f"objective {column + 1} of point {row + 1} is NaN; leave the point out or give it a value")
+        raise InvalidInput(
+            f"objective {column + 1} of point {row + 1} is NaN; leave the point out or give it a "
+            "value"
+        )
     if not len(array):
         return np.zeros(0, dtype=bool)
     return _two(array) if array.shape[1] == 2 else _many(array)
 
 
 def _two(points: FloatArray) -> BoolArray:
-    """Sort by the first objective; a point survives if it is best in its tie and better than everything before the tie."""
+    """Sort by the first objective; a point survives if it is best in its tie and better than
+    everything before the tie.
+    """
     order = np.lexsort((points[:, 1], points[:, 0]))
     first, second = points[order].T
-    begins = np.flatnonzero(np.concatenate([[True], first[1:] != first[:-1]]))  # of every tie in the first objective
+    # of every tie in the first objective
+    begins = np.flatnonzero(np.concatenate([[True], first[1:] != first[:-1]]))
     best = second[begins]  # the sort puts the smallest of a tie at its beginning
     before = np.concatenate([[np.inf], np.minimum.accumulate(best)[:-1]])
     survives = best < before
-    survives[0] = True  # nothing is before the first tie, also when its second objective is infinite
+    # nothing is before the first tie, also when its second objective is infinite
+    survives[0] = True
     sizes = np.diff(np.append(begins, len(points)))
     mask = np.empty(len(points), dtype=bool)
     mask[order] = np.repeat(survives, sizes) & (second == np.repeat(best, sizes))
@@ -53,7 +68,9 @@ def _two(points: FloatArray) -> BoolArray:
 
 
 def _many(points: FloatArray) -> BoolArray:
-    """In lexicographic order nothing dominates the first point that is left; it is optimal and removes what it dominates."""
+    """In lexicographic order nothing dominates the first point that is left; it is optimal and
+    removes what it dominates.
+    """
     distinct, copies = np.unique(points, axis=0, return_inverse=True)
     left = np.arange(len(distinct))
     optimal = np.zeros(len(distinct), dtype=bool)

@@ -1,7 +1,8 @@
 """The trainings of a search: one at a time, and the file that keeps those that are done.
 
-Guarantee: a training is a pure function of its config, so a search that was killed and goes on ends with the same numbers as one
-that was never interrupted; a line that a kill cut off is trained again. `seconds` is a measurement and is kept apart from results.
+Guarantee: a training is a pure function of its config, so a search that was killed and goes on ends
+with the same numbers as one that was never interrupted; a line that a kill cut off is trained
+again. `seconds` is a measurement and is kept apart from results.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from fedspend.errors import FedspendWarning, InvalidInput
 
 
 class Line(TypedDict):
-    """One training: what was trained, and test loss and accuracy after every round; None where the loss is not finite."""
+    """One training: what was trained, and test loss and accuracy after every round; None where the
+    loss is not finite.
+    """
 
     candidate: dict[str, Any]
     seed: int
@@ -31,7 +34,9 @@ class Line(TypedDict):
 
 
 def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
-    """Loss and accuracy after every round, and seconds a round. Nothing is stored, no plan is certified: this protects nobody."""
+    """Loss and accuracy after every round, and seconds a round. Nothing is stored, no plan is
+    certified: this protects nobody.
+    """
     import torch
 
     from fedspend.basics.threads import single_threaded
@@ -42,10 +47,14 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     from fedspend.server.rounds import Progress, Record, begin, run_rounds
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FedspendWarning)  # about the plan, which the search has made and warned of already
+        # about the plan, which the search has made and warned of already
+        warnings.simplefilter("ignore", FedspendWarning)
         setup = from_config(config)
     dataset = setup.federation.dataset
-    test_features, test_labels = torch.from_numpy(dataset.test_features), torch.from_numpy(dataset.test_labels)
+    test_features, test_labels = (
+        torch.from_numpy(dataset.test_features),
+        torch.from_numpy(dataset.test_labels),
+    )
     engine = make_engine(setup.engine, setup.workload(), 1)
     evaluating = 0.0
     losses: list[float | None] = []
@@ -54,7 +63,9 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     def observe(progress: Progress, _statistics: Record) -> Record:
         nonlocal evaluating
         start = time.perf_counter()
-        loss, accuracy = evaluate(setup.module, torch.from_numpy(progress.model), test_features, test_labels)
+        loss, accuracy = evaluate(
+            setup.module, torch.from_numpy(progress.model), test_features, test_labels
+        )
         losses.append(loss if np.isfinite(loss) else None)
         accuracies.append(accuracy)
         evaluating += time.perf_counter() - start
@@ -63,14 +74,18 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     start = time.perf_counter()
     with single_threaded():  # the same numbers on every machine, and one core for every training
         progress = begin(flat_parameters(setup.module), setup.method)
-        for _ in run_rounds(progress, setup.method, engine, setup.training, setup.randomness, Memory(), observe):
+        for _ in run_rounds(
+            progress, setup.method, engine, setup.training, setup.randomness, Memory(), observe
+        ):
             pass
     engine.close()
     return losses, accuracies, (time.perf_counter() - start - evaluating) / len(losses)
 
 
 class Trainings:
-    """The folder of a search: `search.json` says what its trainings have in common, `trainings.jsonl` has a line for each."""
+    """The folder of a search: `search.json` says what its trainings have in common,
+    `trainings.jsonl` has a line for each.
+    """
 
     def __init__(self, folder: Path, search: Search) -> None:
         self.folder = folder
@@ -82,17 +97,23 @@ class Trainings:
             raise InvalidInput(f"{folder} is not empty and holds no search; choose another folder")
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / "search.json", (json.dumps({"settings": settings}, indent=1) + "\n").encode(), private=False)
+            write_whole(
+                folder / "search.json",
+                (json.dumps({"settings": settings}, indent=1) + "\n").encode(),
+                private=False,
+            )
         lines = read_lines(self._file)
         self._done: dict[tuple[str, int], Line] = {}
         for number, line in enumerate(lines, start=1):
             if not (isinstance(line, dict) and line.keys() == Line.__annotations__.keys()):
                 raise InvalidInput(
-                    f"{self._file}:{number}: not the record of a training; remove this line or choose another folder"
+                    f"{self._file}:{number}: not the record of a training; remove this line or "
+                    "choose another folder"
                 )
             self._remember(line)  # type: ignore[arg-type]
         body = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        write_whole(self._file, body.encode(), private=False)  # without what a kill may have cut off
+        # without what a kill may have cut off
+        write_whole(self._file, body.encode(), private=False)
 
     def _remember(self, line: Line) -> None:
         self._done[json.dumps(line["candidate"], sort_keys=True), line["seed"]] = line
@@ -114,4 +135,7 @@ def _same_settings(folder: Path, settings: dict[str, Any]) -> None:
     for key in sorted(set(stored) | set(settings)):
         then, now = stored.get(key), settings.get(key)
         if then != now:
-            raise InvalidInput(f"{folder} holds another search: {key} was {then!r} and is now {now!r}; choose another folder")
+            raise InvalidInput(
+                f"{folder} holds another search: {key} was {then!r} and is now {now!r}; choose "
+                "another folder"
+            )

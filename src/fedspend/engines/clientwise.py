@@ -35,7 +35,8 @@ class ClientTrainer:
 
     def __init__(self, work: Workload) -> None:
         self._work = work
-        self._flat: tuple[LocalTraining, FlatModule] | None = None  # made where it is used, so that workers get the plain module
+        # made where it is used, so that workers get the plain module
+        self._flat: tuple[LocalTraining, FlatModule] | None = None
         self._forgets = remembers_nothing(work.module)
 
     def __call__(self, task: ClientTask) -> Reply:
@@ -45,7 +46,11 @@ class ClientTrainer:
 
     def _trained(self, task: ClientTask, rows: Rows, tools: Tools) -> torch.Tensor:
         """The same as `client.training.trained`, faster."""
-        shared, training, flat = task.shared, task.shared.training, self._module(task.shared.training)
+        shared, training, flat = (
+            task.shared,
+            task.shared.training,
+            self._module(task.shared.training),
+        )
         generator = tools.randomness.generator("batches", shared.round, task.number)
         batches = step_batches(generator, len(rows), training)
         torch.manual_seed(int(generator.integers(2**63)))  # for dropout and the like
@@ -58,12 +63,17 @@ class ClientTrainer:
         if training.shape.lus > 0 and batches:
             gradient = torch.empty(flat.size)
             flat.gradient(out=gradient)
-            sparsify(update[None], gradient[None], layer_sizes(self._work.module), training.shape.lus)
+            sparsify(
+                update[None], gradient[None], layer_sizes(self._work.module), training.shape.lus
+            )
         return update
 
     def _module(self, training: LocalTraining) -> FlatModule:
         if self._flat is None or not self._forgets or self._flat[0] != training:
-            self._flat = training, FlatModule(self._work.module, training.momentum, training.shape.blur)
+            self._flat = (
+                training,
+                FlatModule(self._work.module, training.momentum, training.shape.blur),
+            )
         return self._flat[1]
 
 
@@ -77,7 +87,9 @@ class ClientwiseEngine:
         check_module(work.module)
         refuse_memory_outside(work.module, tuple(work.features.shape[1:]))
         self._trainer = ClientTrainer(work)
-        self._workers = Workers(self._trainer, parameter_count(work.module), workers) if workers > 1 else None
+        self._workers = (
+            Workers(self._trainer, parameter_count(work.module), workers) if workers > 1 else None
+        )
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
         if self._workers is None or not tasks:

@@ -47,12 +47,16 @@ class DenseEngine:
         check_module(work.module)
         self._layers = linear_layers(work.module)
         if not self._layers:
-            raise InvalidInput("the dense engine takes a Sequential of Flatten, Linear and ReLU only; use engine 'local'")
+            raise InvalidInput(
+                "the dense engine takes a Sequential of Flatten, Linear and ReLU only; use engine "
+                "'local'"
+            )
         self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)
         self._work = work
         self._features = work.features.reshape(len(work.features), -1)
         self._scratch = Scratch()
-        self._together: dict[tuple[int, LocalTraining], int] = {}  # how many clients may share a product
+        # how many clients may share a product
+        self._together: dict[tuple[int, LocalTraining], int] = {}
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
         several = max(1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * self._size)))
@@ -73,34 +77,56 @@ class DenseEngine:
         examples = [len(self._work.shards[task.client]) for task in tasks]
         widths = [padded_width(count, training.batch_size) for count in examples]
         steps = [step_count(count, training) for count in examples]
-        order = sorted((n for n in range(len(tasks)) if examples[n]), key=lambda n: (-widths[n], -steps[n], n))
+        order = sorted(
+            (n for n in range(len(tasks)) if examples[n]), key=lambda n: (-widths[n], -steps[n], n)
+        )
         for width, alike in groupby(order, key=lambda n: widths[n]):
             members, most = list(alike), self._clients_together(width, training)
             for start in range(0, len(members), most):
                 block = members[start : start + most]
                 together = block == list(range(block[0], block[0] + len(block)))
-                rows = held[block[0] : block[0] + len(block)] if together else self._scratch.take("rows", len(block), self._size)
+                rows = (
+                    held[block[0] : block[0] + len(block)]
+                    if together
+                    else self._scratch.take("rows", len(block), self._size)
+                )
                 self._block([tasks[n] for n in block], width, out=rows)
                 if not together:
                     held[block] = rows
         return held
 
     def _block(self, tasks: Sequence[ClientTask], width: int, out: torch.Tensor) -> None:
-        """Write the updates of clients (most steps first) that are trained together, one row each."""
+        """Write the updates of clients (most steps first) that are trained together,
+        one row each.
+        """
         shared, training = tasks[0].shared, tasks[0].shared.training
         rows, counts = self._tables(tasks, width)
         chosen = torch.from_numpy(rows)
-        labels = self._work.labels.index_select(0, chosen.view(-1)).view(chosen.shape)[:, :, None].unbind()
+        labels = (
+            self._work.labels.index_select(0, chosen.view(-1))
+            .view(chosen.shape)[:, :, None]
+            .unbind()
+        )
         share, space = (
             shares(counts, width)[:, :, None].unbind(),
             self._scratch.take("batch", len(tasks) * width, self._features.shape[1]),
         )
         radius = torch.tensor([task.clip_norm for task in tasks], dtype=torch.float32)
-        block = _Block(self._layers, torch.from_numpy(shared.parameters), shared.lr, training, radius, self._scratch)
+        block = _Block(
+            self._layers,
+            torch.from_numpy(shared.parameters),
+            shared.lr,
+            training,
+            radius,
+            self._scratch,
+        )
         active = np.count_nonzero(counts, axis=1).tolist()
         for step, (many, wanted) in enumerate(zip(active, chosen.flatten(1).unbind(), strict=True)):
-            ending = slice(active[step + 1] if step + 1 < len(active) else 0, many)  # clients whose last step this is
-            batch = torch.index_select(self._features, 0, wanted[: many * width], out=space[: many * width])
+            # clients whose last step this is
+            ending = slice(active[step + 1] if step + 1 < len(active) else 0, many)
+            batch = torch.index_select(
+                self._features, 0, wanted[: many * width], out=space[: many * width]
+            )
             block.step(batch.view(many, width, -1), labels[step][:many], share[step][:many], ending)
         block.updates(out)
         if training.shape.lus > 0:
@@ -113,7 +139,9 @@ class DenseEngine:
         drawn = []
         for task in tasks:
             generator = self._work.randomness.generator("batches", task.shared.round, task.number)
-            drawn.append(padded_batches(generator, len(self._work.shards[task.client]), task.shared.training))
+            drawn.append(
+                padded_batches(generator, len(self._work.shards[task.client]), task.shared.training)
+            )
         steps = max(len(table) for table, _ in drawn)
         rows = np.zeros((steps, len(tasks), width), dtype=np.int64)
         counts = np.zeros((steps, len(tasks)), dtype=np.int64)
@@ -130,7 +158,9 @@ class DenseEngine:
         """
         if (width, training) not in self._together:
             activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
-            fit = max(1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * (2 * self._size + width * activations))))
+            fit = max(
+                1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * (2 * self._size + width * activations)))
+            )
             alike = fit == 1 or company_changes_nothing(self._layers, width, training, fit)
             self._together[width, training] = fit if alike else 1
         return self._together[width, training]
@@ -148,16 +178,24 @@ def padded_width(examples: int, batch_size: int) -> int:
 
 
 def shares(counts: IntArray, width: int) -> torch.Tensor:
-    """(step, client, column): what a row weighs in its client's mean loss; padding weighs nothing."""
-    return torch.from_numpy((np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]).float()
+    """(step, client, column): what a row weighs in its client's mean loss;
+    padding weighs nothing.
+    """
+    return torch.from_numpy(
+        (np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]
+    ).float()
 
 
-def company_changes_nothing(layers: list[Layer], width: int, training: LocalTraining, most: int) -> bool:
+def company_changes_nothing(
+    layers: list[Layer], width: int, training: LocalTraining, most: int
+) -> bool:
     """Whether a client of made-up numbers gets the same bits alone, beside one other and beside
     many, in any place.
     """
     most_steps, generator = 2, torch.Generator().manual_seed(0)
-    size = max(place.stop for layer in layers for place in (layer.weight, layer.bias) if place is not None)
+    size = max(
+        place.stop for layer in layers for place in (layer.weight, layer.bias) if place is not None
+    )
     start = torch.randn(size, generator=generator) / math.sqrt(layers[0].inputs)
     features = torch.randn(most, most_steps, width, layers[0].inputs, generator=generator)
     labels = torch.randint(layers[-1].outputs, (most, most_steps, 1, width), generator=generator)
@@ -175,10 +213,14 @@ def company_changes_nothing(layers: list[Layer], width: int, training: LocalTrai
     everybody = list(range(most))
     alone = [[n] for n in everybody[:: max(1, most // 8)]]
     others = [*alone, [0, most - 1], everybody[::-1], everybody[: most // 2 + 1]]
-    # At a usual rate the last bits of a gradient vanish beside the weights, here and not always elsewhere; at a huge one they stay.
+    # At a usual rate the last bits of a gradient vanish beside the weights, here and not always
+    # elsewhere; at a huge one they stay.
     for lr, steps in ((0.1, most_steps), (100.0, 1)):
         together = moved(everybody, lr, steps)
-        if not all(torch.equal(moved(some, lr, steps), together[_places(some, most, len(together))]) for some in others):
+        if not all(
+            torch.equal(moved(some, lr, steps), together[_places(some, most, len(together))])
+            for some in others
+        ):
             return False
     return True
 
@@ -225,32 +267,57 @@ class _Block:
         scratch: Scratch,
     ) -> None:
         clients, self._scratch = len(radius), scratch
-        self._layers, self._start, self._lr, self._momentum = layers, parameters, lr, training.momentum
-        self._blur, self._radius, self._lus, self._moved = training.shape.blur, radius, training.shape.lus, False
+        self._layers, self._start, self._lr, self._momentum = (
+            layers,
+            parameters,
+            lr,
+            training.momentum,
+        )
+        self._blur, self._radius, self._lus, self._moved = (
+            training.shape.blur,
+            radius,
+            training.shape.lus,
+            False,
+        )
         self._minus_one = torch.full((1, 1, 1), -1.0)
         # the loss gradient of each client's last step: LUS asks for it
         self.gradients = scratch.take("gradients", clients if self._lus else 0, parameters.numel())
         self._weights = [
-            scratch.repeat(f"weight {layer.weight}", parameters[layer.weight].view(layer.outputs, -1), clients) for layer in layers
-        ]
-        self._biases = [
-            None if layer.bias is None else scratch.repeat(f"bias {layer.bias}", parameters[layer.bias].view(-1, 1), clients)
+            scratch.repeat(
+                f"weight {layer.weight}", parameters[layer.weight].view(layer.outputs, -1), clients
+            )
             for layer in layers
         ]
-        weights = [(weight, layer.weight) for weight, layer in zip(self._weights, layers, strict=True)]
-        biases = [(bias, layer.bias) for bias, layer in zip(self._biases, layers, strict=True) if bias is not None and layer.bias]
+        self._biases = [
+            None
+            if layer.bias is None
+            else scratch.repeat(f"bias {layer.bias}", parameters[layer.bias].view(-1, 1), clients)
+            for layer in layers
+        ]
+        weights = [
+            (weight, layer.weight) for weight, layer in zip(self._weights, layers, strict=True)
+        ]
+        biases = [
+            (bias, layer.bias)
+            for bias, layer in zip(self._biases, layers, strict=True)
+            if bias is not None and layer.bias
+        ]
         self._pieces = sorted([*weights, *biases], key=lambda piece: -piece[0].numel())
         self._first: tuple[int, list[torch.Tensor], list[torch.Tensor | None]] = (0, [], [])
         if self._momentum:
             self._weight_velocities = [torch.zeros_like(weight) for weight in self._weights]
-            self._bias_velocities = [None if bias is None else torch.zeros_like(bias) for bias in self._biases]
+            self._bias_velocities = [
+                None if bias is None else torch.zeros_like(bias) for bias in self._biases
+            ]
 
     def updates(self, out: torch.Tensor) -> None:
         """Write how far each client has moved from the start, one row each."""
         for values, place in self._pieces:
             torch.sub(values.flatten(1), self._start[place], out=out[:, place])
 
-    def step(self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, ending: slice) -> None:
+    def step(
+        self, batch: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, ending: slice
+    ) -> None:
         """One step of the first `len(batch)` clients on (clients, examples, features); for those in
         `ending` it is the last.
 
@@ -273,7 +340,9 @@ class _Block:
             self._descend(number, gradient, entering, pull, ending)
             if below is not None:
                 relu = self._layers[number - 1].relu
-                gradient = torch.ops.aten.threshold_backward(below, inputs[number], 0) if relu else below
+                gradient = (
+                    torch.ops.aten.threshold_backward(below, inputs[number], 0) if relu else below
+                )
 
     def _of_first(self, clients: int) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
         """Weights and biases of the first `clients`: hardly ever others than in the step before."""
@@ -299,18 +368,29 @@ class _Block:
                 break
         return (outside * self._blur)[:, None, None] if bool(outside.any()) else None
 
-    def _descend(self, number: int, gradient: torch.Tensor, inputs: torch.Tensor, pull: torch.Tensor | None, ending: slice) -> None:
+    def _descend(
+        self,
+        number: int,
+        gradient: torch.Tensor,
+        inputs: torch.Tensor,
+        pull: torch.Tensor | None,
+        ending: slice,
+    ) -> None:
         clients, layer = len(gradient), self._layers[number]
         weights, biases = self._of_first(clients)
         weight, bias = weights[number], biases[number]
         keeps_gradient = self._lus > 0 and ending.start < ending.stop
         if keeps_gradient:
-            self.gradients[ending, layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
+            self.gradients[ending, layer.weight] = torch.bmm(
+                gradient[ending], inputs[ending]
+            ).flatten(1)
         if self._momentum:
             velocity = self._weight_velocities[number][:clients]
             velocity.baddbmm_(gradient, inputs, beta=self._momentum)
             if pull is not None:
-                velocity.addcmul_(weight, pull).addcmul_(self._start[layer.weight].view(layer.outputs, -1), -pull)
+                velocity.addcmul_(weight, pull).addcmul_(
+                    self._start[layer.weight].view(layer.outputs, -1), -pull
+                )
             weight.add_(velocity, alpha=-self._lr)
         else:
             if pull is not None:

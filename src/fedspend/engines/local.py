@@ -39,7 +39,8 @@ ENGINES: Registry[EngineEntry] = Registry(
     "engine",
     EngineEntry(
         "local",
-        "on this machine: dense models batched over clients, others client by client over worker processes",
+        "on this machine: dense models batched over clients, others client by client over worker "
+        "processes",
         ("workers",),
         make=_local,
     ),

@@ -82,7 +82,10 @@ class Workers:
         self._parameters.copy_(torch.from_numpy(first.parameters))
         bare = replace(first, parameters=np.zeros(0, dtype=np.float32))
         blocks = [tasks[start : start + block] for start in range(0, len(tasks), block)]
-        jobs = [_Job(number, 0, [replace(task, shared=bare) for task in some]) for number, some in enumerate(blocks)]
+        jobs = [
+            _Job(number, 0, [replace(task, shared=bare) for task in some])
+            for number, some in enumerate(blocks)
+        ]
         waiting, free, idle = jobs[::-1], list(range(len(self._slots))), list(self._workers)
         done: dict[int, _Done] = {}
         finished = False
@@ -112,7 +115,9 @@ class Workers:
             self._stop(force=False)
         if not self._workers:
             # twice as many buffers as workers: a slow block does not stop the others
-            self._slots = [_shared(numbers, torch.float64, self._forks) for _ in range(2 * self._count)]
+            self._slots = [
+                _shared(numbers, torch.float64, self._forks) for _ in range(2 * self._count)
+            ]
             self._start()
 
     def close(self) -> None:
@@ -180,8 +185,15 @@ def _receive(worker: _Worker) -> _Done:
 def _death(worker: _Worker) -> WorkerFailed:
     worker.process.join(_PATIENCE)
     code = worker.process.exitcode
-    how = f"killed by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-    return WorkerFailed(f"a training worker died ({how}); out of memory is the usual cause: try fewer workers or a smaller batch")
+    how = (
+        f"killed by signal {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"exit code {code}"
+    )
+    return WorkerFailed(
+        f"a training worker died ({how}); out of memory is the usual cause: try fewer workers or a "
+        "smaller batch"
+    )
 
 
 def _shared(size: int, kind: torch.dtype, forks: bool) -> torch.Tensor:
@@ -194,9 +206,16 @@ def _shared(size: int, kind: torch.dtype, forks: bool) -> torch.Tensor:
     return shared
 
 
-def _serve(pipe: Connection[Any, Any], train: Train, parameters: torch.Tensor, slots: list[torch.Tensor], parent: int) -> None:
+def _serve(
+    pipe: Connection[Any, Any],
+    train: Train,
+    parameters: torch.Tensor,
+    slots: list[torch.Tensor],
+    parent: int,
+) -> None:
     """A worker's life: blocks until it is told to leave or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     while True:
         # forked siblings hold copies of the pipe's other end, so a killed parent does not close it
@@ -210,10 +229,15 @@ def _serve(pipe: Connection[Any, Any], train: Train, parameters: torch.Tensor, s
         if job is None:
             return
         try:
-            result = _Done(job.block, job.slot, _replies(job, train, parameters, slots[job.slot].numpy()))
+            result = _Done(
+                job.block, job.slot, _replies(job, train, parameters, slots[job.slot].numpy())
+            )
         except Exception as problem:
             where = traceback.extract_tb(problem.__traceback__)[-1]
-            said = f"{type(problem).__name__}: {problem} ({os.path.basename(where.filename)}:{where.lineno})"
+            said = (
+                f"{type(problem).__name__}: {problem} "
+                f"({os.path.basename(where.filename)}:{where.lineno})"
+            )
             result = _Done(job.block, job.slot, [], error=said)
         try:
             pipe.send(result)

@@ -23,8 +23,8 @@ HEAD = "ledger_head.json"
 
 
 class RunAccount:
-    """Charges the rounds of one run. The head of the ledger is kept in the run directory, so that a ledger that was cut off or
-    replaced by an old copy is noticed.
+    """Charges the rounds of one run. The head of the ledger is kept in the run directory, so that a
+    ledger that was cut off or replaced by an old copy is noticed.
     """
 
     def __init__(self, ledger: Ledger, run: str, folder: Path) -> None:
@@ -49,7 +49,9 @@ class RunAccount:
         if self.admitted and self.run.closed is None and self.run.about["plan"] != proposal.plan:
             self.ledger.replan(self.id, proposal)
         else:
-            self.ledger.admit(self.id, proposal, simulation=simulation, folder=str(self.folder.resolve()))
+            self.ledger.admit(
+                self.id, proposal, simulation=simulation, folder=str(self.folder.resolve())
+            )
         self._keep_head()
 
     def reserve(self, round: int) -> None:
@@ -104,11 +106,15 @@ def locate(stored: str, folder: Path) -> str:
 def refuse_gone(location: str, folder: Path) -> None:
     """A run whose ledger vanished must not go on with an empty one."""
     if (folder / HEAD).exists() and not holds_ledger(location):
-        raise Refused(f"the ledger {location} of the run in {folder} is gone; restore it, or start a new run in another folder")
+        raise Refused(
+            f"the ledger {location} of the run in {folder} is gone; restore it, or start a new run "
+            "in another folder"
+        )
 
 
 def check_same(asked: str, stored: str, folder: Path) -> None:
     if stored_location(asked, folder) != stored:
         raise InvalidInput(
-            f"the run in {folder} keeps its account in {stored}, not in {stored_location(asked, folder)}; name that ledger or none"
+            f"the run in {folder} keeps its account in {stored}, not in "
+            f"{stored_location(asked, folder)}; name that ledger or none"
         )

@@ -1,7 +1,9 @@
-"""The independent check of a ledger: is it whole, is it the one that others have seen, and is nobody over budget?
+"""The independent check of a ledger: is it whole, is it the one that others have seen, and is
+nobody over budget?
 
-Guarantee: if `Audit.ok`, the chain is unbroken from the first entry to the last and contains every head that was shown to it, and
-every balance was recomputed with the second accountant, which shares no code with the first, and is within its budget.
+Guarantee: if `Audit.ok`, the chain is unbroken from the first entry to the last and contains every
+head that was shown to it, and every balance was recomputed with the second accountant, which shares
+no code with the first, and is within its budget.
 """
 
 from __future__ import annotations
@@ -51,12 +53,17 @@ class Audit:
         return {
             "ok": self.ok,
             "head": self.head,
-            "checks": [{"check": finding.check, "ok": finding.good, "detail": finding.words} for finding in self.checks],
+            "checks": [
+                {"check": finding.check, "ok": finding.good, "detail": finding.words}
+                for finding in self.checks
+            ],
         }
 
 
 def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ()) -> Audit:
-    """Check the ledger at `location`, also against heads (`ENTRIES:HASH` or files) and heads kept in run directories."""
+    """Check the ledger at `location`, also against heads (`ENTRIES:HASH` or files) and heads kept
+    in run directories.
+    """
     result = Audit()
     wanted = [_head(text) for text in heads] + [_run_head(folder) for folder in runs]
     try:
@@ -75,7 +82,11 @@ def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ())
             Finding("chain", True, entries),
             _guarded("database", lambda: (True, ledger.check_storage())),
             _guarded("heads", lambda: _check_heads(ledger, wanted)),
-            *(_guarded(f"{unit} balances", partial(_check_balances, ledger, unit)) for unit in UNITS if len(ledger.accounts(unit))),
+            *(
+                _guarded(f"{unit} balances", partial(_check_balances, ledger, unit))
+                for unit in UNITS
+                if len(ledger.accounts(unit))
+            ),
         ]
     return result
 
@@ -100,10 +111,13 @@ def _run_head(folder: str) -> tuple[Head, str]:
 
 
 def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> tuple[bool | None, str]:
-    """Against what was asked for, the head beside the file, and the heads in run directories that are still there."""
+    """Against what was asked for, the head beside the file, and the heads in run directories that
+    are still there.
+    """
     for head, where in wanted:
         ledger.check_head(head, where)
-    seen = len(wanted) + int(ledger.head_file is not None and ledger.head_file.exists())  # that one was checked on opening
+    # that one was checked on opening
+    seen = len(wanted) + int(ledger.head_file is not None and ledger.head_file.exists())
     missing = 0
     for run in list(ledger.state.runs.values()):
         kept = _head_of_run(run)
@@ -114,12 +128,18 @@ def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> tuple[bool |
             seen += 1
     note = f"; {missing} run directories are not here" if missing else ""
     if not seen:
-        return None, f"no head was found elsewhere, so a cut-off tail would not be noticed: give --head or --runs{note}"
+        return (
+            None,
+            "no head was found elsewhere, so a cut-off tail would not be noticed: give --head or "
+            f"--runs{note}",
+        )
     return True, f"all {seen} heads that were found elsewhere are in the chain{note}"
 
 
 def _head_of_run(run: Run) -> Head | None:
-    """The head in the directory that a run was opened from, if the directory can be read and is still that run's."""
+    """The head in the directory that a run was opened from, if the directory can be read and is
+    still that run's.
+    """
     if not run.about["folder"]:
         return None
     folder = Path(run.about["folder"])
@@ -131,40 +151,74 @@ def _head_of_run(run: Run) -> Head | None:
 
 
 def _check_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:
-    """Every account once for what it spent and once for what it will have spent, equal ones together."""
+    """Every account once for what it spent and once for what it will have spent, equal ones
+    together.
+    """
     state, balances = ledger.state, ledger.balances(unit)
     checked: dict[tuple[Any, ...], float] = {}
-    position = [dict(zip(run.accounts.tolist(), run.of_class.tolist(), strict=True)) for run in state.runs_of(unit)]
+    position = [
+        dict(zip(run.accounts.tolist(), run.of_class.tolist(), strict=True))
+        for run in state.runs_of(unit)
+    ]
     held_over = 0
-    for held, claims, orders in ((False, balances.spent, balances.order), (True, balances.total, balances.total_order)):
+    for held, claims, orders in (
+        (False, balances.spent, balances.order),
+        (True, balances.total, balances.total_order),
+    ):
         for n, name in enumerate(balances.names):
             classes = tuple(classes.get(n, -1) for classes in position)
             key = (held, float(balances.delta[n]), float(orders[n]), classes)
             if key not in checked:
-                checked[key] = _recomputed(state, unit, classes, held=held, order=float(orders[n]), delta=float(balances.delta[n]))
+                checked[key] = _recomputed(
+                    state,
+                    unit,
+                    classes,
+                    held=held,
+                    order=float(orders[n]),
+                    delta=float(balances.delta[n]),
+                )
             epsilon, claim = checked[key], float(claims[n])
             tolerance = TOLERANCE if orders[n] > 0 else PLD_TOLERANCE
             if not abs(epsilon - claim) <= tolerance * max(claim, 1e-3):
-                raise FedspendError(f"{unit} {name!r} is said to have spent {claim:.9g}; the second accountant reads {epsilon:.9g}")
+                raise FedspendError(
+                    f"{unit} {name!r} is said to have spent {claim:.9g}; the second accountant "
+                    f"reads {epsilon:.9g}"
+                )
             within = epsilon <= balances.budget[n] * (1 + tolerance)
             if not (within or held):
-                raise FedspendError(f"{unit} {name!r} has a budget of {balances.budget[n]:g} and has spent {epsilon:.9g}")
+                raise FedspendError(
+                    f"{unit} {name!r} has a budget of {balances.budget[n]:g} and has spent "
+                    f"{epsilon:.9g}"
+                )
             held_over += not within
-    words = f"{len(balances.names)} accounts, {len(checked)} distinct sums recomputed by the second accountant, none overspent"
+    words = (
+        f"{len(balances.names)} accounts, {len(checked)} distinct sums recomputed by the second "
+        "accountant, none overspent"
+    )
     # A budget may be lowered under an open run; that run can begin no further round.
-    return True, words + (f"; open runs hold more than the budget of {held_over}, and cannot go on" if held_over else "")
+    return True, words + (
+        f"; open runs hold more than the budget of {held_over}, and cannot go on"
+        if held_over
+        else ""
+    )
 
 
-def _recomputed(state: State, unit: str, classes: tuple[int, ...], *, held: bool, order: float, delta: float) -> float:
+def _recomputed(
+    state: State, unit: str, classes: tuple[int, ...], *, held: bool, order: float, delta: float
+) -> float:
     rates, noises, client_rates, steps = (np.zeros(0) for _ in range(4))
     for run, own in zip(state.runs_of(unit), classes, strict=True):
         if own >= 0:
             if run.discrete and not (order >= 2 and order == int(order)):
                 raise FedspendError(
-                    f"an account with discrete noise (run {run.id}) was read at order {order:g}, which proves nothing"
+                    f"an account with discrete noise (run {run.id}) was read at order {order:g}, "
+                    "which proves nothing"
                 )
             upto = run.planned if held and run.closed is None else run.next_round
-            rates, noises = np.append(rates, run.rate[:upto, own]), np.append(noises, run.noise[:upto, own])
+            rates, noises = (
+                np.append(rates, run.rate[:upto, own]),
+                np.append(noises, run.noise[:upto, own]),
+            )
             client_rates = np.append(client_rates, np.full(upto, run.client_rate))
             steps = np.append(steps, run.steps[:upto, own])
     if not (rates > 0).any():
@@ -175,10 +229,14 @@ def _recomputed(state: State, unit: str, classes: tuple[int, ...], *, held: bool
     return float(epsilon_at(_divergence(rates, noises, client_rates, steps, order), order, delta))
 
 
-def _divergence(rates: FloatArray, noises: FloatArray, client_rates: FloatArray, steps: FloatArray, order: float) -> float:
+def _divergence(
+    rates: FloatArray, noises: FloatArray, client_rates: FloatArray, steps: FloatArray, order: float
+) -> float:
     """Sum over rounds of `log(1 - p + p exp((a-1) steps R)) / (a-1)`."""
     used = rates > 0  # a round at rate 0 is none
-    distinct, counts = np.unique(np.stack([rates, noises, client_rates, steps])[:, used], axis=1, return_counts=True)
+    distinct, counts = np.unique(
+        np.stack([rates, noises, client_rates, steps])[:, used], axis=1, return_counts=True
+    )
     q, s, p, k = distinct
     exponent = (order - 1) * k * renyi_divergence(q, s, order)
     with np.errstate(divide="ignore"):

@@ -1,8 +1,9 @@
 """The ledger: every change is a checked entry, every reading is recomputed from the entries.
 
-Guarantee: a run is admitted only if everything spent, everything held by open runs and the whole new plan together stay within
-every lifetime budget; the check and the entry are one transaction, so two runs cannot take the same budget. A round is spent from
-the moment it is reserved. Whatever is refused leaves the ledger as it was.
+Guarantee: a run is admitted only if everything spent, everything held by open runs and the whole
+new plan together stay within every lifetime budget; the check and the entry are one transaction, so
+two runs cannot take the same budget. A round is spent from the moment it is reserved. Whatever is
+refused leaves the ledger as it was.
 """
 
 from __future__ import annotations
@@ -21,11 +22,30 @@ from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import rules
-from fedspend.ledger.chain import START, Body, Damaged, Head, Row, follow, link, pack, parse, to_text
+from fedspend.ledger.chain import (
+    START,
+    Body,
+    Damaged,
+    Head,
+    Row,
+    follow,
+    link,
+    pack,
+    parse,
+    to_text,
+)
 from fedspend.ledger.rules import Proposal
 from fedspend.ledger.spending import Balances, Progress, balances, histories, overdrawn
 from fedspend.ledger.state import FORMAT, Accounts, Run, State
-from fedspend.ledger.storage import MIGRATIONS, Storage, check_version, connect, is_url, migrate, path_of
+from fedspend.ledger.storage import (
+    MIGRATIONS,
+    Storage,
+    check_version,
+    connect,
+    is_url,
+    migrate,
+    path_of,
+)
 
 
 class Ledger:
@@ -63,10 +83,19 @@ class Ledger:
             with ledger._storage.writing():
                 if ledger._storage.version() == 0:
                     migrate(ledger._storage)
-                    first = {"kind": "ledger", "format": FORMAT, "ledger": secrets.token_hex(16), "simulation": simulation}
-                    ledger._storage.append([(number, pack(text), hash) for number, text, hash in ledger._link([first])])
+                    first = {
+                        "kind": "ledger",
+                        "format": FORMAT,
+                        "ledger": secrets.token_hex(16),
+                        "simulation": simulation,
+                    }
+                    ledger._storage.append(
+                        [(number, pack(text), hash) for number, text, hash in ledger._link([first])]
+                    )
                 elif not exist_ok:
-                    raise InvalidInput(f"{ledger.location} already holds a ledger; choose another place")
+                    raise InvalidInput(
+                        f"{ledger.location} already holds a ledger; choose another place"
+                    )
             ledger._migrate()
 
         return ledger._ready(begin)
@@ -109,7 +138,9 @@ class Ledger:
 
     def read(self) -> State:
         """Take in what was added since the last look."""
-        for number, text, hash in follow(self._storage.rows_after(self.state.entries), self.state.entries, self.state.hash):
+        for number, text, hash in follow(
+            self._storage.rows_after(self.state.entries), self.state.entries, self.state.hash
+        ):
             self.state.apply(number, parse(number, text), hash)
         if self.state.entries == 0:
             raise Damaged(f"the ledger {self.location} is damaged: it has no entries")
@@ -129,41 +160,64 @@ class Ledger:
     def run(self, run: str) -> Run:
         return rules.find_run(self.state, run)
 
-    def balances(self, unit: str = "client", *, accountant: str = "rdp", progress: Progress = None) -> Balances:
-        return balances(self.state, rules.check_unit(unit), accountant=accountant, progress=progress)
+    def balances(
+        self, unit: str = "client", *, accountant: str = "rdp", progress: Progress = None
+    ) -> Balances:
+        return balances(
+            self.state, rules.check_unit(unit), accountant=accountant, progress=progress
+        )
 
     def past(self, names: Sequence[str], unit: str = "client") -> Mechanisms:
-        """What these accounts have spent and what open runs still hold: where a new plan starts from."""
-        return histories(self.state, unit, held=True).for_accounts(rules.account_numbers(self.state, unit, names))
+        """What these accounts have spent and what open runs still hold: where a new plan starts
+        from.
+        """
+        return histories(self.state, unit, held=True).for_accounts(
+            rules.account_numbers(self.state, unit, names)
+        )
 
     def over(self, proposal: Proposal) -> IntArray:
         """Positions of those whose budgets the proposal would exceed, as the ledger stands."""
-        return overdrawn(self.state, proposal.as_run("", rules.members(self.state, proposal)), joining=True, hint=proposal.order)
+        return overdrawn(
+            self.state,
+            proposal.as_run("", rules.members(self.state, proposal)),
+            joining=True,
+            hint=proposal.order,
+        )
 
     # --- heads ---
 
     @property
     def head_file(self) -> Path | None:
-        """Beside a ledger in a file, its head: a restored old copy of the ledger no longer fits it."""
+        """Beside a ledger in a file, its head:
+        a restored old copy of the ledger no longer fits it.
+        """
         return None if is_url(self.location) else Path(f"{self.location}.head")
 
     def check_head(self, head: Head, where: str) -> None:
         """Refuse a ledger that does not contain `head`."""
         if head.ledger not in ("", self.state.id):
-            raise Damaged(f"{where} belongs to ledger {head.ledger[:12]}, but {self.location} is ledger {self.state.id[:12]}")
+            raise Damaged(
+                f"{where} belongs to ledger {head.ledger[:12]}, but {self.location} is ledger "
+                f"{self.state.id[:12]}"
+            )
         if head.entries > self.state.entries:
             self.read()  # it may have been written since
         if head.entries > self.state.entries:
             raise Damaged(
-                f"the ledger {self.location} was cut off, or an old copy was restored: it has {self.state.entries} entries, "
-                f"and {where} has seen {head.entries}"
+                f"the ledger {self.location} was cut off, or an old copy was restored: it has "
+                f"{self.state.entries} entries, and {where} has seen {head.entries}"
             )
         if self._storage.rows_after(head.entries - 1)[0][2].hex() != head.hash:
-            raise Damaged(f"the ledger {self.location} is not the one that {where} has seen: entry {head.entries} differs")
+            raise Damaged(
+                f"the ledger {self.location} is not the one that {where} has seen: entry "
+                f"{head.entries} differs"
+            )
 
     # --- accounts ---
 
-    def register(self, names: Sequence[str], budgets: Any, *, delta: float, unit: str = "client") -> None:
+    def register(
+        self, names: Sequence[str], budgets: Any, *, delta: float, unit: str = "client"
+    ) -> None:
         """Open accounts with a lifetime budget each, and one delta that stays."""
         unit, delta, names = rules.check_unit(unit), check_delta(delta), list(names)
         epsilons = _one_each(budgets, names).tolist()
@@ -171,11 +225,21 @@ class Ledger:
         def entry(state: State) -> list[Body]:
             ids = rules.new_names(names, state, unit)
             rules.refuse_known(state, unit, ids)
-            return [{"kind": "register", "unit": unit, "delta": delta, "names": ids, "budgets": epsilons}]
+            return [
+                {
+                    "kind": "register",
+                    "unit": unit,
+                    "delta": delta,
+                    "names": ids,
+                    "budgets": epsilons,
+                }
+            ]
 
         self._write(entry)
 
-    def change(self, names: Sequence[str], budgets: Any, *, reason: str, unit: str = "client") -> None:
+    def change(
+        self, names: Sequence[str], budgets: Any, *, reason: str, unit: str = "client"
+    ) -> None:
         """Set lifetime budgets anew, but not below what is spent."""
         names, reason = rules.check_names(names), rules.check_reason(reason)
         epsilons = _one_each(budgets, names)
@@ -184,17 +248,29 @@ class Ledger:
             known = rules.known_names(state, unit, names)
             who = rules.account_numbers(state, unit, known)
             rules.refuse_below_spent(unit, known, epsilons, balances(state, unit).spent[who])
-            return [{"kind": "change", "unit": unit, "names": known, "budgets": epsilons.tolist(), "reason": reason}]
+            return [
+                {
+                    "kind": "change",
+                    "unit": unit,
+                    "names": known,
+                    "budgets": epsilons.tolist(),
+                    "reason": reason,
+                }
+            ]
 
         self._write(entry)
 
     def withdraw(self, names: Sequence[str], *, reason: str, unit: str = "client") -> None:
-        """These accounts take part in nothing any more. A run that counts on them can begin no further round."""
+        """These accounts take part in nothing any more. A run that counts on them can begin no
+        further round.
+        """
         names, reason = rules.check_names(names), rules.check_reason(reason)
 
         def entry(state: State) -> list[Body]:
             known = rules.check_names(rules.known_names(state, unit, names))
-            gone = np.flatnonzero(state.accounts[unit].withdrawn[rules.account_numbers(state, unit, known)])
+            gone = np.flatnonzero(
+                state.accounts[unit].withdrawn[rules.account_numbers(state, unit, known)]
+            )
             if gone.size:
                 raise Refused(f"{unit} {known[int(gone[0])]!r} has withdrawn already")
             return [{"kind": "withdraw", "unit": unit, "names": known, "reason": reason}]
@@ -204,7 +280,8 @@ class Ledger:
     # --- runs ---
 
     def admit(self, run: str, proposal: Proposal, *, simulation: bool, folder: str = "") -> None:
-        """Open a run, or refuse it. Where nobody is registered yet, the proposal's names and budgets are, first.
+        """Open a run, or refuse it. Where nobody is registered yet, the proposal's names and
+        budgets are, first.
 
         A run that was admitted before it was interrupted is not admitted twice.
         """
@@ -219,19 +296,27 @@ class Ledger:
             if not len(state.accounts[proposal.unit]):
                 rules.refuse_alike(proposal.names, proposal.unit)
                 registration = [proposal.registration()]
-                state = State(accounts=state.accounts | {proposal.unit: Accounts()})  # as it will be; the real one reads it later
-                state.accounts[proposal.unit].add(list(proposal.names), proposal.budgets, proposal.delta)
+                # as it will be; the real one reads it later
+                state = State(accounts=state.accounts | {proposal.unit: Accounts()})
+                state.accounts[proposal.unit].add(
+                    list(proposal.names), proposal.budgets, proposal.delta
+                )
             who = rules.members(state, proposal)
-            rules.refuse_overdrawn(state, proposal.as_run(run, who), joining=True, hint=proposal.order)
-            return [*registration, {"kind": "open", "run": run, "folder": folder} | proposal.opening(who)]
+            rules.refuse_overdrawn(
+                state, proposal.as_run(run, who), joining=True, hint=proposal.order
+            )
+            return [
+                *registration,
+                {"kind": "open", "run": run, "folder": folder} | proposal.opening(who),
+            ]
 
         self._write(entry)
 
     def reserve(self, run: str, round: int) -> None:
         """Charge a round to every account of the run, before it is sampled.
 
-        A simulation that repeats a round is not charged twice. A real round that was begun is refused: whoever began it may have
-        released it, and fresh noise would be a second release.
+        A simulation that repeats a round is not charged twice. A real round that was begun is
+        refused: whoever began it may have released it, and fresh noise would be a second release.
         """
 
         def entry(state: State) -> list[Body]:
@@ -241,26 +326,39 @@ class Ledger:
                 return []
             mine = rules.open_run(state, run)
             if mine.disturbed:
-                rules.refuse_withdrawn(state, mine.unit, mine.accounts[rules.busy(mine.rate[round:], mine.of_class)])
+                rules.refuse_withdrawn(
+                    state, mine.unit, mine.accounts[rules.busy(mine.rate[round:], mine.of_class)]
+                )
                 rules.refuse_overdrawn(state, mine, joining=False)
             if not round == mine.next_round < mine.planned:
-                raise Refused(f"round {round + 1} of run {run} was not planned: it has begun {mine.next_round} of {mine.planned}")
+                raise Refused(
+                    f"round {round + 1} of run {run} was not planned: it has begun "
+                    f"{mine.next_round} of {mine.planned}"
+                )
             return [{"kind": "reserve", "run": run, "round": round}]
 
         self._write(entry)
 
     def commit(self, run: str, round: int, release: str) -> None:
-        """Note that the release of a reserved round is stored. The same release again changes nothing; another is refused."""
+        """Note that the release of a reserved round is stored. The same release again changes
+        nothing; another is refused.
+        """
 
         def entry(state: State) -> list[Body]:
             mine = rules.find_run(state, run)
             if mine.rounds.get(round) == "committed":
                 if mine.releases[round] != release:
-                    raise Refused(f"round {round + 1} of run {run} was released before, and this is another release of it")
+                    raise Refused(
+                        f"round {round + 1} of run {run} was released before, and this is another "
+                        "release of it"
+                    )
                 return []
             mine = rules.open_run(state, run)
             if mine.rounds.get(round) != "reserved":
-                raise Refused(f"round {round + 1} of run {run} is not reserved, so nothing can be released in it")
+                raise Refused(
+                    f"round {round + 1} of run {run} is not reserved, so nothing can be released "
+                    "in it"
+                )
             return [{"kind": "commit", "run": run, "round": round, "release": release}]
 
         self._write(entry)
@@ -283,7 +381,9 @@ class Ledger:
                 return []
             asked = proposal.as_run(run, rules.members(state, proposal))
             if not rules.same_beginning(asked, mine):
-                raise Refused(f"the new plan of run {run} differs in rounds that were begun already")
+                raise Refused(
+                    f"the new plan of run {run} differs in rounds that were begun already"
+                )
             rules.refuse_overdrawn(state, asked, joining=False, hint=proposal.order)
             return [{"kind": "replan", "run": run} | proposal.tables()]
 
@@ -304,7 +404,8 @@ class Ledger:
     def _write(self, entry: Callable[[State], list[Body]]) -> None:
         """Read what is new, make the entries from it and add them, with no other writer in between.
 
-        An entry is stored only if it fits: what could not be read again would make the whole ledger unreadable.
+        An entry is stored only if it fits: what could not be read again would make the whole ledger
+        unreadable.
         """
         rows: list[Row] = []
         try:
@@ -320,7 +421,9 @@ class Ledger:
         if rows:
             stored = self._storage.rows_after(rows[-1][0] - 1)
             if not stored or stored[0][2] != rows[-1][2]:
-                raise Damaged(f"the database {self.location} did not keep an entry that it was given")
+                raise Damaged(
+                    f"the database {self.location} did not keep an entry that it was given"
+                )
             self._keep_head()
 
     def _link(self, bodies: list[Body]) -> list[Row]:
@@ -337,7 +440,9 @@ class Ledger:
         """Beside the file, unless a faster process has put a later one there."""
         if self.head_file is None:
             return
-        if not (self.head_file.exists() and Head.load(self.head_file).entries >= self.state.entries):
+        if not (
+            self.head_file.exists() and Head.load(self.head_file).entries >= self.state.entries
+        ):
             self.state.head.save(self.head_file)
 
 
@@ -348,5 +453,7 @@ def now() -> str:
 def _one_each(budgets: Any, names: Sequence[str]) -> FloatArray:
     epsilons = np.atleast_1d(check_epsilons(budgets))
     if epsilons.shape not in ((1,), (len(names),)):
-        raise InvalidInput(f"there must be one budget per name: got {epsilons.size} for {len(names)}")
+        raise InvalidInput(
+            f"there must be one budget per name: got {epsilons.size} for {len(names)}"
+        )
     return np.broadcast_to(epsilons, (len(names),))

@@ -1,13 +1,17 @@
 """Entries and the hash chain that ties each to all before it.
 
-Guarantee: with the head (number and hash of the last entry) an outsider can tell whether any entry was changed, removed, added,
-reordered or cut off. An entry is a JSON object, and what is hashed is its very text in UTF-8:
+Guarantee: with the head (number and hash of the last entry) an outsider can tell whether any entry
+was changed, removed, added, reordered or cut off. An entry is a JSON object, and what is hashed is
+its very text in UTF-8:
 
-    hash = SHA-256(previous hash + number as 8 bytes, big-endian + text),  the hash before the first entry is 32 zero bytes
+    hash = SHA-256(previous hash + number as 8 bytes, big-endian + text),  the hash before the first
+    entry is 32 zero bytes
 
-A row holds the number, the text (or zlib of it where that is shorter: JSON begins with "{", zlib with the byte 0x78), the hash.
+A row holds the number, the text (or zlib of it where that is shorter: JSON begins with "{", zlib
+with the byte 0x78), the hash.
 
-The chain is no signature: who can rewrite the whole ledger can make a new chain. That is what heads kept elsewhere are for.
+The chain is no signature: who can rewrite the whole ledger can make a new chain. That is what heads
+kept elsewhere are for.
 """
 
 from __future__ import annotations
@@ -60,7 +64,9 @@ class Head:
         """`ENTRIES:HASH`, as `fedspend ledger verify` prints it."""
         match = re.fullmatch(r"([1-9][0-9]{0,15}):([0-9a-f]{64})", text.strip())
         if match is None:
-            raise InvalidInput(f"{text!r} is neither a file nor a head such as 42:1f0c... (64 hexadecimal digits)")
+            raise InvalidInput(
+                f"{text!r} is neither a file nor a head such as 42:1f0c... (64 hexadecimal digits)"
+            )
         return cls("", int(match[1]), match[2])
 
     def __str__(self) -> str:
@@ -95,7 +101,9 @@ def link(previous: bytes, number: int, text: bytes) -> bytes:
 
 
 def follow(rows: Iterable[Row], number: int, previous: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Check that `rows` continue a chain of `number` entries that ends in `previous`: number, text and hash of each."""
+    """Check that `rows` continue a chain of `number` entries that ends in `previous`: number, text
+    and hash of each.
+    """
     for row in rows:
         number += 1
         if not (isinstance(row[1], bytes) and isinstance(row[2], bytes)) or row[0] != number:
@@ -105,7 +113,10 @@ def follow(rows: Iterable[Row], number: int, previous: bytes) -> Iterator[tuple[
         except ValueError:
             raise Damaged(f"the ledger is damaged: entry {number} cannot be read") from None
         if link(previous, number, text) != row[2]:
-            raise Damaged(f"the ledger is damaged: entry {number} does not continue the chain, so it or one before it was changed")
+            raise Damaged(
+                f"the ledger is damaged: entry {number} does not continue the chain, so it or one "
+                "before it was changed"
+            )
         yield number, text, row[2]
         previous = row[2]
 

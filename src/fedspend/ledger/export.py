@@ -13,7 +13,18 @@ from fedspend.basics.files import write_whole
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.state import UNITS
 
-COLUMNS = ("unit", "name", "run", "round", "state", "client_rate", "rate", "noise_multiplier", "steps", "noise")
+COLUMNS = (
+    "unit",
+    "name",
+    "run",
+    "round",
+    "state",
+    "client_rate",
+    "rate",
+    "noise_multiplier",
+    "steps",
+    "noise",
+)
 
 
 def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
@@ -22,9 +33,24 @@ def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
     for run in ledger.state.runs_of(unit):
         for round, state in run.rounds.items():
             for account, own in zip(run.accounts.tolist(), run.of_class.tolist(), strict=True):
-                rate, noise, steps = (float(table[round, own]) for table in (run.rate, run.noise, run.steps))
-                mechanism = (run.client_rate, rate, noise, int(steps) if steps.is_integer() else steps)
-                yield unit, names[account], run.id, round + 1, state, *mechanism, "discrete" if run.discrete else "continuous"
+                rate, noise, steps = (
+                    float(table[round, own]) for table in (run.rate, run.noise, run.steps)
+                )
+                mechanism = (
+                    run.client_rate,
+                    rate,
+                    noise,
+                    int(steps) if steps.is_integer() else steps,
+                )
+                yield (
+                    unit,
+                    names[account],
+                    run.id,
+                    round + 1,
+                    state,
+                    *mechanism,
+                    "discrete" if run.discrete else "continuous",
+                )
 
 
 def export_csv(ledger: Ledger, path: Path, unit: str) -> int:
@@ -40,13 +66,20 @@ def export_csv(ledger: Ledger, path: Path, unit: str) -> int:
 
 
 def export_json(ledger: Ledger, path: Path, _unit: str) -> int:
-    """Every entry as the text that was hashed, so that anyone can check the chain, and the balances that follow from them."""
-    entries = [{"number": number, "hash": hash.hex(), "text": text.decode()} for number, text, hash in ledger.entries()]
+    """Every entry as the text that was hashed, so that anyone can check the chain, and the balances
+    that follow from them.
+    """
+    entries = [
+        {"number": number, "hash": hash.hex(), "text": text.decode()}
+        for number, text, hash in ledger.entries()
+    ]
     document = {
         "ledger": ledger.state.id,
         "simulation": ledger.simulation,
         "head": str(ledger.state.head),
-        "balances": {unit: list(ledger.balances(unit).rows()) for unit in UNITS if len(ledger.accounts(unit))},
+        "balances": {
+            unit: list(ledger.balances(unit).rows()) for unit in UNITS if len(ledger.accounts(unit))
+        },
         "entries": entries,
     }
     write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())

@@ -1,7 +1,8 @@
 """Planning within a ledger: who can take part, with which budget, and on top of which past.
 
-Guarantee: who is left out is decided by budgets, withdrawals and past spending alone, never by data; and by name, so that the rows
-of whoever is left out are not used, and everyone else's stay where they are.
+Guarantee: who is left out is decided by budgets, withdrawals and past spending alone, never by
+data; and by name, so that the rows of whoever is left out are not used, and everyone else's stay
+where they are.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def registered(ledger: Ledger) -> Registered:
     accounts = ledger.accounts()
     active = np.flatnonzero(~accounts.withdrawn)
     if not active.size:
-        raise InvalidInput(f"nobody is registered in the ledger {ledger.location}; see fedspend ledger register --help")
+        raise InvalidInput(
+            f"nobody is registered in the ledger {ledger.location}; see fedspend ledger register "
+            "--help"
+        )
     names = names_today(accounts)
     population = Population(tuple(names[int(n)] for n in active), accounts.budget[active])
     return Registered(population, tuple(names), ledger.location)
@@ -36,8 +40,9 @@ def registered(ledger: Ledger) -> Registered:
 def plan_within(ledger: Ledger, request: PlanRequest, *, spend: str, exhausted: str) -> Plan:
     """The plan that `request` asks for, as far as the ledger allows it.
 
-    Spend `config`: the budgets in `request` are for this run. Spend `remaining`: they are put aside, and everything that is left
-    of each lifetime budget is spent. Who has too little left is a reason to refuse, or is left out.
+    Spend `config`: the budgets in `request` are for this run. Spend `remaining`: they are put
+    aside, and everything that is left of each lifetime budget is spent. Who has too little left is
+    a reason to refuse, or is left out.
     """
     accounts = ledger.accounts()
     if not len(accounts):  # the run will register its clients
@@ -54,18 +59,25 @@ def plan_within(ledger: Ledger, request: PlanRequest, *, spend: str, exhausted: 
         # Leaving out the strictest can lower the noise of the others (dp-fedavg), so look again.
         fits = np.ones(len(made.clients), dtype=bool)
         fits[over] = False
-        request = _without(request, fits, exhausted, "the plan would exceed its lifetime budget", "--remaining")
+        request = _without(
+            request, fits, exhausted, "the plan would exceed its lifetime budget", "--remaining"
+        )
 
 
 def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
     """A plan that spends what a ledger has left is for that ledger only."""
     if "ledger" in made.parameters:
         if ledger is None:
-            raise Refused("the plan spends what is left in a ledger, and there is none here; name that ledger with --ledger")
-        ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
-        if not len(ledger.accounts(made.unit)):  # its budgets would be taken for lifetime budgets that nobody agreed to
             raise Refused(
-                f"the plan spends what is left in {ledger.location}, which has no accounts of {made.unit}s; make another plan"
+                "the plan spends what is left in a ledger, and there is none here; name that "
+                "ledger with --ledger"
+            )
+        ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
+        # its budgets would be taken for lifetime budgets that nobody agreed to
+        if not len(ledger.accounts(made.unit)):
+            raise Refused(
+                f"the plan spends what is left in {ledger.location}, which has no accounts of "
+                f"{made.unit}s; make another plan"
             )
 
 
@@ -74,12 +86,19 @@ def plan_fits(ledger: Ledger, made: AnyPlan) -> None:
     check_planned_on(ledger, made)
     proposal = made.proposal()
     if len(ledger.accounts(proposal.unit)):
-        refuse_overdrawn(ledger.state, proposal.as_run("", members(ledger.state, proposal)), joining=True, hint=proposal.order)
+        refuse_overdrawn(
+            ledger.state,
+            proposal.as_run("", members(ledger.state, proposal)),
+            joining=True,
+            hint=proposal.order,
+        )
 
 
 def _plan_remaining(ledger: Ledger, request: PlanRequest, exhausted: str) -> Plan:
     usable = has_left(ledger, request.clients)
-    request = _without(request, usable, exhausted, "its lifetime budget is used up, or it has withdrawn")
+    request = _without(
+        request, usable, exhausted, "its lifetime budget is used up, or it has withdrawn"
+    )
     accounts, who = ledger.accounts(), account_numbers(ledger.state, "client", request.clients)
     made = replace(request, epsilons=accounts.budget[who], past=ledger.past(request.clients)).plan()
     plan_fits(ledger, made)
@@ -94,7 +113,9 @@ def has_left(ledger: Ledger, names: Any) -> BoolArray:
     return usable
 
 
-def _without(request: PlanRequest, keep: BoolArray, exhausted: str, why: str, way_out: str | None = None) -> PlanRequest:
+def _without(
+    request: PlanRequest, keep: BoolArray, exhausted: str, why: str, way_out: str | None = None
+) -> PlanRequest:
     """The request for those to keep, or a refusal."""
     clients = request.clients
     if keep.all():
@@ -104,8 +125,8 @@ def _without(request: PlanRequest, keep: BoolArray, exhausted: str, why: str, wa
     if exhausted == "refuse":
         instead = "" if way_out is None else f"plan with what is left ({way_out}), or "
         raise Refused(
-            f"client {first!r}{others} cannot take part: {why}; nothing was changed. See fedspend ledger balance; {instead}leave "
-            "out who has too little (ledger.exhausted=leave-out)"
+            f"client {first!r}{others} cannot take part: {why}; nothing was changed. See fedspend "
+            f"ledger balance; {instead}leave out who has too little (ledger.exhausted=leave-out)"
         )
     if not keep.any():
         raise Refused(f"nobody can take part: for each of the {len(clients)} clients, {why}")

@@ -18,13 +18,16 @@ class PostgreSQL:
         try:
             import psycopg
         except ImportError:
-            raise InvalidInput("a ledger on PostgreSQL needs the driver: pip install 'fedspend[postgres]'") from None
+            raise InvalidInput(
+                "a ledger on PostgreSQL needs the driver: pip install 'fedspend[postgres]'"
+            ) from None
         self.location = without_password(url)
         self._errors = psycopg.Error
         self._misfits = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
         with self._plain_errors():
             self._connection = psycopg.connect(url, autocommit=True, connect_timeout=BUSY_SECONDS)
-            self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # a writer must see what was written before it
+            # a writer must see what was written before it
+            self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             # A server may be set to answer before the disk has it: not for an account.
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
@@ -41,7 +44,9 @@ class PostgreSQL:
 
     def version(self) -> int:
         with self._plain_errors():
-            found = self._connection.execute("SELECT to_regclass('fedspend_schema') IS NOT NULL").fetchone()
+            found = self._connection.execute(
+                "SELECT to_regclass('fedspend_schema') IS NOT NULL"
+            ).fetchone()
             if found is None or not found[0]:
                 return 0
             versions = self._connection.execute("SELECT version FROM fedspend_schema").fetchall()
@@ -53,7 +58,9 @@ class PostgreSQL:
                 self._connection.execute(statement.format(blob="BYTEA").encode())
 
     def rows_after(self, number: int) -> list[Row]:
-        statement = "SELECT number, body, hash FROM fedspend_entries WHERE number > %s ORDER BY number"
+        statement = (
+            "SELECT number, body, hash FROM fedspend_entries WHERE number > %s ORDER BY number"
+        )
         with self._plain_errors():
             return self._connection.execute(statement, (number,), binary=True).fetchall()
 
@@ -63,7 +70,8 @@ class PostgreSQL:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        # A lock of its own, taken before the tables are there too. The number is ours by chance alone; it only has to be the same.
+        # A lock of its own, taken before the tables are there too. The number is ours by chance
+        # alone; it only has to be the same.
         with self._plain_errors(), self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(7361940285523)")
             yield
@@ -79,9 +87,11 @@ _SHOWN = ("options", "service", "sslmode", "sslrootcert")  # besides user, host,
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown and stored; the driver finds the password in PGPASSWORD or ~/.pgpass.
+    """The URL as it may be shown and stored; the driver finds the password in PGPASSWORD or
+    ~/.pgpass.
 
-    Read by the driver itself: what it takes for a password is left out, whatever the URL looks like.
+    Read by the driver itself: what it takes for a password is left out, whatever the URL looks
+    like.
     """
     from psycopg import Error
     from psycopg.conninfo import conninfo_to_dict
@@ -90,14 +100,20 @@ def without_password(url: str) -> str:
         parts = {name: str(value) for name, value in conninfo_to_dict(url).items()}
     except Error:
         parts = {"port": "unreadable"}
-    if not parts.get("port", "0").replace(",", "").isdigit() or "@" in parts.get("dbname", "") + parts.get("host", ""):
+    if not parts.get("port", "0").replace(",", "").isdigit() or "@" in parts.get(
+        "dbname", ""
+    ) + parts.get("host", ""):
         raise InvalidInput(
-            "the URL of the ledger cannot be read; write postgresql://user@host:port/database, special characters as %XX, and put "
-            "the password into PGPASSWORD"
+            "the URL of the ledger cannot be read; write postgresql://user@host:port/database, "
+            "special characters as %XX, and put the password into PGPASSWORD"
         )
     user = quote(parts["user"], safe="") + "@" if "user" in parts else ""
     host = parts.get("host", "")
     place = "" if host.startswith("/") else host + (f":{parts['port']}" if "port" in parts else "")
-    kept = {"host": host} | ({"port": parts["port"]} if "port" in parts else {}) if host.startswith("/") else {}
+    kept = (
+        {"host": host} | ({"port": parts["port"]} if "port" in parts else {})
+        if host.startswith("/")
+        else {}
+    )
     query = urlencode(kept | {name: parts[name] for name in _SHOWN if name in parts}, safe="/")
     return urlunsplit(("postgresql", user + place, quote("/" + parts.get("dbname", "")), query, ""))

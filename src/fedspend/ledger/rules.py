@@ -1,4 +1,6 @@
-"""What the ledger refuses, and why. Pure: a state and a wish in, a refusal or the account numbers out."""
+"""What the ledger refuses, and why. Pure: a state and a wish in, a refusal or the account numbers
+out.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """What a run wants to spend: rate and noise of every class in every round, and the class of each name."""
+    """What a run wants to spend: rate and noise of every class in every round, and the class of
+    each name.
+    """
 
     names: tuple[str, ...]
     budgets: FloatArray
@@ -88,15 +92,20 @@ class Proposal:
 
 
 def account_numbers(state: State, unit: str, names: Sequence[str]) -> IntArray:
-    """The accounts of these names: under that very name, or one of an older version that is written in this way today."""
+    """The accounts of these names: under that very name, or one of an older version that is written
+    in this way today.
+    """
     accounts = state.accounts[check_unit(unit)]
     known: Mapping[str, int] = accounts.number
     if any(name not in known for name in names):
-        known = dict(zip(names_today(accounts), range(len(accounts)), strict=True)) | accounts.number
+        known = (
+            dict(zip(names_today(accounts), range(len(accounts)), strict=True)) | accounts.number
+        )
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
         raise InvalidInput(
-            f"{unit} {missing!r} is not in the ledger{hint_alike(missing, known)}; register it first: fedspend ledger register"
+            f"{unit} {missing!r} is not in the ledger{hint_alike(missing, known)}; register it "
+            "first: fedspend ledger register"
         )
     return np.array([known[name] for name in names], dtype=np.int64)
 
@@ -115,21 +124,29 @@ def known_names(state: State, unit: str, names: Sequence[str]) -> list[str]:
 
 
 def members(state: State, proposal: Proposal) -> IntArray:
-    """Account numbers of those who are to take part; refuses a delta that is not theirs, and who has withdrawn."""
-    accounts, who = state.accounts[proposal.unit], account_numbers(state, proposal.unit, proposal.names)
+    """Account numbers of those who are to take part; refuses a delta that is not theirs, and who
+    has withdrawn.
+    """
+    accounts, who = (
+        state.accounts[proposal.unit],
+        account_numbers(state, proposal.unit, proposal.names),
+    )
     other = np.flatnonzero(accounts.delta[who] != proposal.delta)
     if other.size:
         at = int(other[0])
         raise Refused(
-            f"the plan is at delta {proposal.delta:g}, but {proposal.unit} {proposal.names[at]!r} is registered at "
-            f"{accounts.delta[who[at]]:g}; a lifetime has one delta, so plan with that one"
+            f"the plan is at delta {proposal.delta:g}, but {proposal.unit} {proposal.names[at]!r} "
+            f"is registered at {accounts.delta[who[at]]:g}; a lifetime has one delta, so plan "
+            "with that one"
         )
     refuse_withdrawn(state, proposal.unit, who[busy(proposal.rate, proposal.of_class)])
     return who
 
 
 def busy(rate: FloatArray, of_class: IntArray) -> BoolArray:
-    """Which members can be sampled in these rounds. A record at rate 0 keeps its place and spends nothing."""
+    """Which members can be sampled in these rounds. A record at rate 0 keeps its place and spends
+    nothing.
+    """
     sampled: BoolArray = np.any(rate > 0, axis=0)
     return sampled[of_class]
 
@@ -137,43 +154,57 @@ def busy(rate: FloatArray, of_class: IntArray) -> BoolArray:
 def refuse_withdrawn(state: State, unit: str, who: IntArray) -> None:
     gone = who[state.accounts[unit].withdrawn[who]]
     if gone.size:
-        raise Refused(f"{unit} {state.accounts[unit].names[gone[0]]!r} has withdrawn; close the run and plan without it")
+        raise Refused(
+            f"{unit} {state.accounts[unit].names[gone[0]]!r} has withdrawn; close the run and plan "
+            "without it"
+        )
 
 
 def refuse_known(state: State, unit: str, names: Sequence[str]) -> None:
     there = state.accounts[unit].number
     known = next((name for name in names if name in there), None)
     if known is not None:
-        raise Refused(f"{unit} {known!r} is registered already; its budget can be changed: fedspend ledger change")
+        raise Refused(
+            f"{unit} {known!r} is registered already; its budget can be changed: fedspend ledger "
+            "change"
+        )
 
 
 # --- how much ---
 
 
-def refuse_overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None) -> None:
+def refuse_overdrawn(
+    state: State, run: Run, *, joining: bool, hint: FloatArray | None = None
+) -> None:
     over = overdrawn(state, run, joining=joining, hint=hint)
     if over.size:
         accounts, first = state.accounts[run.unit], int(run.accounts[over[0]])
         others = f" and {over.size - 1} more" if over.size > 1 else ""
-        who, budget = f"{run.unit} {accounts.names[first]!r}{others}", f"lifetime budget of {accounts.budget[first]:g}"
+        who, budget = (
+            f"{run.unit} {accounts.names[first]!r}{others}",
+            f"lifetime budget of {accounts.budget[first]:g}",
+        )
         if not joining:
             raise Refused(
-                f"{who} would exceed the {budget} if run {run.id} went on; close it (fedspend ledger close-run {run.id}) and "
-                "plan with what is left"
+                f"{who} would exceed the {budget} if run {run.id} went on; close it (fedspend "
+                f"ledger close-run {run.id}) and plan with what is left"
             )
         raise Refused(
-            f"{who} would exceed the {budget} with what is spent and what open runs hold; nothing was changed. See fedspend ledger "
-            "balance; plan with what is left (--remaining), or leave out who has too little (ledger.exhausted=leave-out)"
+            f"{who} would exceed the {budget} with what is spent and what open runs hold; nothing "
+            "was changed. See fedspend ledger balance; plan with what is left (--remaining), or "
+            "leave out who has too little (ledger.exhausted=leave-out)"
         )
 
 
-def refuse_below_spent(unit: str, names: Sequence[str], budgets: FloatArray, spent: FloatArray) -> None:
+def refuse_below_spent(
+    unit: str, names: Sequence[str], budgets: FloatArray, spent: FloatArray
+) -> None:
     low = np.flatnonzero(~(budgets >= spent))
     if low.size:
         at = int(low[0])
         raise Refused(
-            f"{unit} {names[at]!r} has already spent {spent[at]:.4g}, so its budget cannot become {budgets[at]:g}; "
-            "to stop all further spending: fedspend ledger withdraw"
+            f"{unit} {names[at]!r} has already spent {spent[at]:.4g}, so its budget cannot become "
+            f"{budgets[at]:g}; to stop all further spending: fedspend ledger withdraw"
         )
 
 
@@ -183,7 +214,9 @@ def refuse_below_spent(unit: str, names: Sequence[str], budgets: FloatArray, spe
 def find_run(state: State, run: str) -> Run:
     found = state.runs.get(run)
     if found is None:
-        raise InvalidInput(f"there is no run {run!r} in the ledger; fedspend ledger history lists them")
+        raise InvalidInput(
+            f"there is no run {run!r} in the ledger; fedspend ledger history lists them"
+        )
     return found
 
 
@@ -197,20 +230,33 @@ def open_run(state: State, run: str) -> Run:
 def refuse_second_hand(state: State, run: str, round: int) -> None:
     if not state.simulation:
         raise Refused(
-            f"round {round + 1} of run {run} was begun by another process; let that one finish, or stop it and use --resume"
+            f"round {round + 1} of run {run} was begun by another process; let that one finish, or "
+            "stop it and use --resume"
         )
 
 
 def same_beginning(new: Run, old: Run) -> bool:
-    """Whether two plans of a run agree on who takes part, on the kind of mechanism and on every round that was begun."""
-    alike = all(getattr(new, name) == getattr(old, name) for name in ("unit", "accountant", "client_rate", "discrete"))
+    """Whether two plans of a run agree on who takes part, on the kind of mechanism and on every
+    round that was begun.
+    """
+    alike = all(
+        getattr(new, name) == getattr(old, name)
+        for name in ("unit", "accountant", "client_rate", "discrete")
+    )
     return alike and np.array_equal(new.accounts, old.accounts) and old.begins_like(new)
 
 
 def check_kind(state: State, simulation: bool, location: str) -> None:
     if simulation != state.simulation:
-        kept, asked = ("simulated", "real (randomness os)") if state.simulation else ("real", "a simulation (randomness seeded)")
-        raise Refused(f"the ledger {location} keeps {kept} accounts, and this run is {asked}; use another ledger")
+        kept, asked = (
+            ("simulated", "real (randomness os)")
+            if state.simulation
+            else ("real", "a simulation (randomness seeded)")
+        )
+        raise Refused(
+            f"the ledger {location} keeps {kept} accounts, and this run is {asked}; use another "
+            "ledger"
+        )
 
 
 # --- words ---
@@ -223,7 +269,9 @@ def check_unit(unit: str) -> str:
 
 
 def new_names(names: Sequence[str], state: State, unit: str) -> list[str]:
-    """Names that enter the ledger, as they are to be written; none may look like one that is there."""
+    """Names that enter the ledger, as they are to be written;
+    none may look like one that is there.
+    """
     if not len(names):
         raise InvalidInput("there is nobody to enter: give at least one name")
     ids = read_ids(names, what=unit, known=state.accounts[unit].number, where="the ledger")
@@ -233,7 +281,9 @@ def new_names(names: Sequence[str], state: State, unit: str) -> list[str]:
 
 
 def refuse_alike(names: Sequence[str], unit: str) -> None:
-    """Names of a plan are entered as they are, so that plan and account stay one; two of them may not look alike."""
+    """Names of a plan are entered as they are, so that plan and account stay one; two of them may
+    not look alike.
+    """
     if not plain(names):
         refuse_lookalikes(names, names, unit, lambda _: "")
 
@@ -251,7 +301,9 @@ def check_names(names: Sequence[str]) -> list[str]:
 
 def check_reason(reason: Any) -> str:
     if not (isinstance(reason, str) and reason.strip()):
-        raise InvalidInput("a reason is missing: say why in a few words, for example --reason 'asked by letter'")
+        raise InvalidInput(
+            "a reason is missing: say why in a few words, for example --reason 'asked by letter'"
+        )
     return check_text("the reason", " ".join(reason.split()))
 
 
@@ -259,22 +311,28 @@ def check_text(what: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{what} holds bytes that are no text: {text!r}; write it in UTF-8") from None
+        raise InvalidInput(
+            f"{what} holds bytes that are no text: {text!r}; write it in UTF-8"
+        ) from None
     return text
 
 
 def check_run_id(run: str) -> str:
     if not re.fullmatch(r"[0-9A-Za-z._-]{1,64}", run):
-        raise InvalidInput(f"a run id has up to 64 letters, digits, dots, dashes or underscores; got {run!r}")
+        raise InvalidInput(
+            f"a run id has up to 64 letters, digits, dots, dashes or underscores; got {run!r}"
+        )
     return run
 
 
 def refuse_lost(path: Path) -> None:
-    """A ledger that vanished is not replaced by an empty one: that would give every budget out again."""
+    """A ledger that vanished is not replaced by an empty one: that would give every budget out
+    again.
+    """
     beside = Path(f"{path}.head")
     if beside.exists() and not holds_ledger(str(path)):
         head = Head.load(beside)
         raise Refused(
-            f"the ledger {path} is gone, but {beside} has seen {head.entries} entries of it; restore it, or remove {beside} "
-            "to begin a new account"
+            f"the ledger {path} is gone, but {beside} has seen {head.entries} entries of it; "
+            f"restore it, or remove {beside} to begin a new account"
         )

@@ -1,8 +1,10 @@
-"""From entries to epsilons: what every account has spent, what open runs hold, and what a new plan could still claim.
+"""From entries to epsilons: what every account has spent, what open runs hold, and what a new plan
+could still claim.
 
-Guarantee: an epsilon is composed from the recorded mechanisms at the account's lifetime delta, never added up from epsilons, and
-is never too low: it is read with the exact kernel at one Rényi order, or by dp-accounting's pessimistic PLD for accounts with a
-run that was planned by PLD. Accounts with equal histories are computed once.
+Guarantee: an epsilon is composed from the recorded mechanisms at the account's lifetime delta,
+never added up from epsilons, and is never too low: it is read with the exact kernel at one Rényi
+order, or by dp-accounting's pessimistic PLD for accounts with a run that was planned by PLD.
+Accounts with equal histories are computed once.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from fedspend.ledger.state import Run, State
 
 _FULL = 1e-6  # share of a budget below which nothing is left that a plan could use
 _ROWS = 512  # accounts solved at once
-# Beyond this many different accounts `remaining` is read at every fourth order: faster, and fewer orders can only read lower here.
+# Beyond this many different accounts `remaining` is read at every fourth order: faster, and fewer
+# orders can only read lower here.
 _MANY = 4096
 _VERY_MANY = 200_000  # accounts beyond which `remaining` is read from budgets that are rounded down
 MAX_PLD = 1000
@@ -33,7 +36,9 @@ Progress = Callable[[int, int], None] | None  # (done, all)
 
 @dataclass(frozen=True, eq=False)
 class Histories:
-    """Accounts with equal pasts, counted as one: what each distinct history ran, and whose it is."""
+    """Accounts with equal pasts, counted as one:
+    what each distinct history ran, and whose it is.
+    """
 
     mechanisms: Mechanisms
     of_account: IntArray
@@ -44,7 +49,9 @@ class Histories:
 
 
 def histories(state: State, unit: str, *, held: bool, without: str | None = None) -> Histories:
-    """The pasts of all accounts; with `held`, as if open runs had finished. One run may be left out."""
+    """The pasts of all accounts; with `held`, as if open runs had finished. One run may be left
+    out.
+    """
     runs = [run for run in state.runs_of(unit) if run.id != without]
     of_account, count = np.zeros(len(state.accounts[unit]), dtype=np.int64), 1
     classes: list[IntArray] = []  # for each run, the class of every history; -1 for none
@@ -65,11 +72,16 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
 def epsilons(
     mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray, progress: Progress = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Epsilon of each history at its delta, by the accountant it calls for, and the order it was read at; by PLD, 0."""
+    """Epsilon of each history at its delta, by the accountant it calls for, and the order it was
+    read at; by PLD, 0.
+    """
     epsilon, order = mechanisms.best(delta)
     rows = np.flatnonzero(by_pld & (epsilon > 0))
     if rows.size > MAX_PLD:
-        raise InvalidInput(f"PLD is for at most {MAX_PLD} distinct histories, and there are {rows.size}; use accountant rdp")
+        raise InvalidInput(
+            f"PLD is for at most {MAX_PLD} distinct histories, and there are {rows.size}; use "
+            "accountant rdp"
+        )
     for done, row in enumerate(rows.tolist(), 1):
         rough = float(epsilon[row])
         epsilon[row] = pld_epsilon(mechanisms, row, float(delta[row]), rough)
@@ -84,10 +96,16 @@ def pld_epsilon(mechanisms: Mechanisms, history: int, delta: float, rough: float
     from fedspend.accounting.pld import discretisation, schedule_epsilon
 
     mine = np.flatnonzero(mechanisms.history == history)
-    if not np.all((mechanisms.client_rate[mine] == 1) & (mechanisms.steps[mine] == 1) & ~mechanisms.discrete[mine]):
+    if not np.all(
+        (mechanisms.client_rate[mine] == 1)
+        & (mechanisms.steps[mine] == 1)
+        & ~mechanisms.discrete[mine]
+    ):
         return rough
     counts = mechanisms.count[mine].astype(np.int64)
-    noise, rate = (np.repeat(column[mine], counts) for column in (mechanisms.noise, mechanisms.rate))
+    noise, rate = (
+        np.repeat(column[mine], counts) for column in (mechanisms.noise, mechanisms.rate)
+    )
     return min(rough, schedule_epsilon(noise, rate, delta, discretisation(rough)))
 
 
@@ -106,7 +124,9 @@ class Balances:
     total: FloatArray  # spent, if every open run is finished
     total_order: FloatArray
 
-    def rows(self, who: Iterable[int] | None = None, unit: str = "client") -> Iterator[dict[str, Any]]:
+    def rows(
+        self, who: Iterable[int] | None = None, unit: str = "client"
+    ) -> Iterator[dict[str, Any]]:
         """The accounts asked for, or all, with the name under the word for its unit."""
         for n in range(len(self.names)) if who is None else who:
             yield {
@@ -120,8 +140,12 @@ class Balances:
             }
 
 
-def balances(state: State, unit: str, *, accountant: str = "rdp", progress: Progress = None) -> Balances:
-    """`progress` hears of readings by PLD, which take a second each: (done, all) of what was spent, then of what is held."""
+def balances(
+    state: State, unit: str, *, accountant: str = "rdp", progress: Progress = None
+) -> Balances:
+    """`progress` hears of readings by PLD, which take a second each: (done, all) of what was spent,
+    then of what is held.
+    """
     accounts = state.accounts[unit]
     past = future = histories(state, unit, held=False)
     spent, order = _per_account(state, unit, past, accountant, progress)
@@ -143,9 +167,12 @@ def balances(state: State, unit: str, *, accountant: str = "rdp", progress: Prog
     )
 
 
-def _per_account(state: State, unit: str, past: Histories, accountant: str, progress: Progress) -> tuple[FloatArray, FloatArray]:
+def _per_account(
+    state: State, unit: str, past: Histories, accountant: str, progress: Progress
+) -> tuple[FloatArray, FloatArray]:
     delta = state.accounts[unit].delta
-    first, of_account = distinct_rows(past.of_account, delta)  # equal histories at different deltas are different readings
+    # equal histories at different deltas are different readings
+    first, of_account = distinct_rows(past.of_account, delta)
     rows = past.of_account[first]
     by_pld = np.ones(rows.size, dtype=bool) if accountant == "pld" else past.by_pld[rows]
     epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld, progress)
@@ -153,8 +180,9 @@ def _per_account(state: State, unit: str, past: Histories, accountant: str, prog
 
 
 def remaining(state: State, unit: str, past: Histories) -> FloatArray:
-    """The largest epsilon that a new plan like the account's last could claim: even spending at that plan's last rate and number
-    of rounds, on top of `past`. Without a plan yet, the whole budget. For records, one unsampled release.
+    """The largest epsilon that a new plan like the account's last could claim: even spending at
+    that plan's last rate and number of rounds, on top of `past`. Without a plan yet, the whole
+    budget. For records, one unsampled release.
     """
     accounts = state.accounts[unit]
     rate, rounds = np.ones(len(accounts)), np.ones(len(accounts), dtype=np.int64)
@@ -166,10 +194,18 @@ def remaining(state: State, unit: str, past: Histories) -> FloatArray:
     left = accounts.budget.copy()
     who = np.flatnonzero(started)
     budget = accounts.budget if who.size <= _VERY_MANY else rounded_down(accounts.budget)
-    first, of_account = distinct_rows(*(column[who] for column in (past.of_account, budget, accounts.delta, rate, rounds)))
+    first, of_account = distinct_rows(
+        *(column[who] for column in (past.of_account, budget, accounts.delta, rate, rounds))
+    )
     one = who[first]  # an account of each kind
     found = np.zeros(one.size)
-    orders = WHOLE_ORDERS if past.mechanisms.discrete.any() else ORDERS if one.size <= _MANY else ORDERS[::4]
+    orders = (
+        WHOLE_ORDERS
+        if past.mechanisms.discrete.any()
+        else ORDERS
+        if one.size <= _MANY
+        else ORDERS[::4]
+    )
     curves = past.mechanisms.curves(orders)
     kinds, of_one = distinct_rows(rate[one], rounds[one])
     for kind in range(kinds.size):
@@ -177,7 +213,9 @@ def remaining(state: State, unit: str, past: Histories) -> FloatArray:
         even, repeats = curve(float(rate[one[alike[0]]]), orders), int(rounds[one[alike[0]]])
         for rows in np.split(alike, range(_ROWS, alike.size, _ROWS)):
             mine = one[rows]
-            found[rows] = _claim(curves[past.of_account[mine]], budget[mine], accounts.delta[mine], even, repeats)
+            found[rows] = _claim(
+                curves[past.of_account[mine]], budget[mine], accounts.delta[mine], even, repeats
+            )
     left[who] = found[of_account]
     return left
 
@@ -191,7 +229,9 @@ def rounded_down(budget: FloatArray) -> FloatArray:
     return np.minimum(budget, np.exp(np.floor(np.log(budget) / 5e-4) * 5e-4 - 1e-9))
 
 
-def _claim(past: FloatArray, budget: FloatArray, delta: FloatArray, even: Curve, rounds: int) -> FloatArray:
+def _claim(
+    past: FloatArray, budget: FloatArray, delta: FloatArray, even: Curve, rounds: int
+) -> FloatArray:
     """What a plan of `rounds` even rounds claims by itself if it uses up each budget."""
     cost = conversion_costs(delta, even.orders)
     already = past + cost
@@ -199,7 +239,9 @@ def _claim(past: FloatArray, budget: FloatArray, delta: FloatArray, even: Curve,
     rows = np.flatnonzero(budget * (1 - _FULL) > already.min(axis=1))
     if rows.size:
         start = first_guess(budget[rows], float(delta.min()), even.rate, rounds)
-        found = solve(even, float(rounds), already[rows], budget[rows] * (1 - _FULL), start, tolerance=1e-6)
+        found = solve(
+            even, float(rounds), already[rows], budget[rows] * (1 - _FULL), start, tolerance=1e-6
+        )
         alone = (rounds * even.rdp(found.log_noise) + cost[rows]).min(axis=1)
         usable = found.log_noise < np.log(NOISE_RANGE[1]) - 1e-9
         out[rows] = np.where(usable, np.clip(alone, 0.0, budget[rows]), 0.0)
@@ -207,22 +249,31 @@ def _claim(past: FloatArray, budget: FloatArray, delta: FloatArray, even: Curve,
 
 
 def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None) -> IntArray:
-    """Positions in `run.accounts` of those whose budget the run, finished, would exceed. `joining`: it is not in the state yet.
+    """Positions in `run.accounts` of those whose budget the run, finished, would exceed. `joining`:
+    it is not in the state yet.
 
     `hint` is an order for each class, tried first: any order at which the sum fits will do.
     """
     accounts = state.accounts[run.unit]
     before = histories(state, run.unit, held=True, without=None if joining else run.id)
-    history, budget, delta = before.of_account[run.accounts], accounts.budget[run.accounts], accounts.delta[run.accounts]
+    history, budget, delta = (
+        before.of_account[run.accounts],
+        accounts.budget[run.accounts],
+        accounts.delta[run.accounts],
+    )
     first, of_account = distinct_rows(history, run.of_class, delta)
-    past, own = before.mechanisms.take(history[first]), run.mechanisms(held=True).take(run.of_class[first])
+    past, own = (
+        before.mechanisms.take(history[first]),
+        run.mechanisms(held=True).take(run.of_class[first]),
+    )
     total = Mechanisms.joined([past, own], first.size)
     by_pld = before.by_pld[history[first]] | (run.accountant == "pld")
     least = np.full(first.size, np.inf)  # the strictest budget of each kind
     np.minimum.at(least, of_account, budget)
     over = np.ones(first.size, dtype=bool)
     if hint is not None:
-        order = np.clip(hint[run.of_class[first]], ORDERS[0], ORDERS[-1])  # a plan by PLD names none
+        # a plan by PLD names none
+        order = np.clip(hint[run.of_class[first]], ORDERS[0], ORDERS[-1])
         proves = ~total.whole() | (order == np.floor(order))
         over = ~(proves & (total.rdp_at(order) + conversion_cost_at(order, delta[first]) <= least))
     doubtful = np.flatnonzero(over)

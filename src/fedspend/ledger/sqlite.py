@@ -24,18 +24,26 @@ class SQLite:
             raise InvalidInput(f"ledger {path!r} is a directory; name a file in it")
         if not self.path.exists():
             if not create:
-                raise InvalidInput(f"there is no ledger {path!r}; make one with: fedspend ledger init --ledger {path}")
+                raise InvalidInput(
+                    f"there is no ledger {path!r}; make one with: fedspend ledger init --ledger "
+                    f"{path}"
+                )
             make_private(self.path)
         with self._plain_errors():
             self._open(write)
 
     def _open(self, write: bool) -> None:
-        # A reader opens for writing too where it can, and promises not to: only then does it clean up behind itself. A file that
-        # cannot be written to, and that nobody has open, is read as it is.
+        # A reader opens for writing too where it can, and promises not to: only then does it clean
+        # up behind itself. A file that cannot be written to, and that nobody has open, is read as
+        # it is.
         writable = os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
         fixed = "" if writable or Path(f"{self.path}-wal").exists() else "&immutable=1"
-        uri = f"file:{quote(str(self.path.absolute()))}?mode={'rw' if write or writable else 'ro'}{'' if write else fixed}"
-        self._connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        mode = "rw" if write or writable else "ro"
+        options = f"mode={mode}" if write else f"mode={mode}{fixed}"
+        uri = f"file:{quote(str(self.path.absolute()))}?{options}"
+        self._connection = sqlite3.connect(
+            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None
+        )
         # Text that is no text must not stop the reader before it can say where.
         self._connection.text_factory = bytes
         if write:
@@ -52,17 +60,32 @@ class SQLite:
             code = getattr(error, "sqlite_errorcode", None)
             if code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
                 raise Damaged(f"the ledger {self.location} is damaged: {error}") from None
-            raise Unavailable(f"cannot use the ledger {self.location}: {error}; nothing was changed") from None
-        except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError, SystemError) as error:
+            raise Unavailable(
+                f"cannot use the ledger {self.location}: {error}; nothing was changed"
+            ) from None
+        except (
+            sqlite3.Error,
+            UnicodeDecodeError,
+            OverflowError,
+            MemoryError,
+            SystemError,
+        ) as error:
             raise Damaged(f"the ledger {self.location} is damaged or no ledger: {error}") from None
 
     def version(self) -> int:
         with self._plain_errors():
-            tables = self._connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'fedspend_schema'").fetchone()
+            tables = self._connection.execute(
+                "SELECT count(*) FROM sqlite_master WHERE name = 'fedspend_schema'"
+            ).fetchone()
             if not tables[0]:
-                empty = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+                empty = (
+                    self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+                    == 0
+                )
                 if not empty:
-                    raise Damaged(f"{self.location} is a database, but it holds no ledger or a damaged one")
+                    raise Damaged(
+                        f"{self.location} is a database, but it holds no ledger or a damaged one"
+                    )
                 return 0
             versions = self._connection.execute("SELECT version FROM fedspend_schema").fetchall()
         return stated_version(versions)
@@ -73,7 +96,9 @@ class SQLite:
                 self._connection.execute(statement.format(blob="BLOB"))
 
     def rows_after(self, number: int) -> list[Row]:
-        statement = "SELECT number, body, hash FROM fedspend_entries WHERE number > ? ORDER BY number"
+        statement = (
+            "SELECT number, body, hash FROM fedspend_entries WHERE number > ? ORDER BY number"
+        )
         with self._plain_errors():
             return self._connection.execute(statement, (number,)).fetchall()
 
@@ -98,11 +123,19 @@ class SQLite:
         with self._plain_errors():
             found = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
         if found != [(b"ok",)]:
-            raise Damaged(f"the ledger {self.location} is damaged: {bytes(found[0][0]).decode(errors='replace')}")
+            raise Damaged(
+                f"the ledger {self.location} is damaged: "
+                f"{bytes(found[0][0]).decode(errors='replace')}"
+            )
         with self._plain_errors():
-            strange = "SELECT name FROM sqlite_master WHERE tbl_name NOT LIKE 'fedspend%' OR type NOT IN ('table', 'index')"
+            strange = (
+                "SELECT name FROM sqlite_master WHERE tbl_name NOT LIKE 'fedspend%' OR type NOT IN "
+                "('table', 'index')"
+            )
             if self._connection.execute(strange).fetchone() is not None:
-                raise Damaged(f"the ledger {self.location} holds tables or triggers that do not belong to it")
+                raise Damaged(
+                    f"the ledger {self.location} holds tables or triggers that do not belong to it"
+                )
         return "SQLite finds every page of the file sound"
 
     def close(self) -> None:
@@ -112,9 +145,13 @@ class SQLite:
 def check_place(path: Path) -> None:
     """A new ledger needs a folder that is there and can be written to."""
     if not path.parent.is_dir():
-        raise InvalidInput(f"ledger {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
+        raise InvalidInput(
+            f"ledger {str(path)!r}: there is no directory {str(path.parent)!r}; make it first"
+        )
     if not os.access(path.parent, os.W_OK):
-        raise InvalidInput(f"ledger {str(path)!r}: directory {str(path.parent)!r} cannot be written to")
+        raise InvalidInput(
+            f"ledger {str(path)!r}: directory {str(path.parent)!r} cannot be written to"
+        )
 
 
 def make_private(path: Path) -> None:

@@ -1,15 +1,17 @@
-"""What the entries say, taken together: who has which budget, which runs there are, which rounds they have begun.
+"""What the entries say, taken together: who has which budget, which runs there are, which rounds
+they have begun.
 
-Guarantee: the state is a function of the entries alone. An entry that does not fit what came before it (a round of an unknown run,
-a budget for an unknown client, a second registration) is refused as damage, whoever wrote it.
+Guarantee: the state is a function of the entries alone. An entry that does not fit what came before
+it (a round of an unknown run, a budget for an unknown client, a second registration) is refused as
+damage, whoever wrote it.
 
 | entry | says |
 |---|---|
 | `ledger` | the first: format, id, and whether this is a simulation |
 | `register` | names, lifetime budgets, and the one delta of these accounts |
 | `change`, `withdraw` | new budgets, or names that take no part any more; with a reason |
-| `open` | a run was admitted: its accounts, their classes; rate, noise and steps of each class in each round; the kind of noise |
-| `reserve` | a round of a run is about to be sampled: from here on it is spent, by every account of the run |
+| `open` | a run was admitted: accounts, their classes, each class's rates, noise and steps |
+| `reserve` | a round is about to be sampled: from here on every account of the run has spent it |
 | `commit` | its release was stored; the SHA-256 of the release |
 | `lost` | it was begun, and there is no release; it stays spent |
 | `replan` | the rounds not yet begun were planned anew |
@@ -92,17 +94,26 @@ class Run:
         return "open" if self.closed is None else "closed"
 
     def begins_like(self, other: Run) -> bool:
-        """Whether another run's tables agree with this one's on every round that was begun, for every member."""
+        """Whether another run's tables agree with this one's on every round that was begun, for
+        every member.
+        """
         begun = slice(0, self.next_round)
         return all(
-            np.array_equal(getattr(other, name)[begun][:, other.of_class], getattr(self, name)[begun][:, self.of_class])
+            np.array_equal(
+                getattr(other, name)[begun][:, other.of_class],
+                getattr(self, name)[begun][:, self.of_class],
+            )
             for name in ("rate", "noise", "steps")
         )
 
     def mechanisms(self, held: bool) -> Mechanisms:
-        """What each class has spent; with `held`, also what it may yet spend. One history per class."""
+        """What each class has spent; with `held`, also what it may yet spend. One history per
+        class.
+        """
         upto = self.planned if held and self.closed is None else self.next_round
-        return Mechanisms.of_schedules(self.noise[:upto], self.rate[:upto], self.client_rate, self.steps[:upto], self.discrete)
+        return Mechanisms.of_schedules(
+            self.noise[:upto], self.rate[:upto], self.client_rate, self.steps[:upto], self.discrete
+        )
 
 
 @dataclass(eq=False)
@@ -113,7 +124,9 @@ class State:
     simulation: bool = False
     entries: int = 0
     hash: bytes = START
-    accounts: dict[str, Accounts] = field(default_factory=lambda: {unit: Accounts() for unit in UNITS})
+    accounts: dict[str, Accounts] = field(
+        default_factory=lambda: {unit: Accounts() for unit in UNITS}
+    )
     runs: dict[str, Run] = field(default_factory=dict)
 
     @property
@@ -129,7 +142,9 @@ class State:
             require((number == 1) == (body["kind"] == "ledger"))
             _KINDS[body["kind"]](self, body)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
-            raise Damaged(f"the ledger is damaged: entry {number} does not fit the entries before it") from None
+            raise Damaged(
+                f"the ledger is damaged: entry {number} does not fit the entries before it"
+            ) from None
         self.entries, self.hash = number, hash
 
 
@@ -139,7 +154,11 @@ def require(good: bool) -> None:
 
 
 def _begin(state: State, body: Body) -> None:
-    require(body["format"] == FORMAT and isinstance(body["ledger"], str) and isinstance(body["simulation"], bool))
+    require(
+        body["format"] == FORMAT
+        and isinstance(body["ledger"], str)
+        and isinstance(body["simulation"], bool)
+    )
     state.id, state.simulation = body["ledger"], body["simulation"]
 
 
@@ -175,9 +194,24 @@ def _open(state: State, body: Body) -> None:
     who = from_ranges(body["accounts"])
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
-    require(body["run"] not in state.runs and who.size == of_class.size > 0 and rate.shape == noise.shape)
-    require(bool(who.min() >= 0 and who.max() < len(accounts) and of_class.min() >= 0 and of_class.max() < noise.shape[1]))
-    require(np.unique(who).size == who.size and 0 < body["client_rate"] <= 1 and isinstance(body["discrete"], bool))
+    require(
+        body["run"] not in state.runs
+        and who.size == of_class.size > 0
+        and rate.shape == noise.shape
+    )
+    require(
+        bool(
+            who.min() >= 0
+            and who.max() < len(accounts)
+            and of_class.min() >= 0
+            and of_class.max() < noise.shape[1]
+        )
+    )
+    require(
+        np.unique(who).size == who.size
+        and 0 < body["client_rate"] <= 1
+        and isinstance(body["discrete"], bool)
+    )
     state.runs[body["run"]] = Run(
         id=body["run"],
         unit=body["unit"],
@@ -216,9 +250,15 @@ def _replan(state: State, body: Body) -> None:
     run = open_run(state, body)
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
-    require(of_class.size == run.accounts.size and rate.shape == noise.shape and noise.shape[0] >= run.next_round)
+    require(
+        of_class.size == run.accounts.size
+        and rate.shape == noise.shape
+        and noise.shape[0] >= run.next_round
+    )
     require(bool(of_class.min() >= 0 and of_class.max() < noise.shape[1]))
-    steps = read_steps(body["steps"] if "steps" in body else max(1, int(run.steps.max())), rate, run.client_rate)
+    steps = read_steps(
+        body["steps"] if "steps" in body else max(1, int(run.steps.max())), rate, run.client_rate
+    )
     new = replace(run, rate=rate, noise=noise, steps=steps, of_class=of_class)
     require(run.begins_like(new))
     run.rate, run.noise, run.steps, run.of_class = rate, noise, steps, of_class
@@ -258,16 +298,22 @@ def numbers(values: Any) -> FloatArray:
 
 
 def table(columns: Any, rest: bool = False) -> FloatArray:
-    """(rounds, classes), stored class by class; a class that never changes as {"all": value, "rounds": how many}. A record may
-    `rest` in a round, at rate 0."""
-    made = [np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column) for column in columns]
+    """(rounds, classes), stored class by class; a class that never changes as {"all": value,
+    "rounds": how many}. A record may `rest` in a round, at rate 0.
+    """
+    made = [
+        np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column)
+        for column in columns
+    ]
     values = np.stack(made, axis=1).astype(np.float64)
     require(bool(np.all(np.isfinite(values) & ((values > 0) | (rest & (values == 0))))))
     return values
 
 
 def read_steps(stored: Any, rate: FloatArray, client_rate: float) -> FloatArray:
-    """One number for every round, or a table. A part of a step is a Gaussian on a short gradient: it cannot be a sampled one."""
+    """One number for every round, or a table. A part of a step is a Gaussian on a short gradient:
+    it cannot be a sampled one.
+    """
     if isinstance(stored, list):
         steps = table(stored, rest=True)
         require(steps.shape == rate.shape and bool(np.all((steps > 0) == (rate > 0))))

@@ -1,7 +1,8 @@
-"""Where the chain is kept: one table of entries, in SQLite or in PostgreSQL, behind one small interface.
+"""Where the chain is kept: one table of entries, in SQLite or in PostgreSQL, behind one small
+interface.
 
-Guarantee: what was appended is on disk before `append` returns, all of it or nothing, and two writers never interleave. Rows
-are only ever added.
+Guarantee: what was appended is on disk before `append` returns, all of it or nothing, and two
+writers never interleave. Rows are only ever added.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import Any, Protocol
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.chain import Damaged, Row
 
-# Statements that lead from one version of the tables to the next: version 1 is made by the first item. To change the tables, add
-# an item; a ledger of an older version is brought up to date when it is next opened for writing. {blob} is the type for bytes.
+# Statements that lead from one version of the tables to the next: version 1 is made by the first
+# item. To change the tables, add an item; a ledger of an older version is brought up to date when
+# it is next opened for writing. {blob} is the type for bytes.
 MIGRATIONS: list[tuple[str, ...]] = [
     (
         "CREATE TABLE fedspend_schema (version INTEGER NOT NULL)",
         "INSERT INTO fedspend_schema VALUES (1)",
-        "CREATE TABLE fedspend_entries (number BIGINT PRIMARY KEY, body {blob} NOT NULL, hash {blob} NOT NULL)",
+        "CREATE TABLE fedspend_entries (number BIGINT PRIMARY KEY, body {blob} NOT NULL, hash "
+        "{blob} NOT NULL)",
     ),
 ]
 BUSY_SECONDS = 60  # how long a writer waits for another
@@ -50,7 +53,9 @@ class Storage(Protocol):
         ...
 
     def writing(self) -> AbstractContextManager[None]:
-        """A transaction that no other writer can enter; committed durably at its end, undone if it raises."""
+        """A transaction that no other writer can enter; committed durably at its end, undone if it
+        raises.
+        """
         ...
 
     def check(self) -> str:
@@ -78,11 +83,15 @@ def check_version(storage: Storage) -> None:
     """Refuse what this program does not know."""
     version = storage.version()
     if version == 0:
-        raise InvalidInput(f"{storage.location} holds no ledger; make one with: fedspend ledger init --ledger {storage.location}")
+        raise InvalidInput(
+            f"{storage.location} holds no ledger; make one with: fedspend ledger init --ledger "
+            f"{storage.location}"
+        )
     if not 1 <= version <= len(MIGRATIONS):
         raise Damaged(
-            f"the tables of the ledger {storage.location} have version {version}, and this program knows {len(MIGRATIONS)}; "
-            "use a newer fedspend, or restore the ledger if it is damaged"
+            f"the tables of the ledger {storage.location} have version {version}, and this "
+            f"program knows {len(MIGRATIONS)}; use a newer fedspend, or restore the ledger if it "
+            "is damaged"
         )
 
 
@@ -98,8 +107,12 @@ def connect(location: str, *, write: bool, create: bool = False) -> Storage:
 
 
 def holds_ledger(location: str) -> bool:
-    """Whether there is a ledger at `location`, sound or not. A file in which nothing was stored yet holds none."""
-    if not is_url(location) and not (Path(path_of(location)).is_file() and Path(path_of(location)).stat().st_size):
+    """Whether there is a ledger at `location`, sound or not. A file in which nothing was stored yet
+    holds none.
+    """
+    if not is_url(location) and not (
+        Path(path_of(location)).is_file() and Path(path_of(location)).stat().st_size
+    ):
         return False
     storage = connect(location, write=False)
     try:
@@ -118,9 +131,17 @@ def path_of(location: str) -> str:
     if scheme == "sqlite" and separator:
         location = rest[2:] if rest.startswith("///") else rest.removeprefix("//")
     elif "://" in location:
-        raise InvalidInput(f"ledger {location!r}: {scheme}:// is not known; give a path, or postgresql://user@host/database")
+        raise InvalidInput(
+            f"ledger {location!r}: {scheme}:// is not known; give a path, or "
+            "postgresql://user@host/database"
+        )
     if re.search(r"(^|\s)(host|hostaddr|port|user|password|dbname|service)\s*=", location):
-        raise InvalidInput("a ledger on PostgreSQL is named by a URL, postgresql://user@host/database, not by key=value words")
+        raise InvalidInput(
+            "a ledger on PostgreSQL is named by a URL, postgresql://user@host/database, not by "
+            "key=value words"
+        )
     if not location.strip() or "\0" in location:
-        raise InvalidInput(f"ledger {location!r} is no path; give a path, or postgresql://user@host/database")
+        raise InvalidInput(
+            f"ledger {location!r} is no path; give a path, or postgresql://user@host/database"
+        )
     return location

@@ -1,4 +1,6 @@
-"""Models by name, with a seeded start, and the check that your own module must pass. Needs torch (the `train` extra)."""
+"""Models by name, with a seeded start, and the check that your own module must pass. Needs torch
+(the `train` extra).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The models that have a name.
 
-Guarantee: the same name, shape and seed give the same parameters, bit for bit, whatever torch's own generator was doing, and leave
-that generator untouched. No model has batch statistics: what a client learns leaves it only through its clipped update.
+Guarantee: the same name, shape and seed give the same parameters, bit for bit, whatever torch's own
+generator was doing, and leave that generator untouched. No model has batch statistics: what a
+client learns leaves it only through its clipped update.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Model(Entry):
-    """`make(input_shape, classes, **keys)` gives a module; torch's generator is seeded before it is called."""
+    """`make(input_shape, classes, **keys)` gives a module; torch's generator is seeded before it is
+    called.
+    """
 
     make: Callable[..., nn.Module] = nn.Identity
 
@@ -50,7 +53,9 @@ def build(name: str, *, input_shape: Shape, classes: int, seed: int, **options: 
 
 
 def _logistic(shape: Shape, classes: int) -> nn.Module:
-    """Starts at zero: the loss is convex, and any other start is noise that training has to undo."""
+    """Starts at zero: the loss is convex,
+    and any other start is noise that training has to undo.
+    """
     head = nn.Linear(_size(shape), classes)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -59,7 +64,9 @@ def _logistic(shape: Shape, classes: int) -> nn.Module:
 
 def _mlp(shape: Shape, classes: int, hidden: Any = (64, 32)) -> nn.Module:
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
-        raise InvalidInput(f"hidden must be a list of layer widths, for example [64, 32], got {hidden!r}")
+        raise InvalidInput(
+            f"hidden must be a list of layer widths, for example [64, 32], got {hidden!r}"
+        )
     widths = [_size(shape), *(whole_number("hidden", width, at_least=1) for width in hidden)]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(widths):
@@ -68,7 +75,9 @@ def _mlp(shape: Shape, classes: int, hidden: Any = (64, 32)) -> nn.Module:
 
 
 def _cnn(shape: Shape, classes: int) -> nn.Module:
-    """McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", section 3."""
+    """McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized
+    Data", section 3.
+    """
     channels, height, width = _image("cnn", shape, least=4)
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2),
@@ -85,7 +94,9 @@ def _cnn(shape: Shape, classes: int) -> nn.Module:
 
 
 def _lenet(shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling; the first layer is padded, so that 28x28 is read as 32x32."""
+    """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling; the first layer is padded, so that
+    28x28 is read as 32x32.
+    """
     channels, height, width = _image("lenet", shape, least=12)
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2),
@@ -104,7 +115,9 @@ def _lenet(shape: Shape, classes: int) -> nn.Module:
 
 
 def _small_cnn(shape: Shape, classes: int) -> nn.Module:
-    """About 20,000 parameters for 28x28: small enough that noise on every coordinate does not drown it."""
+    """About 20,000 parameters for 28x28: small enough that noise on every coordinate does not drown
+    it.
+    """
     channels, height, width = _image("small-cnn", shape, least=4)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
@@ -132,10 +145,14 @@ def _size(shape: Shape) -> int:
 
 def _image(name: str, shape: Shape, least: int) -> tuple[int, int, int]:
     if len(shape) != 3:
-        raise InvalidInput(f"model {name!r} needs images (channels, height, width), got rows of shape {shape}; use logistic or mlp")
+        raise InvalidInput(
+            f"model {name!r} needs images (channels, height, width), got rows of shape {shape}; "
+            "use logistic or mlp"
+        )
     if min(shape[1:]) < least:
         raise InvalidInput(
-            f"model {name!r} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}; use a smaller model"
+            f"model {name!r} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}; "
+            "use a smaller model"
         )
     return shape[0], shape[1], shape[2]
 
@@ -144,7 +161,11 @@ MODELS: Registry[Model] = Registry(
     "model",
     Model("logistic", "logistic regression, starting at zero", make=_logistic),
     Model("mlp", "fully connected layers with ReLU", ("hidden",), make=_mlp),
-    Model("cnn", "two convolutions and two linear layers (McMahan et al. 2017); 1.7 million parameters", make=_cnn),
+    Model(
+        "cnn",
+        "two convolutions and two linear layers (McMahan et al. 2017); 1.7 million parameters",
+        make=_cnn,
+    ),
     Model("lenet", "LeNet-5 with ReLU and max pooling", make=_lenet),
     Model("small-cnn", "two small convolutions; about 20,000 parameters", make=_small_cnn),
     Model("resnet18", "ResNet-18 with group norm; 11 million parameters", make=_resnet18),

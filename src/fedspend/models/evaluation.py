@@ -1,4 +1,6 @@
-"""What a model says, and how good it is: scores, mean cross-entropy and accuracy, in batches and without touching the model."""
+"""What a model says, and how good it is: scores, mean cross-entropy and accuracy, in batches and
+without touching the model.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,35 @@ _BATCH = 1024
 
 @torch.no_grad()
 def scores(module: nn.Module, parameters: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-    """One score per row and class of `module` with these parameters (a flat vector), in its evaluation mode."""
+    """One score per row and class of `module` with these parameters (a flat vector), in its
+    evaluation mode.
+    """
     named = list(module.named_parameters())
     pieces = torch.split(parameters, [parameter.numel() for _, parameter in named])
-    state = {name: piece.view(parameter.shape) for (name, parameter), piece in zip(named, pieces, strict=True)}
+    state = {
+        name: piece.view(parameter.shape)
+        for (name, parameter), piece in zip(named, pieces, strict=True)
+    }
     was_training = module.training
     module.eval()
     try:
-        return torch.cat([functional_call(module, state, (as_batch(rows),)) for rows in torch.split(features, _BATCH)])
+        return torch.cat(
+            [
+                functional_call(module, state, (as_batch(rows),))
+                for rows in torch.split(features, _BATCH)
+            ]
+        )
     finally:
         module.train(was_training)
 
 
 @torch.no_grad()
-def evaluate(module: nn.Module, parameters: torch.Tensor, features: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """Loss and accuracy of `module` with these parameters (a flat vector); NaN for both without examples."""
+def evaluate(
+    module: nn.Module, parameters: torch.Tensor, features: torch.Tensor, labels: torch.Tensor
+) -> tuple[float, float]:
+    """Loss and accuracy of `module` with these parameters (a flat vector); NaN for both without
+    examples.
+    """
     if len(labels) == 0:
         return math.nan, math.nan
     loss, correct = 0.0, 0

@@ -1,10 +1,11 @@
 """Fixed features, computed once for each set of public images and kept in the cache folder.
 
-Guarantee: features of your own images are never written anywhere. Where clients are natural, features are computed client by
-client: images of one client never share a chunk with another's.
+Guarantee: features of your own images are never written anywhere. Where clients are natural,
+features are computed client by client: images of one client never share a chunk with another's.
 
-The key is a hash of the images, of whose they are and of the source of the feature map: other images or another map are another
-entry, so the cache never has to be cleared. A cache that cannot be written is no cache, not an error.
+The key is a hash of the images, of whose they are and of the source of the feature map: other
+images or another map are another entry, so the cache never has to be cleared. A cache that cannot
+be written is no cache, not an error.
 """
 
 from __future__ import annotations
@@ -29,16 +30,22 @@ from fedspend.models import features as maps
 MOST_BYTES = 2 << 30
 
 
-def cached_features(name: str, dataset: Dataset, shards: Sequence[IntArray] | None = None) -> Dataset:
-    """The data set with features in the place of images. With `shards`, the rows of each natural client, they are made client by
-    client, and rows of nobody are left at zero.
+def cached_features(
+    name: str, dataset: Dataset, shards: Sequence[IntArray] | None = None
+) -> Dataset:
+    """The data set with features in the place of images. With `shards`, the rows of each natural
+    client, they are made client by client, and rows of nobody are left at zero.
     """
     make = _cached if dataset.public else _made
     public = dataset.public_features
     return replace(
         dataset,
         features=make(name, dataset.features, shards),
-        test_features=make(name, dataset.test_features, None if shards is None else _by_client(dataset.test_client_of)),
+        test_features=make(
+            name,
+            dataset.test_features,
+            None if shards is None else _by_client(dataset.test_client_of),
+        ),
         public_features=None if public is None else make(name, public, None),
     )
 
@@ -65,7 +72,9 @@ def _cached(name: str, images: Features, shards: Sequence[IntArray] | None) -> F
     digest = hashlib.sha256(f"{name} {images.shape} {inspect.getsource(maps)}".encode())
     digest.update(np.ascontiguousarray(images).data)
     for rows in shards or ():
-        digest.update(len(rows).to_bytes(8, "little") + np.ascontiguousarray(rows, dtype="<i8").tobytes())
+        digest.update(
+            len(rows).to_bytes(8, "little") + np.ascontiguousarray(rows, dtype="<i8").tobytes()
+        )
     path = cache_folder() / "features" / f"{name}-{digest.hexdigest()[:32]}.npy"
     with contextlib.suppress(OSError, ValueError):
         found: Features = np.load(path)

@@ -1,7 +1,9 @@
-"""Fixed features of images, to stand before a linear head: at small budgets few dimensions matter more than a deep model.
+"""Fixed features of images, to stand before a linear head: at small budgets few dimensions matter
+more than a deep model.
 
-Guarantee: a feature vector is a function of its own image and of constants in this file. Nothing is learned, no statistic runs
-across images, and the other images of a call do not change a single bit; so features cost no privacy and need no place in the plan.
+Guarantee: a feature vector is a function of its own image and of constants in this file. Nothing is
+learned, no statistic runs across images, and the other images of a call do not change a single bit;
+so features cost no privacy and need no place in the plan.
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ _FLAT = 1e-3  # keeps an image of one colour at zero instead of dividing by noth
 def features(name: str, images: Features) -> Features:
     """The features `name` of images (n, channels, height, width): (n, 449) float32.
 
-    `gabor`: the energy of 16 Gabor filters, averaged over a 5x5 grid, and a 7x7 thumbnail; channels are averaged first. Energies
-    and thumbnail are each brought to mean 0 and variance 1 within the image.
+    `gabor`: the energy of 16 Gabor filters, averaged over a 5x5 grid, and a 7x7 thumbnail; channels
+    are averaged first. Energies and thumbnail are each brought to mean 0 and variance 1 within the
+    image.
     """
     choose("features", name, NAMES)
     if images.ndim != 4 or images.size == 0:
-        raise InvalidInput(f"features {name!r} need images (n, channels, height, width), got shape {images.shape}")
+        raise InvalidInput(
+            f"features {name!r} need images (n, channels, height, width), got shape {images.shape}"
+        )
     kernels = gabor_kernels()
     result = torch.empty(len(images), LENGTH)
     with torch.no_grad():
@@ -52,7 +57,9 @@ def features(name: str, images: Features) -> Features:
 
 
 def gabor_kernels() -> torch.Tensor:
-    """Even filters, then odd ones: (32, 1, 11, 11), each of mean 0 and norm 1, so that a flat patch has no energy."""
+    """Even filters, then odd ones: (32, 1, 11, 11), each of mean 0 and norm 1, so that a flat patch
+    has no energy.
+    """
     radius = KERNEL // 2
     line = torch.arange(-radius, radius + 1, dtype=torch.float64)
     y, x = torch.meshgrid(line, line, indexing="ij")

@@ -1,7 +1,9 @@
-"""A module's parameters as one float32 vector in the order of `module.parameters()`, the form in which they travel.
+"""A module's parameters as one float32 vector in the order of `module.parameters()`, the form in
+which they travel.
 
-Guarantee: `load` then `difference` from the same vector is exactly zero; the caller's module is never touched. Four-dimensional
-weights are kept channels-last inside, the faster layout for convolutions on a CPU; the vector outside has torch's usual order.
+Guarantee: `load` then `difference` from the same vector is exactly zero; the caller's module is
+never touched. Four-dimensional weights are kept channels-last inside, the faster layout for
+convolutions on a CPU; the vector outside has torch's usual order.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def layer_sizes(module: nn.Module) -> tuple[int, ...]:
-    """Sizes of the layers in the flat vector: weight and bias of one layer together. What per-layer clipping and LUS go by."""
+    """Sizes of the layers in the flat vector: weight and bias of one layer together. What per-layer
+    clipping and LUS go by.
+    """
     sizes: dict[str, int] = {}
     for name, parameter in module.named_parameters():
         layer = name.rpartition(".")[0]
@@ -34,7 +38,8 @@ def as_batch(rows: torch.Tensor) -> torch.Tensor:
     if rows.dim() != 4:
         return rows
     if rows.shape[1] == 1:
-        # one channel has the same bytes in both layouts; only the strides tell torch which kernels to use
+        # one channel has the same bytes in both layouts; only the strides tell torch which kernels
+        # to use
         return rows.contiguous().view(rows.shape[0], *rows.shape[2:], 1).permute(0, 3, 1, 2)
     return rows.contiguous(memory_format=torch.channels_last)
 
@@ -53,7 +58,8 @@ class FlatModule:
         self._velocity = torch.zeros(self.size if momentum else 0)
         self._trained: list[nn.Parameter] = []
         self._velocities: list[torch.Tensor] = []
-        self._images: list[tuple[slice, torch.Tensor]] = []  # channels-last weights: their place in the vector, their value
+        # channels-last weights: their place in the vector, their value
+        self._images: list[tuple[slice, torch.Tensor]] = []
         self._places: list[slice] = []  # of the trained parameters
         start = 0
         for parameter in self.module.parameters():
@@ -69,7 +75,9 @@ class FlatModule:
                 self._trained.append(parameter)
                 self._places.append(place)
                 if momentum:
-                    self._velocities.append(self._velocity.as_strided(parameter.shape, strides, start))
+                    self._velocities.append(
+                        self._velocity.as_strided(parameter.shape, strides, start)
+                    )
             start = place.stop
 
     def load(self, vector: torch.Tensor) -> None:
@@ -90,20 +98,31 @@ class FlatModule:
             out[place].sub_(vector[place])
 
     def gradient(self, out: torch.Tensor) -> None:
-        """Write the loss gradient of the last step to `out`; zero where the loss does not depend on a parameter."""
+        """Write the loss gradient of the last step to `out`; zero where the loss does not depend on
+        a parameter.
+        """
         out.zero_()
         for place, parameter in zip(self._places, self._trained, strict=True):
             if parameter.grad is not None:
                 out[place].view(parameter.shape).copy_(parameter.grad)
 
-    def step(self, rows: torch.Tensor, labels: torch.Tensor, lr: float, radius: float = math.inf) -> None:
-        """One step of SGD on the mean cross-entropy, with BLUR's pull to the start once that is further away than `radius`."""
-        # fresh gradients are taken over without a copy, which costs less than adding them into a zeroed buffer
+    def step(
+        self, rows: torch.Tensor, labels: torch.Tensor, lr: float, radius: float = math.inf
+    ) -> None:
+        """One step of SGD on the mean cross-entropy, with BLUR's pull to the start once that is
+        further away than `radius`.
+        """
+        # fresh gradients are taken over without a copy, which costs less than adding them into a
+        # zeroed buffer
         for parameter in self._trained:
             parameter.grad = None
         functional.cross_entropy(self.module(rows), labels).backward()  # type: ignore[no-untyped-call]
-        used = [number for number, parameter in enumerate(self._trained) if parameter.grad is not None]
-        gradients = [gradient for parameter in self._trained if (gradient := parameter.grad) is not None]
+        used = [
+            number for number, parameter in enumerate(self._trained) if parameter.grad is not None
+        ]
+        gradients = [
+            gradient for parameter in self._trained if (gradient := parameter.grad) is not None
+        ]
         with torch.no_grad():
             pulled = self._blur > 0 and radius < math.inf and self._distance() > radius
             if self._momentum:
@@ -115,10 +134,14 @@ class FlatModule:
             else:
                 if pulled:
                     self._values.add_(self._moved, alpha=-lr * self._blur)
-                torch._foreach_add_([self._trained[number] for number in used], gradients, alpha=-lr)
+                torch._foreach_add_(
+                    [self._trained[number] for number in used], gradients, alpha=-lr
+                )
 
     def _distance(self) -> float:
-        return float(torch.linalg.vector_norm(torch.sub(self._values, self._start, out=self._moved)))
+        return float(
+            torch.linalg.vector_norm(torch.sub(self._values, self._start, out=self._moved))
+        )
 
 
 def _strides(parameter: nn.Parameter) -> tuple[int, ...]:

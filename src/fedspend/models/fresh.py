@@ -44,7 +44,11 @@ def remembers_nothing(module: nn.Module) -> bool:
         and not any(getattr(part, hooks, None) for hooks in _HOOKS)
         for part in module.modules()
     )
-    watched = any(getattr(parameter, hooks, None) for parameter in module.parameters() for hooks in _PARAMETER_HOOKS)
+    watched = any(
+        getattr(parameter, hooks, None)
+        for parameter in module.parameters()
+        for hooks in _PARAMETER_HOOKS
+    )
     return parts and not watched and not any(True for _ in module.buffers())
 
 
@@ -54,7 +58,9 @@ def fresh(module: nn.Module) -> nn.Module:
 
 
 def refuse_memory_outside(module: nn.Module, row_shape: tuple[int, ...]) -> None:
-    """Refuse a module whose copies share a memory: one client's rows would change another's update."""
+    """Refuse a module whose copies share a memory:
+    one client's rows would change another's update.
+    """
     if remembers_nothing(module):
         return
     try:
@@ -68,8 +74,9 @@ def refuse_memory_outside(module: nn.Module, row_shape: tuple[int, ...]) -> None
         return  # it cannot read such rows; what is wrong with it shows in training
     if len(first) != len(again) or not all(map(_same_bits, first, again)):
         raise InvalidInput(
-            "the model remembers rows outside itself (in its class, in a variable of its file or in a hook), so one client's rows "
-            "would change another's update; keep what it remembers in attributes of the module"
+            "the model remembers rows outside itself (in its class, in a variable of its file or "
+            "in a hook), so one client's rows would change another's update; keep what it "
+            "remembers in attributes of the module"
         )
 
 
@@ -77,7 +84,9 @@ def _tried(module: nn.Module, rows: torch.Tensor) -> list[torch.Tensor]:
     """What a copy says to these rows, twice, and the gradients."""
     local = copy.deepcopy(module).train()
     said = [local(rows), local(rows)]
-    functional.cross_entropy(torch.cat(said), torch.zeros(2 * len(rows), dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
+    functional.cross_entropy(
+        torch.cat(said), torch.zeros(2 * len(rows), dtype=torch.int64)
+    ).backward()  # type: ignore[no-untyped-call]
     slopes = [parameter.grad for parameter in local.parameters()]
     return [one.detach() for one in said] + [slope for slope in slopes if slope is not None]
 
@@ -88,7 +97,9 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @contextmanager
 def _as_begun() -> Iterator[None]:
-    """The same random numbers every time, whichever of the usual generators a module draws from; they are put back afterwards."""
+    """The same random numbers every time, whichever of the usual generators a module draws from;
+    they are put back afterwards.
+    """
     plain, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the module may use it
     with single_threaded():
         torch.manual_seed(0)

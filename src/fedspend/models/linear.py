@@ -45,7 +45,9 @@ def linear_layers(module: nn.Module) -> list[Layer]:
         return []
     if type(module) is nn.Linear:
         module = nn.Sequential(module)
-    if type(module) is not nn.Sequential or not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()):
+    if type(module) is not nn.Sequential or not all(
+        p.requires_grad and p.dtype == torch.float32 for p in module.parameters()
+    ):
         return []
     found: list[Layer] = []
     start, seen = 0, set()
@@ -55,7 +57,9 @@ def linear_layers(module: nn.Module) -> list[Layer]:
             found.append(Layer(last.inputs, last.outputs, last.weight, last.bias, relu=True))
         elif type(part) is nn.Linear and part not in seen:
             weight = slice(start, start + part.weight.numel())
-            bias = None if part.bias is None else slice(weight.stop, weight.stop + part.out_features)
+            bias = (
+                None if part.bias is None else slice(weight.stop, weight.stop + part.out_features)
+            )
             found.append(Layer(part.in_features, part.out_features, weight, bias, relu=False))
             start = weight.stop if bias is None else bias.stop
             seen.add(part)

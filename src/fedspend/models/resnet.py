@@ -1,6 +1,8 @@
-"""ResNet-18 for small images (He et al. 2016, with a 3x3 stem and no first pooling), with group norm.
+"""ResNet-18 for small images (He et al. 2016, with a 3x3 stem and no first pooling), with group
+norm.
 
-Group norm reads one example at a time; batch norm would keep running statistics of a client's data that no clip bounds.
+Group norm reads one example at a time; batch norm would keep running statistics of a client's data
+that no clip bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ class Block(nn.Module):
         )
         same = stride == 1 and before == after
         self.shortcut = (
-            nn.Identity() if same else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(_GROUPS, after))
+            nn.Identity()
+            if same
+            else nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(_GROUPS, after)
+            )
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -34,7 +40,11 @@ class Block(nn.Module):
 
 def resnet18(channels: int, classes: int) -> nn.Module:
     """Eleven million parameters: for comparison at large budgets and many clients."""
-    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.GroupNorm(_GROUPS, 64), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+        nn.GroupNorm(_GROUPS, 64),
+        nn.ReLU(),
+    ]
     before = 64
     for after, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         layers += [Block(before, after, stride), Block(after, after, 1)]

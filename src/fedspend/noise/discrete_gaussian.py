@@ -1,8 +1,10 @@
-"""Exact samples of the discrete Gaussian: whole numbers x with probability proportional to `exp(-x^2 / (2 variance))`.
+"""Exact samples of the discrete Gaussian: whole numbers x with probability proportional to
+`exp(-x^2 / (2 variance))`.
 
-Guarantee: the samples have exactly that distribution, for any positive rational variance, if the 64-bit words they are made of are
-uniform. No rounding of a logarithm or an exponential can shift a probability: a decision that floating point cannot make with
-certainty is made anew in decimal arithmetic with as many digits and random bits as it takes.
+Guarantee: the samples have exactly that distribution, for any positive rational variance, if the
+64-bit words they are made of are uniform. No rounding of a logarithm or an exponential can shift a
+probability: a decision that floating point cannot make with certainty is made anew in decimal
+arithmetic with as many digits and random bits as it takes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from fedspend.errors import InvalidInput
 Words = Callable[[int], npt.NDArray[np.uint64]]  # so many fresh uniform 64-bit words
 
 MOST_DEVIATION = 2.0**40  # 64 blocks beyond it are still exact in a double
-# |p computed - p| is below 2^-45: a few units in the last place of an exponent below 40; beyond that p itself is below 1e-13.
+# |p computed - p| is below 2^-45: a few units in the last place of an exponent below 40; beyond
+# that p itself is below 1e-13.
 _MARGIN = 2.0**-40
 _AT_ONCE = 1 << 16  # proposals that fit into the cache
 
@@ -29,32 +32,42 @@ _AT_ONCE = 1 << 16  # proposals that fit into the cache
 def sample(variance: Fraction, size: int, words: Words) -> IntArray:
     """`size` independent samples.
 
-    Rejection sampling from an envelope that needs random bits only: |x| = k s + j with s a power of two near the deviation,
-    k geometric with ratio 1/2 (trailing zeros of a word) and j uniform below s. A proposal is kept with probability
-    `2^k exp(-x^2 / (2 variance)) / M`, M an upper bound of what precedes it; about every second one is.
+    Rejection sampling from an envelope that needs random bits only: |x| = k s + j with s a power of
+    two near the deviation, k geometric with ratio 1/2 (trailing zeros of a word) and j uniform
+    below s. A proposal is kept with probability `2^k exp(-x^2 / (2 variance)) / M`, M an upper
+    bound of what precedes it; about every second one is.
     """
     if not 0 < variance <= Fraction(MOST_DEVIATION) ** 2:
-        raise InvalidInput(f"the variance of discrete noise must be positive and at most 2^80, got {float(variance):g}")
+        raise InvalidInput(
+            "the variance of discrete noise must be positive and at most 2^80, got "
+            f"{float(variance):g}"
+        )
     shift = max(0, round(math.log2(math.sqrt(variance))))
     ceiling = _ceiling(variance, shift)
     parts: list[IntArray] = []
     missing = size
     while missing > 0:
-        accepted = _propose(min(_AT_ONCE, 2 * missing + 64), shift, variance, ceiling, words)[:missing]
+        accepted = _propose(min(_AT_ONCE, 2 * missing + 64), shift, variance, ceiling, words)[
+            :missing
+        ]
         parts.append(accepted)
         missing -= accepted.size
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def _ceiling(variance: Fraction, shift: int) -> Fraction:
-    """M: at least the largest `2^k exp(-(k s)^2 / (2 variance))` over k = 0, 1, ..., rounded up generously."""
+    """M: at least the largest `2^k exp(-(k s)^2 / (2 variance))` over k = 0, 1, ..., rounded up
+    generously.
+    """
     ratio = float(Fraction(4**shift) / variance)
     peak = math.floor(math.log(2) / ratio) if ratio > 0 else 0
     largest = max(k * math.log(2) - k * k * ratio / 2 for k in (0, peak, peak + 1))
     return Fraction(math.ceil(math.exp(largest) * (1 + 1e-9) * 2**20) + 1, 2**20)
 
 
-def _propose(count: int, shift: int, variance: Fraction, ceiling: Fraction, words: Words) -> IntArray:
+def _propose(
+    count: int, shift: int, variance: Fraction, ceiling: Fraction, words: Words
+) -> IntArray:
     """The accepted ones of `count` proposals."""
     drawn = words(count)
     inside = (drawn & np.uint64(2**shift - 1)).astype(np.int64)
@@ -62,7 +75,9 @@ def _propose(count: int, shift: int, variance: Fraction, ceiling: Fraction, word
     block = _trailing_zeros(drawn >> np.uint64(shift + 1), 63 - shift, words)
     size = (block << shift) + inside
     coin = words(count)
-    chance = np.exp(block * math.log(2) - size.astype(np.float64) ** 2 / float(2 * variance)) / float(ceiling)
+    chance = np.exp(
+        block * math.log(2) - size.astype(np.float64) ** 2 / float(2 * variance)
+    ) / float(ceiling)
     uniform = coin.astype(np.float64) * 2.0**-64
     accept = uniform < chance
     for n in np.flatnonzero(np.abs(uniform - chance) <= _MARGIN):
@@ -72,23 +87,31 @@ def _propose(count: int, shift: int, variance: Fraction, ceiling: Fraction, word
 
 
 def _trailing_zeros(values: npt.NDArray[np.uint64], bits: int, words: Words) -> IntArray:
-    """Geometric with ratio 1/2: the zeros below the lowest set bit of `bits` random bits; goes on in fresh words if none is set."""
+    """Geometric with ratio 1/2: the zeros below the lowest set bit of `bits` random bits; goes on
+    in fresh words if none is set.
+    """
     lowest = values & (~values + np.uint64(1))
-    zeros = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1  # exact for powers of two; -1 for none
+    # exact for powers of two; -1 for none
+    zeros = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
     for n in np.flatnonzero(values == 0):
         zeros[n] = bits + int(_trailing_zeros(words(1), 64, words)[0])
     return zeros
 
 
-def _decide(coin: int, size: int, block: int, variance: Fraction, ceiling: Fraction, words: Words) -> bool:
-    """Whether a uniform number that begins with the bits of `coin` is below `2^block exp(-size^2 / (2 variance)) / ceiling`."""
+def _decide(
+    coin: int, size: int, block: int, variance: Fraction, ceiling: Fraction, words: Words
+) -> bool:
+    """Whether a uniform number that begins with the bits of `coin` is below
+    `2^block exp(-size^2 / (2 variance)) / ceiling`.
+    """
     bits, digits = 64, 40
     while True:
         with localcontext() as context:
             context.prec = digits + 30
             exponent = Decimal(size * size * variance.denominator) / Decimal(2 * variance.numerator)
             chance = (-exponent).exp() * 2**block * ceiling.denominator / ceiling.numerator
-            error = Decimal(10) ** -digits  # far above the rounding of any step, since the chance is at most 1
+            # far above the rounding of any step, since the chance is at most 1
+            error = Decimal(10) ** -digits
             if Decimal(coin + 1) / 2**bits <= chance - error:
                 return True
             if Decimal(coin) / 2**bits >= chance + error:

@@ -1,9 +1,11 @@
-"""Updates as whole numbers: a public grid for each round, rounding that keeps the clip, and sums modulo a power of two.
+"""Updates as whole numbers: a public grid for each round, rounding that keeps the clip, and sums
+modulo a power of two.
 
-Guarantee: a rounded update is a vector of whole numbers whose norm is at most `clip / step`; that is checked on the result, however
-the coins fell. So discrete Gaussian noise of deviation `clip * noise_multiplier / step` protects it as the plan's Gaussian protects
-a real vector (docs/methods.md). The grid depends on planned and released numbers only. The clients' part of a sum cannot overflow;
-noise makes it overflow with a probability of at most 2^-40 a round.
+Guarantee: a rounded update is a vector of whole numbers whose norm is at most `clip / step`; that
+is checked on the result, however the coins fell. So discrete Gaussian noise of deviation
+`clip * noise_multiplier / step` protects it as the plan's Gaussian protects a real vector
+(docs/methods.md). The grid depends on planned and released numbers only. The clients' part of a sum
+cannot overflow; noise makes it overflow with a probability of at most 2^-40 a round.
 """
 
 from __future__ import annotations
@@ -26,13 +28,16 @@ FEWEST_BITS, MOST_BITS = 8, 32
 _OVERFLOW = 2.0**-40
 _ROUNDING = 1 - 1e-9  # the plan's clip and noise belong together to 1e-9
 _TRIALS = 20
-# A round at order a costs at most (2a - 1) / (a - 1) <= 3 times the excess more. Plans leave 1e-8 of every budget over.
+# A round at order a costs at most (2a - 1) / (a - 1) <= 3 times the excess more. Plans leave 1e-8
+# of every budget over.
 _EXCESS = 1e-18
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Steps of `step` (a power of two, so that scaling is exact), sums modulo `2 ** bits`, vectors of `dimension` numbers."""
+    """Steps of `step` (a power of two, so that scaling is exact), sums modulo `2 ** bits`, vectors
+    of `dimension` numbers.
+    """
 
     step: float
     bits: int
@@ -40,7 +45,9 @@ class Grid:
 
     @classmethod
     def of(cls, clip_norms: FloatArray, deviation: float, dimension: int, bits: int) -> Grid:
-        """The finest grid on which no sum of clipped updates, and hardly ever noise of this deviation, leaves the modulus."""
+        """The finest grid on which no sum of clipped updates, and hardly ever noise of this
+        deviation, leaves the modulus.
+        """
         if not FEWEST_BITS <= bits <= MOST_BITS:
             raise InvalidInput(f"bits must be from {FEWEST_BITS} to {MOST_BITS}, got {bits!r}")
         # a discrete Gaussian is sub-Gaussian: P(|x| >= t) <= 2 exp(-t^2 / (2 variance))
@@ -49,16 +56,19 @@ class Grid:
         grid = cls(2.0 ** math.ceil(math.log2(largest / (2 ** (bits - 1) - 1))), bits, dimension)
         if not bool(np.all(grid.inner(clip_norms) > 0)):
             raise InvalidInput(
-                f"{bits} bits are too few for discrete noise here: the grid of {grid.step:g} that {clip_norms.size} clients and "
-                f"{dimension} parameters need is too coarse for a clip of {clip_norms.min():g}; raise bits"
+                f"{bits} bits are too few for discrete noise here: the grid of {grid.step:g} that "
+                f"{clip_norms.size} clients and {dimension} parameters need is too coarse for a "
+                f"clip of {clip_norms.min():g}; raise bits"
             )
         return grid
 
     def inner(self, clip_norms: FloatArray) -> FloatArray:
-        """Clip before rounding, such that a rounded update is within `clip_norms` more often than not. Not positive: there is none.
+        """Clip before rounding, such that a rounded update is within `clip_norms` more often than
+        not. Not positive: there is none.
 
-        Rounding at random adds at most `step^2 d / 4` to the expected square of the norm; Kairouz, Liu, Steinke (2021) bound
-        it by `(c + step sqrt(d))^2` always, and with probability 1 - exp(-1/2) by `c^2 + step^2 d/4 + step (c + step sqrt(d)/2)`.
+        Rounding at random adds at most `step^2 d / 4` to the expected square of the norm; Kairouz,
+        Liu, Steinke (2021) bound it by `(c + step sqrt(d))^2` always, and with probability 1 -
+        exp(-1/2) by `c^2 + step^2 d/4 + step (c + step sqrt(d)/2)`.
         """
         clip, step, d = clip_norms * _ROUNDING, self.step, self.dimension
         room = clip**2 + step**2 * (1 - d - 2 * math.sqrt(d)) / 4
@@ -67,9 +77,11 @@ class Grid:
         return inner
 
     def rounded(self, update: FloatArray, clip: float, coins: np.random.Generator) -> FloatArray:
-        """`update / step` rounded at random, without bias, to whole numbers of norm at most `clip / step`.
+        """`update / step` rounded at random, without bias, to whole numbers of norm at most
+        `clip / step`.
 
-        Drawn again while it is too long, and towards zero if it stays so. The coins need no secrecy: the bound holds for them all.
+        Drawn again while it is too long, and towards zero if it stays so. The coins need no
+        secrecy: the bound holds for them all.
         """
         scaled = update / self.step
         # a sum of squares in doubles is off by at most this factor
@@ -87,10 +99,16 @@ class Grid:
 
     def noise(self, variance: Fraction, words: Words) -> IntArray:
         """Discrete Gaussian noise of this variance in steps, on every coordinate."""
-        return sample(variance, self.dimension, words) if variance > 0 else np.zeros(self.dimension, dtype=np.int64)
+        return (
+            sample(variance, self.dimension, words)
+            if variance > 0
+            else np.zeros(self.dimension, dtype=np.int64)
+        )
 
     def wrapped(self, total: IntArray) -> tuple[IntArray, int]:
-        """The sum modulo `2 ** bits`, read as numbers around zero, and how many numbers that changed."""
+        """The sum modulo `2 ** bits`, read as numbers around zero, and how many numbers that
+        changed.
+        """
         half = 2 ** (self.bits - 1)
         inside: IntArray = (total + half) % (2 * half) - half
         return inside, int((inside != total).sum())
@@ -100,29 +118,40 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
     """Refuse what would make a claim of the plan untrue: before training, for every round."""
     if not plan.discrete:
         raise Refused(
-            "the plan is for continuous noise: its claims are read at orders where nothing is proven for discrete noise; "
-            "plan with noise = 'discrete'"
+            "the plan is for continuous noise: its claims are read at orders where nothing is "
+            "proven for discrete noise; plan with noise = 'discrete'"
         )
     s, parts = plan.schedules, len(plan.clients)
-    # noise may change from round to round while clips stay, and with it the grid and what a part of the noise is worth on it
-    other = (s.clip_norm[1:] != s.clip_norm[:-1]).any(axis=1) | (plan.round_noise[1:] != plan.round_noise[:-1])
+    # noise may change from round to round while clips stay, and with it the grid and what a part of
+    # the noise is worth on it
+    other = (s.clip_norm[1:] != s.clip_norm[:-1]).any(axis=1) | (
+        plan.round_noise[1:] != plan.round_noise[:-1]
+    )
     for t in np.flatnonzero(np.append(True, other)):
         deviation = plan.clip * float(plan.round_noise[t])
         grid = Grid.of(s.clip_norm[t, s.of_client], deviation, dimension, bits)
-        # a clip that follows releases may make the grid coarser by a factor of 2 before it is rounded to a power of two
-        if distributed and not sum_excess(grid.in_steps(deviation**2) / parts / 4, parts, dimension) <= _EXCESS:
+        # a clip that follows releases may make the grid coarser by a factor of 2 before it is
+        # rounded to a power of two
+        if (
+            distributed
+            and not sum_excess(grid.in_steps(deviation**2) / parts / 4, parts, dimension) <= _EXCESS
+        ):
             raise InvalidInput(
-                f"{bits} bits are too few for distributed discrete noise among {parts} clients: a part has deviation "
-                f"{deviation / grid.step / math.sqrt(parts):.3g} steps of the grid, and so coarse parts do not add up; raise bits"
+                f"{bits} bits are too few for distributed discrete noise among {parts} clients: a "
+                f"part has deviation {deviation / grid.step / math.sqrt(parts):.3g} steps of the "
+                "grid, and so coarse parts do not add up; raise bits"
             )
 
 
 def sum_excess(variance: Fraction, parts: int, dimension: int) -> float:
-    """A bound on `|log(P(x) / Q(x))|`: P the sum of `parts` discrete Gaussian vectors of at least this variance, Q a single one.
+    """A bound on `|log(P(x) / Q(x))|`: P the sum of `parts` discrete Gaussian vectors of at least
+    this variance, Q a single one.
 
-    Two of variances a and b differ from one of a + b by the shift t in `sum_x exp(-(x - t)^2 / (2 v))`, v = ab/(a+b), which by
-    Poisson's formula is constant up to a factor `1 +- 2 sum_n exp(-2 pi^2 n^2 v)`. From v = 1/8 on that is at most
-    `5 exp(-2 pi^2 v)` in logarithms, and v is at least half the smaller variance. Kairouz, Liu, Steinke (2021) have twice this.
+    Two of variances a and b differ from one of a + b by the shift t in
+    `sum_x exp(-(x - t)^2 / (2 v))`, v = ab/(a+b), which by Poisson's formula is constant up to a
+    factor `1 +- 2 sum_n exp(-2 pi^2 n^2 v)`. From v = 1/8 on that is at most `5 exp(-2 pi^2 v)` in
+    logarithms, and v is at least half the smaller variance. Kairouz, Liu, Steinke (2021) have twice
+    this.
     """
     if parts <= 1:
         return 0.0

@@ -1,8 +1,10 @@
-"""Where random numbers come from: a seed for simulations, the operating system for runs that protect someone.
+"""Where random numbers come from: a seed for simulations, the operating system for runs that
+protect someone.
 
-Guarantee: with source `os`, noise and cohorts are drawn from the operating system's cryptographic generator; nothing can
-be replayed, and no key is ever stored or logged. With source `seeded`, every draw is a pure function of (seed, role,
-round, client), so every engine sees the same numbers in any order; such a run protects nobody and is stamped a simulation.
+Guarantee: with source `os`, noise and cohorts are drawn from the operating system's cryptographic
+generator; nothing can be replayed, and no key is ever stored or logged. With source `seeded`, every
+draw is a pure function of (seed, role, round, client), so every engine sees the same numbers in any
+order; such a run protects nobody and is stamped a simulation.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ _ROLES: dict[Role, int] = {
 
 @dataclass(frozen=True)
 class Randomness:
-    """`seed` covers what protects nobody (data split, model start, batch order); `source` decides about the rest."""
+    """`seed` covers what protects nobody (data split, model start, batch order); `source` decides
+    about the rest.
+    """
 
     seed: int
     source: Source = "seeded"
@@ -69,7 +73,9 @@ class Randomness:
         return self.source == "seeded"
 
     def generator(self, role: Role, round: int = 0, client: int = 0) -> np.random.Generator:
-        """A reproducible generator, for what protects nobody, and for everything in a simulation."""
+        """A reproducible generator, for what protects nobody,
+        and for everything in a simulation.
+        """
         key = np.random.SeedSequence([self.seed, _ROLES[role], round, client])
         return np.random.Generator(np.random.Philox(key))
 

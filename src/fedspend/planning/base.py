@@ -1,4 +1,6 @@
-"""What plans of clients and plans of records have in common: files, words, and what is kept under the same name in both."""
+"""What plans of clients and plans of records have in common: files, words, and what is kept under
+the same name in both.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from fedspend.planning.schedules import Schedules
 
 
 class BasePlan(Saved):
-    """A table of schedules with a budget for each unit. `planning.protocol.AnyPlan` says what else a plan offers."""
+    """A table of schedules with a budget for each unit. `planning.protocol.AnyPlan` says what else
+    a plan offers.
+    """
 
     schedules: Schedules
     budget: FloatArray
@@ -32,7 +36,9 @@ class BasePlan(Saved):
 
     @classmethod
     def expect(cls, plan: object, otherwise: str) -> Self:
-        """`plan` itself if it is of this kind: for the few places that take one kind only. Else refuses, saying `otherwise`."""
+        """`plan` itself if it is of this kind: for the few places that take one kind only. Else
+        refuses, saying `otherwise`.
+        """
         if not isinstance(plan, cls):
             raise InvalidInput(otherwise)
         return plan
@@ -62,4 +68,7 @@ class BasePlan(Saved):
 
     def __repr__(self) -> str:
         budgets = span(self.budget)
-        return f"<{type(self).__name__}: {self.who}, {counted(self.rounds, 'round')}, {self.headline}, budgets {budgets}>"
+        return (
+            f"<{type(self).__name__}: {self.who}, {counted(self.rounds, 'round')}, "
+            f"{self.headline}, budgets {budgets}>"
+        )

@@ -1,8 +1,9 @@
-"""The plan: a frozen table, made before training, of every client's sampling rate, clip and noise in every round.
+"""The plan: a frozen table, made before training, of every client's sampling rate, clip and noise
+in every round.
 
-Guarantee: a plan depends on budgets and public parameters only, never on data, so making, saving and showing one costs no
-privacy. A client that follows its column of the plan, with zero-out adjacency and hidden participation, has spent at most
-`Plan.epsilon` at `Plan.delta`.
+Guarantee: a plan depends on budgets and public parameters only, never on data, so making, saving
+and showing one costs no privacy. A client that follows its column of the plan, with zero-out
+adjacency and hidden participation, has spent at most `Plan.epsilon` at `Plan.delta`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from fedspend.planning.protocol import Progress, Unit
     from fedspend.verification.findings import Verification
 
-ADJACENCY = "zero-out: one client's whole contribution becomes zero; roster, budgets and plan stay fixed"
+ADJACENCY = (
+    "zero-out: one client's whole contribution becomes zero; roster, budgets and plan stay fixed"
+)
 ACCOUNTANTS = ("rdp", "pld")
 NOISES = ("continuous", "discrete")
 MAX_EXACT_SCHEDULES = 4096
@@ -76,8 +79,10 @@ class Plan(BasePlan):
         parameters: dict[str, Any],
         **wide: Any,
     ) -> None:
-        """`wide` takes `noise_multiplier`, `sampling_rate`, `clip_norm` (rounds, clients), `epsilon` and `order`
-        (clients,) to put in place of what `schedules` holds; so does `dataclasses.replace`."""
+        """`wide` takes `noise_multiplier`, `sampling_rate`, `clip_norm` (rounds, clients),
+        `epsilon` and `order` (clients,) to put in place of what `schedules` holds; so does
+        `dataclasses.replace`.
+        """
         unknown = set(wide) - set(TABLES + VALUES)
         if unknown:
             raise TypeError(f"Plan has no field {sorted(unknown)[0]!r}")
@@ -133,25 +138,35 @@ class Plan(BasePlan):
 
     @property
     def discrete(self) -> bool:
-        """Whether the claims are meant for discrete noise; they hold for continuous noise as well."""
+        """Whether the claims are meant for discrete noise;
+        they hold for continuous noise as well.
+        """
         return self.parameters.get("noise") == "discrete"
 
     @cached_property
     def round_noise(self) -> FloatArray:
-        """s_t, the harmonic mean of the clients' noise multipliers: the noise added in round t has deviation `clip * s_t`."""
+        """s_t, the harmonic mean of the clients' noise multipliers: the noise added in round t has
+        deviation `clip * s_t`.
+        """
         return harmonic_mean(self.schedules.noise_multiplier, self.schedules.clients_of)
 
     @cached_property
     def round_rate(self) -> FloatArray:
-        """Mean sampling rate of each round: the sum of updates is divided by `clients * round_rate`."""
+        """Mean sampling rate of each round: the sum of updates is divided by
+        `clients * round_rate`.
+        """
         weights = self.schedules.clients_of
         mean: FloatArray = (self.schedules.sampling_rate * weights).sum(axis=1) / weights.sum()
         return mean
 
     @property
     def noise_of_average(self) -> list[float]:
-        """Standard deviation, by round, of the noise in each coordinate of the averaged update: clip * s_t / (N * qbar_t)."""
-        deviation: list[float] = (self.clip * self.round_noise / (len(self.clients) * self.round_rate)).tolist()
+        """Standard deviation, by round, of the noise in each coordinate of the averaged update:
+        clip * s_t / (N * qbar_t).
+        """
+        deviation: list[float] = (
+            self.clip * self.round_noise / (len(self.clients) * self.round_rate)
+        ).tolist()
         return deviation
 
     def spent(self) -> FloatArray:
@@ -182,11 +197,20 @@ class Plan(BasePlan):
 
         return CLIENT_PLAN
 
-    def verify(self, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200) -> Verification:
+    def verify(
+        self,
+        *,
+        colluders: int = 0,
+        progress: Progress | None = None,
+        seed: int = 0,
+        max_pld: int = 200,
+    ) -> Verification:
         """Checked by accountants that share no code with the planner."""
         from fedspend.verification.verify import verify_clients
 
-        return verify_clients(self, colluders=colluders, progress=progress, seed=seed, max_pld=max_pld)
+        return verify_clients(
+            self, colluders=colluders, progress=progress, seed=seed, max_pld=max_pld
+        )
 
     def proposal(self) -> Proposal:
         """What the ledger is asked for: every client, by schedule."""
@@ -212,7 +236,14 @@ class Plan(BasePlan):
         return {}
 
     def extended(
-        self, begun: int, more: int, *, spent: Mechanisms, elsewhere: Mechanisms, of_unit: IntArray, lifetime: FloatArray
+        self,
+        begun: int,
+        more: int,
+        *,
+        spent: Mechanisms,
+        elsewhere: Mechanisms,
+        of_unit: IntArray,
+        lifetime: FloatArray,
     ) -> Plan:
         """More noise in the rounds to come."""
         from fedspend.planning.replanning import extended
@@ -221,7 +252,9 @@ class Plan(BasePlan):
         return extended(self, begun, more, elsewhere.take(of_unit), lifetime)
 
     def replace(self, **changes: Any) -> Plan:
-        """A plan with some fields changed; `noise_multiplier`, `sampling_rate`, `clip_norm`, `epsilon` are taken per client."""
+        """A plan with some fields changed; `noise_multiplier`, `sampling_rate`, `clip_norm`,
+        `epsilon` are taken per client.
+        """
         import dataclasses
 
         return dataclasses.replace(self, **changes)
@@ -233,11 +266,14 @@ def harmonic_mean(noise: FloatArray, clients_of: Any) -> FloatArray:
     return mean
 
 
-def cumulative_epsilon_rdp(noise: FloatArray, rate: FloatArray, delta: float, orders: tuple[float, ...]) -> FloatArray:
+def cumulative_epsilon_rdp(
+    noise: FloatArray, rate: FloatArray, delta: float, orders: tuple[float, ...]
+) -> FloatArray:
     """Epsilon after each round of each schedule, (rounds, schedules), by composing Rényi curves."""
     cost = conversion_cost(orders, delta)
     begins = stretches(noise, rate)
-    exact = int(begins.sum()) <= 2000  # beyond, tabulated curves: the same to 1e-4 or better, and a thousand times faster
+    # beyond, tabulated curves: the same to 1e-4 or better, and a thousand times faster
+    exact = int(begins.sum()) <= 2000
     out = np.empty(noise.shape)
     for first in range(0, noise.shape[1], 256):
         block = slice(first, first + 256)
@@ -256,7 +292,9 @@ def cumulative_epsilon_rdp(noise: FloatArray, rate: FloatArray, delta: float, or
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuse a plan whose parts do not fit together. That it keeps its promise is for `verify` to say."""
+    """Refuse a plan whose parts do not fit together. That it keeps its promise is for `verify` to
+    say.
+    """
     s, clients = plan.schedules, len(plan.clients)
     shape = (s.rounds, s.count)
     if not (s.rounds >= 1 and s.count >= 1 and clients >= 1):
@@ -264,11 +302,19 @@ def check_plan(plan: Plan) -> None:
     if not all(getattr(s, name).shape == shape for name in TABLES) or not all(
         getattr(s, name).shape == shape[1:] for name in VALUES
     ):
-        raise InvalidInput(f"the plan's tables must all be {shape[0]} rounds x {shape[1]} schedules")
+        raise InvalidInput(
+            f"the plan's tables must all be {shape[0]} rounds x {shape[1]} schedules"
+        )
     if plan.budget.shape != (clients,) or s.of_client.shape != (clients,):
-        raise InvalidInput(f"the plan lists {clients} clients, {plan.budget.size} budgets and {s.of_client.size} schedule numbers")
+        raise InvalidInput(
+            f"the plan lists {clients} clients, {plan.budget.size} budgets and {s.of_client.size} "
+            "schedule numbers"
+        )
     if not (s.of_client.min() >= 0 and s.of_client.max() < s.count):
-        raise InvalidInput(f"the plan has {s.count} schedules, but a client follows number {int(s.of_client.max())}")
+        raise InvalidInput(
+            f"the plan has {s.count} schedules, but a client follows number "
+            f"{int(s.of_client.max())}"
+        )
     check_client_ids(plan.clients)
     check_epsilons(plan.budget)
     check_delta(plan.delta)
@@ -276,7 +322,9 @@ def check_plan(plan: Plan) -> None:
     if not (np.isfinite(plan.clip) and plan.clip > 0):
         raise InvalidInput(f"clip must be positive and finite, got {plan.clip!r}")
     if plan.accountant not in ACCOUNTANTS:
-        raise InvalidInput(f"accountant must be one of {', '.join(ACCOUNTANTS)}; got {plan.accountant!r}")
+        raise InvalidInput(
+            f"accountant must be one of {', '.join(ACCOUNTANTS)}; got {plan.accountant!r}"
+        )
     if not isinstance(plan.parameters.get("policy"), str):
         raise InvalidInput("the plan's parameters name no policy")
     for name in TABLES:
@@ -302,7 +350,10 @@ def check_client_ids(clients: Sequence[str]) -> None:
 def check_size(rounds: int, schedules: int) -> None:
     """A slip of the finger should not fill the memory."""
     if rounds * schedules > MAX_CELLS:
-        raise InvalidInput(f"{rounds} rounds of {schedules} distinct schedules are more than a plan can hold; use fewer rounds")
+        raise InvalidInput(
+            f"{rounds} rounds of {schedules} distinct schedules are more than a plan can hold; use "
+            "fewer rounds"
+        )
 
 
 def plan(
@@ -325,15 +376,18 @@ def plan(
 ) -> Plan:
     """Make the whole schedule for one budget per client, spending every budget exactly.
 
-    `epsilons`, `saving_rate` and `transition` are one value for all, one per client, or values by client id: a dict, or a pandas
-    Series with the ids as its index. Ids come from `clients`, or from `epsilons`; where neither has them, clients are "0", "1", ...
-    Without a policy, a saving rate means `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for
+    `epsilons`, `saving_rate` and `transition` are one value for all, one per client, or values by
+    client id: a dict, or a pandas Series with the ids as its index. Ids come from `clients`, or
+    from `epsilons`; where neither has them, clients are "0", "1", ... Without a policy, a saving
+    rate means `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for
     `noise="discrete"` is read at whole orders, where its claims are proven for discrete noise too.
 
-    `past`, one history per client, is what a ledger says was spent before: `epsilons` are then lifetime budgets, past and plan
-    together spend them exactly, and `Plan.epsilon` is what the plan adds, read by itself.
+    `past`, one history per client, is what a ledger says was spent before: `epsilons` are then
+    lifetime budgets, past and plan together spend them exactly, and `Plan.epsilon` is what the plan
+    adds, read by itself.
 
-    >>> made = plan([10.0] * 34 + [20.0] * 43 + [30.0] * 23, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
+    >>> budgets = [10.0] * 34 + [20.0] * 43 + [30.0] * 23
+    >>> made = plan(budgets, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
     >>> made.noise_multiplier.shape, [round(float(x), 3) for x in made.noise_multiplier[[0, -1], 0]]
     ((25, 100), [2.424, 1.967])
     >>> plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0).clients
@@ -346,7 +400,9 @@ def plan(
         epsilons = column_of("epsilons", by_id, ids)
     budget = np.atleast_1d(check_epsilons(epsilons))
     if budget.ndim != 1:
-        raise InvalidInput(f"epsilons must be a number or a list, got an array of shape {budget.shape}")
+        raise InvalidInput(
+            f"epsilons must be a number or a list, got an array of shape {budget.shape}"
+        )
     if ids is not None and budget.size == 1 and np.ndim(epsilons) == 0:
         budget = np.full(len(ids), budget[0])
     ids = tuple(str(n) for n in range(budget.size)) if ids is None else ids
@@ -379,13 +435,16 @@ def column_of(name: str, by_id: dict[str, Any], ids: Sequence[str]) -> list[Any]
     """One value for every client, found by its id; both sides must have the same clients."""
     missing = next((client for client in ids if client not in by_id), None)
     if missing is not None:
-        raise InvalidInput(f"{name} has no value for client {missing!r}{hint_alike(missing, by_id)}; give every client one")
+        raise InvalidInput(
+            f"{name} has no value for client {missing!r}{hint_alike(missing, by_id)}; give every "
+            "client one"
+        )
     listed = set(ids)
     stranger = next((client for client in by_id if client not in listed), None)
     if stranger is not None:
         raise InvalidInput(
-            f"{name} has a value for client {stranger!r}, who is not among the clients{hint_alike(stranger, listed)}; make them "
-            "agree"
+            f"{name} has a value for client {stranger!r}, who is not among the "
+            f"clients{hint_alike(stranger, listed)}; make them agree"
         )
     return [by_id[client] for client in ids]
 
@@ -408,34 +467,56 @@ def plan_for(
     past: Mechanisms | None = None,
     progress: policies.Progress | None = None,
 ) -> Plan:
-    """The same for names that have entered already, through a file of budgets, the data or a ledger: they are taken as they are."""
+    """The same for names that have entered already, through a file of budgets, the data or a
+    ledger: they are taken as they are.
+    """
     budget, ids = check_epsilons(epsilons), tuple(clients)
     if len(ids) != budget.size:
-        raise InvalidInput(f"there must be one budget per client: got {budget.size} for {len(ids)} clients")
+        raise InvalidInput(
+            f"there must be one budget per client: got {budget.size} for {len(ids)} clients"
+        )
     check_client_ids(ids)
     if noise not in NOISES:
         raise InvalidInput(f"noise must be one of {', '.join(NOISES)}; got {noise!r}")
-    orders = WHOLE_ORDERS if noise == "discrete" or (past is not None and bool(past.discrete.any())) else ORDERS
-    terms = policies.Terms(check_delta(delta), check_rate("rate", rate), whole_number("rounds", rounds, 1), orders)
+    orders = (
+        WHOLE_ORDERS
+        if noise == "discrete" or (past is not None and bool(past.discrete.any()))
+        else ORDERS
+    )
+    terms = policies.Terms(
+        check_delta(delta), check_rate("rate", rate), whole_number("rounds", rounds, 1), orders
+    )
     check_size(terms.rounds, 1)
     clip = finite_number("clip", clip)
     if not clip > 0:
         raise InvalidInput(f"clip must be positive, got {clip!r}")
     if accountant not in ACCOUNTANTS:
-        raise InvalidInput(f"accountant must be one of {', '.join(ACCOUNTANTS)}; got {accountant!r}")
+        raise InvalidInput(
+            f"accountant must be one of {', '.join(ACCOUNTANTS)}; got {accountant!r}"
+        )
     if noise == "discrete" and accountant != "rdp":
-        raise InvalidInput("accountant 'pld' is for continuous noise: no loss distribution is proven for discrete noise; use 'rdp'")
-    chosen = policies.policy_for(method, policy, saves=saving_rate is not None, weighted=weights is not None)
+        raise InvalidInput(
+            "accountant 'pld' is for continuous noise: no loss distribution is proven for discrete "
+            "noise; use 'rdp'"
+        )
+    chosen = policies.policy_for(
+        method, policy, saves=saving_rate is not None, weighted=weights is not None
+    )
     saving, switch = _saving_terms(chosen, terms, saving_rate, transition, budget.size)
     if weights is not None and chosen not in policies.WEIGHTED:
         raise InvalidInput(
-            f"weights are for the policies {' and '.join(policies.WEIGHTED)}, not for {chosen!r}; drop one of the two"
+            f"weights are for the policies {' and '.join(policies.WEIGHTED)}, not for {chosen!r}; "
+            "drop one of the two"
         )
-    shares = policies.round_weights(chosen, weights, terms.rounds) if chosen in policies.WEIGHTED else np.ones(terms.rounds)
+    shares = (
+        policies.round_weights(chosen, weights, terms.rounds)
+        if chosen in policies.WEIGHTED
+        else np.ones(terms.rounds)
+    )
     if terms.delta >= 1 / budget.size:
         warnings.warn(
-            f"delta {terms.delta:g} is at or above 1/clients = {1 / budget.size:g}: it allows giving away one client whole; "
-            "choose a smaller delta",
+            f"delta {terms.delta:g} is at or above 1/clients = {1 / budget.size:g}: it allows "
+            "giving away one client whole; choose a smaller delta",
             FedspendWarning,
             stacklevel=3,
         )
@@ -444,21 +525,39 @@ def plan_for(
         raise InvalidInput(
             "planning with past spending goes by accountant 'rdp'; drop accountant 'pld'"
             if accountant == "pld"
-            else f"there must be one history per client: got {past.histories} for {budget.size} clients"
+            else (
+                f"there must be one history per client: got {past.histories} for {budget.size} "
+                "clients"
+            )
         )
 
     history = np.zeros(budget.size, dtype=np.int64) if past is None else past.alike()
-    target = np.full_like(budget, budget.min()) if chosen == "strictest" and past is None else budget
+    target = (
+        np.full_like(budget, budget.min()) if chosen == "strictest" and past is None else budget
+    )
     rounding = 0.0
     first, of_client = distinct_rows(target, saving, switch, history)
     if first.size > MAX_EXACT_SCHEDULES:
         # What is left is rounded, not the budget: little may be left of much.
-        gone = np.zeros_like(budget) if past is None else past.best(np.full(budget.size, terms.delta))[0]
+        gone = (
+            np.zeros_like(budget)
+            if past is None
+            else past.best(np.full(budget.size, terms.delta))[0]
+        )
         target, rounding = np.minimum(gone + _rounded_down(budget - gone), budget), BUDGET_ROUNDING
         first, of_client = distinct_rows(target, saving, switch, history)
     check_size(terms.rounds, first.size)
     before = None if past is None else past.take(first)
-    spending = policies.spend(chosen, terms, target[first], saving[first], switch[first].astype(np.int64), shares, progress, before)
+    spending = policies.spend(
+        chosen,
+        terms,
+        target[first],
+        saving[first],
+        switch[first].astype(np.int64),
+        shares,
+        progress,
+        before,
+    )
     if past is not None:
         if chosen == "strictest":  # all follow the one who needs most noise
             spending, of_client = policies.one_for_all(spending), np.zeros_like(of_client)
@@ -498,23 +597,44 @@ def plan_for(
 def _saving_terms(
     policy: str, terms: policies.Terms, saving_rate: Any, transition: Any, clients: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Saving rate and transition round of every client; neutral values for policies that do not save."""
+    """Saving rate and transition round of every client; neutral values for policies that do not
+    save.
+    """
     if policy not in policies.SAVING:
-        given = "saving_rate" if saving_rate is not None else "transition" if transition is not None else None
+        given = (
+            "saving_rate"
+            if saving_rate is not None
+            else "transition"
+            if transition is not None
+            else None
+        )
         if given is not None:
-            warnings.warn(f"{given} has no effect under policy {policy!r}", FedspendWarning, stacklevel=4)
+            warnings.warn(
+                f"{given} has no effect under policy {policy!r}", FedspendWarning, stacklevel=4
+            )
         return np.full(clients, terms.rate), np.ones(clients)
     if saving_rate is None:
-        raise InvalidInput(f"policy {policy!r} needs a saving rate: the lower sampling rate of the rounds before the transition")
+        raise InvalidInput(
+            f"policy {policy!r} needs a saving rate: the lower sampling rate of the rounds before "
+            "the transition"
+        )
     saving = _per_client("saving_rate", saving_rate, clients)
     bad = ~((saving > 0) & (saving <= terms.rate))
     if bad.any():
-        raise InvalidInput(f"saving_rate must lie in (0, {terms.rate:g}], at most the rate; got {float(saving[bad][0])!r}")
-    switch = _per_client("transition", terms.rounds // 2 + 1 if transition is None else transition, clients)
+        raise InvalidInput(
+            f"saving_rate must lie in (0, {terms.rate:g}], at most the rate; got "
+            f"{float(saving[bad][0])!r}"
+        )
+    switch = _per_client(
+        "transition", terms.rounds // 2 + 1 if transition is None else transition, clients
+    )
     bad = ~((switch >= 1) & (switch <= terms.rounds) & (switch == np.floor(switch)))
     if bad.any():
-        raise InvalidInput(f"transition must be a round from 1 to {terms.rounds}; got {float(switch[bad][0]):g}")
-    # Nothing is saved at the full rate or before round 1: the same schedule as uniform, so share its storage.
+        raise InvalidInput(
+            f"transition must be a round from 1 to {terms.rounds}; got {float(switch[bad][0]):g}"
+        )
+    # Nothing is saved at the full rate or before round 1: the same schedule as uniform, so share
+    # its storage.
     saving = np.where(switch == 1, terms.rate, saving)
     return saving, np.where(saving == terms.rate, 1.0, switch)
 
@@ -523,16 +643,21 @@ def _per_client(name: str, value: Any, clients: int) -> FloatArray:
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput(f"{name} must be a number or one number per client, got {value!r}") from None
+        raise InvalidInput(
+            f"{name} must be a number or one number per client, got {value!r}"
+        ) from None
     if array.shape not in ((), (1,), (clients,)):
-        raise InvalidInput(f"{name} must be one number or one per client: got {array.size} for {clients} clients")
+        raise InvalidInput(
+            f"{name} must be one number or one per client: got {array.size} for {clients} clients"
+        )
     return np.array(np.broadcast_to(array, (clients,)))
 
 
 def _rounded_down(budget: FloatArray) -> FloatArray:
     """Every budget rounded down by at most 0.05%, onto a geometric grid.
 
-    With very many distinct budgets this bounds the size of the plan, the time to make it and the time to verify it.
+    With very many distinct budgets this bounds the size of the plan, the time to make it and the
+    time to verify it.
     """
     grid = np.exp(np.floor(np.log(budget) / BUDGET_ROUNDING) * BUDGET_ROUNDING)
     return np.minimum(grid, budget)  # the last digits of exp(log x) must not push it above

@@ -1,4 +1,6 @@
-"""A client-level plan as plain Python: what `plan_json` writes down and reads. `docs/plan-format.md` describes every key."""
+"""A client-level plan as plain Python: what `plan_json` writes down and reads.
+`docs/plan-format.md` describes every key.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def to_content(plan: Plan) -> Content:
             }
             for k in range(s.count)
         ],
-        "clients": {"id": list(plan.clients), "budget": plan.budget.tolist(), "schedule": s.of_client.tolist()},
+        "clients": {
+            "id": list(plan.clients),
+            "budget": plan.budget.tolist(),
+            "schedule": s.of_client.tolist(),
+        },
         "orders": list(plan.orders),
     }
 
@@ -43,7 +49,9 @@ def to_content(plan: Plan) -> Content:
 def from_content(content: Content) -> Plan:
     rounds, guarantee, clients = content["rounds"], content["guarantee"], content["clients"]
     listed = content["schedules"]
-    tables = {name: np.column_stack([from_runs(one[name], rounds) for one in listed]) for name in TABLES}
+    tables = {
+        name: np.column_stack([from_runs(one[name], rounds) for one in listed]) for name in TABLES
+    }
     schedules = Schedules(
         epsilon=floats([one["epsilon"] for one in listed]),
         order=floats([one["order"] for one in listed]),
@@ -52,7 +60,10 @@ def from_content(content: Content) -> Plan:
     )
     for name, expected in (("unit", "client"), ("adjacency", ADJACENCY), ("observer", OBSERVER)):
         if guarantee[name] != expected:
-            raise InvalidInput(f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can check")
+            raise InvalidInput(
+                f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can "
+                "check"
+            )
     return Plan(
         clients=clients["id"],
         budget=floats(clients["budget"]),
@@ -66,5 +77,8 @@ def from_content(content: Content) -> Plan:
 
 
 CLIENT_PLAN = Kind(
-    FORMAT, VERSION, ("guarantee", "parameters", "rounds", "clip", "schedules", "clients", "orders"), build=from_content
+    FORMAT,
+    VERSION,
+    ("guarantee", "parameters", "rounds", "clip", "schedules", "clients", "orders"),
+    build=from_content,
 )

@@ -1,9 +1,12 @@
-"""What all plan files have in common: JSON that a person can read and a stranger can check with their own script.
+"""What all plan files have in common: JSON that a person can read and a stranger can check with
+their own script.
 
-Guarantee: saving and loading is lossless to the last bit; a file is written whole or not at all; a file that is malformed,
-of an unknown version, or whose content does not match its hash is refused. `docs/plan-format.md` describes every key.
+Guarantee: saving and loading is lossless to the last bit; a file is written whole or not at all; a
+file that is malformed, of an unknown version, or whose content does not match its hash is refused.
+`docs/plan-format.md` describes every key.
 
-Columns of equal numbers are stored as runs: `[[2.5, 12], [1.9, 13]]` is twelve rounds of 2.5, then thirteen of 1.9.
+Columns of equal numbers are stored as runs: `[[2.5, 12], [1.9, 13]]` is twelve rounds of 2.5, then
+thirteen of 1.9.
 """
 
 from __future__ import annotations
@@ -35,24 +38,34 @@ class Saved(ABC):
 
     @abstractmethod
     def content(self) -> Content:
-        """Everything in the plan but its hash, as plain Python, in the order in which it is written."""
+        """Everything in the plan but its hash, as plain Python, in the order in which it is
+        written.
+        """
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over the plan's content. It shows that a file is what was saved; it is no signature."""
+        """SHA-256 over the plan's content. It shows that a file is what was saved; it is no
+        signature.
+        """
         return hash_of(canonical(self.content()))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; gzip-compressed if the name ends in `.gz`. Written whole or not at all."""
+        """Write the plan as JSON; gzip-compressed if the name ends in `.gz`. Written whole or not
+        at all.
+        """
         path, content = Path(path), self.content()
         head = {name: content.pop(name) for name in ("format", "version")}
         body = readable(head | {"hash": self.hash} | content).encode()
-        write_whole(path, gzip.compress(body, compresslevel=5, mtime=0) if path.suffix == ".gz" else body)
+        write_whole(
+            path, gzip.compress(body, compresslevel=5, mtime=0) if path.suffix == ".gz" else body
+        )
 
 
 @dataclass(frozen=True)
 class Kind(Generic[P_co]):
-    """One kind of plan file: what it calls itself, its keys, and how a plan is built from its content."""
+    """One kind of plan file: what it calls itself, its keys, and how a plan is built from its
+    content.
+    """
 
     format: str
     version: int
@@ -65,7 +78,9 @@ def readable(content: Content) -> str:
     lines = []
     for key, value in content.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            text = "[\n  " + ",\n  ".join(json.dumps(one, allow_nan=False) for one in value) + "\n ]"
+            text = (
+                "[\n  " + ",\n  ".join(json.dumps(one, allow_nan=False) for one in value) + "\n ]"
+            )
         else:
             text = json.dumps(value, allow_nan=False)
         lines.append(f' "{key}": {text}')
@@ -108,21 +123,33 @@ def parsed(path: Path) -> Content:
     except (ValueError, RecursionError) as error:
         if isinstance(error, FedspendError):
             raise
-        raise InvalidInput(f"not a plan: it is not valid JSON ({str(error).splitlines()[0]})") from None
+        raise InvalidInput(
+            f"not a plan: it is not valid JSON ({str(error).splitlines()[0]})"
+        ) from None
     return content if isinstance(content, dict) else {}
 
 
 def built(kind: Kind[P_co], content: Content) -> P_co:
     """The plan that `content` describes; anything of the wrong type or shape is bad input."""
     if content.get("version") != kind.version:
-        raise InvalidInput(f"plan version {content.get('version')!r} is not {kind.version}, the one that this fedspend reads")
+        raise InvalidInput(
+            f"plan version {content.get('version')!r} is not {kind.version}, the one that this "
+            "fedspend reads"
+        )
     stored = content.pop("hash", None)
     if stored != hash_of(canonical(content)):
-        raise InvalidInput("the content does not match its hash: the file was altered or damaged after it was saved")
+        raise InvalidInput(
+            "the content does not match its hash: the file was altered or damaged after it was "
+            "saved"
+        )
     wanted = {"format", "version", *kind.keys}
     unknown, missing = sorted(set(content) - wanted), sorted(wanted - set(content))
     if unknown or missing:
-        raise InvalidInput(f"unknown key {unknown[0]!r} in the plan" if unknown else f"the plan has no key {missing[0]!r}")
+        raise InvalidInput(
+            f"unknown key {unknown[0]!r} in the plan"
+            if unknown
+            else f"the plan has no key {missing[0]!r}"
+        )
     try:
         return kind.build(content)
     except FedspendError:

@@ -1,14 +1,15 @@
 """Policies: how a budget becomes noise and sampling rates, round by round.
 
-Guarantee: whatever a policy returns has been sealed with the exact kernel, so no schedule spends more than its budget. All
-policies but `spend-as-you-go-literal` spend it to within 1e-7. Only budgets and public parameters enter.
+Guarantee: whatever a policy returns has been sealed with the exact kernel, so no schedule spends
+more than its budget. All policies but `spend-as-you-go-literal`, which subtracts epsilons,
+spend it to within 1e-7. Only budgets and public parameters enter.
 
 | policy | rates | noise |
 |---|---|---|
 | `uniform` | constant | constant (IDP-FedAvg) |
 | `strictest` | constant | constant, everyone at the smallest budget (DP-FedAvg) |
-| `spend-as-you-go` | low before the transition round | recalibrated to what is left, from the true Rényi curve |
-| `spend-as-you-go-literal` | the same | Algorithm 1 of Kiani et al. (2025) with T-t+1: subtracts epsilons, leaves budget unspent |
+| `spend-as-you-go` | low before the transition round | recalibrated to what is left |
+| `spend-as-you-go-literal` | the same | Algorithm 1 of Kiani et al. (2025) with T-t+1 |
 | `weights`, `geometric` | constant | `s * weight_t ** -0.5` |
 """
 
@@ -80,7 +81,9 @@ class Spending:
 Progress = Callable[[int, int], None]
 
 
-def policy_for(method: str | None, policy: str | None, *, saves: bool, weighted: bool = False) -> str:
+def policy_for(
+    method: str | None, policy: str | None, *, saves: bool, weighted: bool = False
+) -> str:
     """The policy that a method implies, or the one asked for if the method allows it.
 
     >>> policy_for("dp-fedavg", None, saves=False), policy_for(None, None, saves=True)
@@ -89,9 +92,14 @@ def policy_for(method: str | None, policy: str | None, *, saves: bool, weighted:
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(f"policy must be one of {', '.join(POLICIES)}; got {policy!r}")
     if method == "fedavg":
-        raise InvalidInput(f"method 'fedavg' has no privacy and so no plan; use one of {', '.join(_POLICIES_OF_METHOD)}")
+        raise InvalidInput(
+            "method 'fedavg' has no privacy and so no plan; use one of "
+            f"{', '.join(_POLICIES_OF_METHOD)}"
+        )
     if method is not None and method not in _POLICIES_OF_METHOD:
-        raise InvalidInput(f"method must be one of {', '.join(_POLICIES_OF_METHOD)}; got {method!r}")
+        raise InvalidInput(
+            f"method must be one of {', '.join(_POLICIES_OF_METHOD)}; got {method!r}"
+        )
     natural = "spend-as-you-go" if saves else "weights" if weighted else "uniform"
     if method is None:
         return policy or natural
@@ -100,22 +108,27 @@ def policy_for(method: str | None, policy: str | None, *, saves: bool, weighted:
         return natural if natural in allowed else allowed[0]
     if policy not in allowed:
         raise InvalidInput(
-            f"policy {policy!r} contradicts method {method!r}, which means {' or '.join(allowed)}; drop one of the two"
+            f"policy {policy!r} contradicts method {method!r}, which means {' or '.join(allowed)}; "
+            "drop one of the two"
         )
     return policy
 
 
 def assign_saving_rates(rates: Any, epsilons: Any) -> FloatArray:
-    """Eq. 8 of Kiani et al.: hand out the given saving rates so that the smallest clip norm gets the smallest rate.
+    """Eq. 8 of Kiani et al.: hand out the given saving rates so that the smallest clip norm gets
+    the smallest rate.
 
-    A client's clip norm is `c s_t / sigma_n`, so it grows with its budget: the strictest budget gets the smallest rate.
+    A client's clip norm is `c s_t / sigma_n`, so it grows with its budget: the strictest budget
+    gets the smallest rate.
 
     >>> assign_saving_rates([0.7, 0.5, 0.6], [30.0, 20.0, 10.0]).tolist()
     [0.7, 0.6, 0.5]
     """
     multiset, budget = np.asarray(rates, dtype=np.float64), check_epsilons(epsilons)
     if multiset.shape != budget.shape:
-        raise InvalidInput(f"there must be one saving rate per budget, got {multiset.size} for {budget.size}")
+        raise InvalidInput(
+            f"there must be one saving rate per budget, got {multiset.size} for {budget.size}"
+        )
     out = np.empty_like(multiset)
     out[np.argsort(budget, kind="stable")] = np.sort(multiset)
     return out
@@ -131,7 +144,8 @@ def spend(
     progress: Progress | None = None,
     past: Mechanisms | None = None,
 ) -> Spending:
-    """Run one policy over distinct (budget, saving rate, transition) triples, each with its own `past` if there is one.
+    """Run one policy over distinct (budget, saving rate, transition) triples, each with its own
+    `past` if there is one.
 
     Then the epsilon returned is that of past and schedule together.
     """
@@ -145,22 +159,49 @@ def spend(
 
 def constant(terms: Terms, budget: FloatArray, past: Mechanisms | None = None) -> Spending:
     """The same rate and noise in every round."""
-    distinct, where = np.unique(budget, return_inverse=True) if past is None else (budget, np.arange(budget.size))
+    distinct, where = (
+        np.unique(budget, return_inverse=True) if past is None else (budget, np.arange(budget.size))
+    )
     found = uniform(distinct, terms.delta, terms.rate, terms.rounds, terms.orders, past)
     noise = np.repeat(found.noise[:, where], terms.rounds, axis=0)
-    return Spending(noise, np.full_like(noise, terms.rate), found.epsilon[where], found.order[where])
+    return Spending(
+        noise, np.full_like(noise, terms.rate), found.epsilon[where], found.order[where]
+    )
 
 
-def weighted(terms: Terms, budget: FloatArray, weights: FloatArray, past: Mechanisms | None = None) -> Spending:
-    """`sigma_t = s w_t^(-1/2)`: at large noise a round's share of the budget is its weight. One s per budget, solved exactly."""
+def weighted(
+    terms: Terms, budget: FloatArray, weights: FloatArray, past: Mechanisms | None = None
+) -> Spending:
+    """`sigma_t = s w_t^(-1/2)`: at large noise a round's share of the budget is its weight. One s
+    per budget, solved exactly.
+    """
     log_shape = -0.5 * np.log(weights / weights.mean())
     already = starting_cost(budget.size, terms.orders, terms.delta, past)
     check_feasible(budget, already)
     log_noise, binding = np.empty(budget.size), np.empty(budget.size, dtype=np.int64)
-    for band in bands(budget, terms.delta, terms.rate, terms.rounds, terms.orders, margin=12, wide=past is not None):
+    for band in bands(
+        budget,
+        terms.delta,
+        terms.rate,
+        terms.rounds,
+        terms.orders,
+        margin=12,
+        wide=past is not None,
+    ):
         cost = already[band.rows, band.columns]
-        found = solve(curve(terms.rate, terms.orders), 1.0, cost, budget[band.rows], band.start, log_shape, band.columns)
-        log_noise[band.rows], binding[band.rows] = found.log_noise, found.binding + band.columns.start
+        found = solve(
+            curve(terms.rate, terms.orders),
+            1.0,
+            cost,
+            budget[band.rows],
+            band.start,
+            log_shape,
+            band.columns,
+        )
+        log_noise[band.rows], binding[band.rows] = (
+            found.log_noise,
+            found.binding + band.columns.start,
+        )
     noise = np.exp(log_noise + log_shape[:, None])
     rate = np.full_like(noise, terms.rate)
     return _sealed(noise, rate, np.ones(noise.shape, dtype=bool), budget, binding, terms, past)
@@ -175,54 +216,94 @@ def _sealed(
     terms: Terms,
     past: Mechanisms | None,
 ) -> Spending:
-    found: Sealed = seal(noise, rate, adjustable, budget, binding, np.asarray(terms.orders), terms.delta, past=past)
+    found: Sealed = seal(
+        noise, rate, adjustable, budget, binding, np.asarray(terms.orders), terms.delta, past=past
+    )
     return Spending(found.noise, rate, found.epsilon, found.order)
 
 
 def by_itself(spending: Spending, terms: Terms) -> Spending:
     """The same schedules with the epsilon that they spend alone, whatever was spent before them."""
-    alone = Mechanisms.of_schedules(spending.noise, spending.rate, discrete=terms.orders == WHOLE_ORDERS)
+    alone = Mechanisms.of_schedules(
+        spending.noise, spending.rate, discrete=terms.orders == WHOLE_ORDERS
+    )
     epsilon, order = alone.best(np.full(spending.epsilon.size, terms.delta))
     return Spending(spending.noise, spending.rate, epsilon, order)
 
 
 def one_for_all(spending: Spending) -> Spending:
-    """The schedule with the most noise, for everyone. Constant schedules only: one of them has the most in every round."""
+    """The schedule with the most noise, for everyone. Constant schedules only: one of them has the
+    most in every round.
+    """
     most = [int(spending.noise[0].argmax())]
-    return Spending(spending.noise[:, most], spending.rate[:, most], spending.epsilon[most], spending.order[most])
+    return Spending(
+        spending.noise[:, most],
+        spending.rate[:, most],
+        spending.epsilon[most],
+        spending.order[most],
+    )
 
 
 # --- saving and spending ---
 
-# One round of a saving policy: (terms, budget, spent curve, rounds left, start, columns) -> log noise and binding column.
-Step = Callable[[Terms, FloatArray, FloatArray, int, FloatArray, slice], tuple[FloatArray, IntArray]]
+# One round of a saving policy: (terms, budget, spent curve, rounds left, start, columns) -> log
+# noise and binding column.
+Step = Callable[
+    [Terms, FloatArray, FloatArray, int, FloatArray, slice], tuple[FloatArray, IntArray]
+]
 
 
 def _exact_step(
-    terms: Terms, budget: FloatArray, spent: FloatArray, left: int, start: FloatArray, columns: slice
+    terms: Terms,
+    budget: FloatArray,
+    spent: FloatArray,
+    left: int,
+    start: FloatArray,
+    columns: slice,
 ) -> tuple[FloatArray, IntArray]:
-    """The smallest noise that, kept up for all rounds left at the full rate, would end exactly at the budget."""
+    """The smallest noise that, kept up for all rounds left at the full rate, would end exactly at
+    the budget.
+    """
     found = solve(
-        curve(terms.rate, terms.orders), float(left), spent + terms.cost[columns], budget, start, columns=columns, tolerance=1e-6
+        curve(terms.rate, terms.orders),
+        float(left),
+        spent + terms.cost[columns],
+        budget,
+        start,
+        columns=columns,
+        tolerance=1e-6,
     )
     return found.log_noise, found.binding
 
 
 def _literal_step(
-    terms: Terms, budget: FloatArray, spent: FloatArray, left: int, start: FloatArray, columns: slice
+    terms: Terms,
+    budget: FloatArray,
+    spent: FloatArray,
+    left: int,
+    start: FloatArray,
+    columns: slice,
 ) -> tuple[FloatArray, IntArray]:
-    """Algorithm 1, lines 4 and 8: calibrate anew to `budget - epsilon(spent)`, as if nothing had been spent."""
+    """Algorithm 1, lines 4 and 8: calibrate anew to `budget - epsilon(spent)`, as if nothing had
+    been spent.
+    """
     cost = terms.cost[columns]
     gone = np.where(spent.max(axis=1) > 0, np.maximum((spent + cost).min(axis=1), 0.0), 0.0)
     remaining = budget - gone
     stuck = ~(remaining > cost.min() * (1 + 1e-6))
     if stuck.any():
         raise InvalidInput(
-            f"policy 'spend-as-you-go-literal' runs out for epsilon {budget[stuck][0]:g}: {remaining[stuck][0]:.3g} is left "
-            f"with {left} rounds to go, less than any noise can meet; use policy 'spend-as-you-go'"
+            f"policy 'spend-as-you-go-literal' runs out for epsilon {budget[stuck][0]:g}: "
+            f"{remaining[stuck][0]:.3g} is left with {left} rounds to go, less than any noise can "
+            "meet; use policy 'spend-as-you-go'"
         )
     found = solve(
-        curve(terms.rate, terms.orders), float(left), np.broadcast_to(cost, spent.shape), remaining, start, columns=columns
+        curve(terms.rate, terms.orders),
+        float(left),
+        np.broadcast_to(cost, spent.shape),
+        remaining,
+        start,
+        columns=columns,
     )
     return found.log_noise, found.binding
 
@@ -236,7 +317,9 @@ def save_then_spend(
     progress: Progress | None = None,
     past: Mechanisms | None = None,
 ) -> Spending:
-    """Sample at the saving rate before the transition round and at the full rate from it on, with the noise that `step` gives."""
+    """Sample at the saving rate before the transition round and at the full rate from it on, with
+    the noise that `step` gives.
+    """
     exact = step is _exact_step
     check_feasible(budget, starting_cost(budget.size, terms.orders, terms.delta, past))
     begun = None if past is None else past.curves(terms.orders)
@@ -248,11 +331,14 @@ def save_then_spend(
     done = 0
     for q in np.unique(steering):
         mine = np.flatnonzero(steering == q)
-        # The literal policy reads what was spent at every order, and that order wanders: no narrow bands there.
+        # The literal policy reads what was spent at every order, and that order wanders: no narrow
+        # bands there.
         for band in _bands(terms, budget[mine], exact and past is None):
             rows = mine[band.rows]
             spent = np.zeros((rows.size, len(terms.orders))) if begun is None else begun[rows]
-            result = _recurse(terms, budget[rows], float(q), saves[:, rows], step, band, exact, spent)
+            result = _recurse(
+                terms, budget[rows], float(q), saves[:, rows], step, band, exact, spent
+            )
             noise[:, rows], binding[rows] = result
             done += rows.size
             if progress is not None:
@@ -267,9 +353,11 @@ def _bands(terms: Terms, budget: FloatArray, narrow: bool) -> list[Band]:
 
 
 def _steering_rates(saving_rate: FloatArray) -> FloatArray:
-    """The saving rates that curves are tabulated for: all of them, or, if there are very many, rounded to 0.25%.
+    """The saving rates that curves are tabulated for: all of them, or, if there are very many,
+    rounded to 0.25%.
 
-    This moves the noise of saving rounds by a hair; what is sampled and what is accounted stay at the true rates.
+    This moves the noise of saving rounds by a hair; what is sampled and what is accounted stay at
+    the true rates.
     """
     if np.unique(saving_rate).size <= _MANY_RATES:
         return saving_rate
@@ -277,9 +365,18 @@ def _steering_rates(saving_rate: FloatArray) -> FloatArray:
 
 
 def _recurse(
-    terms: Terms, budget: FloatArray, saving_rate: float, saves: Any, step: Step, band: Band, exact: bool, begun: FloatArray
+    terms: Terms,
+    budget: FloatArray,
+    saving_rate: float,
+    saves: Any,
+    step: Step,
+    band: Band,
+    exact: bool,
+    begun: FloatArray,
 ) -> tuple[FloatArray, IntArray]:
-    """The recursion S_t = S_{t-1} + rdp(q_t, sigma_t) from S_0 = `begun`, for one band of budgets with one saving rate."""
+    """The recursion S_t = S_{t-1} + rdp(q_t, sigma_t) from S_0 = `begun`, for one band of budgets
+    with one saving rate.
+    """
     columns = band.columns
     full, low = curve(terms.rate, terms.orders), curve(saving_rate, terms.orders)
     spent = begun[:, columns].copy()
@@ -289,12 +386,18 @@ def _recurse(
     open_rows = np.arange(budget.size)
     start, previous = band.start, band.start
     for t in range(terms.rounds):
-        here, best = step(terms, budget[open_rows], spent[open_rows], terms.rounds - t, start, columns)
+        here, best = step(
+            terms, budget[open_rows], spent[open_rows], terms.rounds - t, start, columns
+        )
         log_noise[t, open_rows], binding[open_rows] = here, best
-        at_edge |= bool(((best == 0) & (columns.start > 0)).any() or ((best == last) & (columns.stop < len(terms.orders))).any())
+        at_edge |= bool(
+            ((best == 0) & (columns.start > 0)).any()
+            or ((best == last) & (columns.stop < len(terms.orders))).any()
+        )
         saving = saves[t, open_rows]
         if exact and not saving.all():
-            # From the transition on the exact policy is constant: what is left is spread evenly over the rounds left.
+            # From the transition on the exact policy is constant: what is left is spread evenly
+            # over the rounds left.
             settled = open_rows[~saving]
             log_noise[t:, settled] = here[~saving]
         for which, used in ((saving, low), (~saving, full)):
@@ -302,7 +405,8 @@ def _recurse(
             if rows.size and (used is low or not exact):
                 spent[rows] += used.rdp(here[which], columns)
         keep = saving if exact else np.ones(open_rows.size, dtype=bool)
-        start = (2 * here - previous)[keep] if t else here[keep]  # the noise falls smoothly: extrapolate
+        # the noise falls smoothly: extrapolate
+        start = (2 * here - previous)[keep] if t else here[keep]
         previous, open_rows = here[keep], open_rows[keep]
         if not open_rows.size:
             break
@@ -315,11 +419,17 @@ def _recurse(
 
 
 def round_weights(policy: str, weights: Any, rounds: int) -> FloatArray:
-    """Per-round weights: `rounds` positive numbers, or for `geometric` the ratio from one round to the next."""
+    """Per-round weights: `rounds` positive numbers, or for `geometric` the ratio from one round to
+    the next.
+    """
     if policy == "geometric":
-        ratio = finite_number("weights (the ratio of policy 'geometric')", 1.05 if weights is None else weights)
+        ratio = finite_number(
+            "weights (the ratio of policy 'geometric')", 1.05 if weights is None else weights
+        )
         if not ratio > 0:
-            raise InvalidInput(f"weights (the ratio of policy 'geometric') must be positive, got {weights!r}")
+            raise InvalidInput(
+                f"weights (the ratio of policy 'geometric') must be positive, got {weights!r}"
+            )
         with np.errstate(over="ignore"):
             array: FloatArray = np.power(ratio, np.arange(rounds) - (rounds - 1) / 2)
     elif weights is None:
@@ -330,9 +440,17 @@ def round_weights(policy: str, weights: Any, rounds: int) -> FloatArray:
         except (TypeError, ValueError):
             raise InvalidInput(f"weights must be numbers, got {weights!r}") from None
     if array.shape != (rounds,):
-        raise InvalidInput(f"weights must be one number per round: got {array.size} for {rounds} rounds")
+        raise InvalidInput(
+            f"weights must be one number per round: got {array.size} for {rounds} rounds"
+        )
     if not np.all(np.isfinite(array) & (array > 0)):
-        raise InvalidInput(f"weights must be positive and finite, got {array[~(np.isfinite(array) & (array > 0))][0]!r}")
+        raise InvalidInput(
+            "weights must be positive and finite, got "
+            f"{array[~(np.isfinite(array) & (array > 0))][0]!r}"
+        )
     if array.max() / array.min() > 1e6:
-        raise InvalidInput(f"weights must lie within a factor of 1e6 of each other, got {array.min():g} to {array.max():g}")
+        raise InvalidInput(
+            f"weights must lie within a factor of 1e6 of each other, got {array.min():g} to "
+            f"{array.max():g}"
+        )
     return array

@@ -1,11 +1,13 @@
-"""What every plan offers, whether it protects whole clients (`planning.plan.Plan`) or single records (`records.RecordPlan`).
+"""What every plan offers, whether it protects whole clients (`planning.plan.Plan`) or single
+records (`records.RecordPlan`).
 
-Guarantee: whoever verifies, trains, charges a ledger or writes a report needs nothing else of a plan, and asks the plan, never
-its type. What differs between the two is a property or method here; how each is shown is in `report.views` and `cli.views`, side
-by side. A third kind of plan passes `tests/contracts/test_plans.py`, and has a row in both tables.
+Guarantee: whoever verifies, trains, charges a ledger or writes a report needs nothing else of a
+plan, and asks the plan, never its type. What differs between the two is a property or method here;
+how each is shown is in `report.views` and `cli.views`, side by side. A third kind of plan passes
+`tests/contracts/test_plans.py`, and has a row in both tables.
 
-A *unit* is what is protected: a client with everything it holds, or one record. A plan has one name, one budget and one owner for
-each unit, in the same order.
+A *unit* is what is protected: a client with everything it holds, or one record. A plan has one
+name, one budget and one owner for each unit, in the same order.
 """
 
 from __future__ import annotations
@@ -72,13 +74,24 @@ class AnyPlan(Protocol):
 
     @property
     def promised_observers(self) -> int:
-        """How many of the observers that its verification lists, the first ones, the promise is against."""
+        """How many of the observers that its verification lists, the first ones, the promise is
+        against.
+        """
 
     def spent_by_schedule(self) -> FloatArray:
         """Cumulative epsilon after each round, (rounds, schedules)."""
 
-    def verify(self, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200) -> Verification:
-        """The verdict of the independent verifier for this kind of plan: the plan names it and has no say in it."""
+    def verify(
+        self,
+        *,
+        colluders: int = 0,
+        progress: Progress | None = None,
+        seed: int = 0,
+        max_pld: int = 200,
+    ) -> Verification:
+        """The verdict of the independent verifier for this kind of plan: the plan names it and has
+        no say in it.
+        """
 
     def proposal(self) -> Proposal:
         """What the ledger is asked for."""
@@ -107,7 +120,9 @@ class AnyPlan(Protocol):
 
     @property
     def by_norm(self) -> bool:
-        """Whether units pay for the norms of their own gradients. Clients then keep private states, and who is left is private."""
+        """Whether units pay for the norms of their own gradients. Clients then keep private states,
+        and who is left is private.
+        """
 
     @property
     def client_by_client(self) -> bool:
@@ -115,18 +130,28 @@ class AnyPlan(Protocol):
 
     @property
     def hidden_statistics(self) -> tuple[str, ...]:
-        """Statistics of the server's sum that mean nothing under this plan, and that metrics leave out."""
+        """Statistics of the server's sum that mean nothing under this plan, and that metrics leave
+        out.
+        """
 
     def planned_facts(self, round: int) -> dict[str, Any]:
         """What the plan adds to the metrics of a round. Planned, so it costs nothing to tell."""
 
     def extended(
-        self, begun: int, more: int, *, spent: Mechanisms, elsewhere: Mechanisms, of_unit: IntArray, lifetime: FloatArray
+        self,
+        begun: int,
+        more: int,
+        *,
+        spent: Mechanisms,
+        elsewhere: Mechanisms,
+        of_unit: IntArray,
+        lifetime: FloatArray,
     ) -> AnyPlan:
-        """The plan with `more` rounds at its end and the rounds after `begun` planned anew, so that it claims no more than it did.
+        """The plan with `more` rounds at its end and the rounds after `begun` planned anew, so that
+        it claims no more than it did.
 
-        `spent` is what each schedule has spent in this run, `elsewhere[of_unit]` what each unit has spent and holds in others;
-        with it, every unit stays within its `lifetime` budget.
+        `spent` is what each schedule has spent in this run, `elsewhere[of_unit]` what each unit has
+        spent and holds in others; with it, every unit stays within its `lifetime` budget.
         """
 
     # --- in words, and written down ---

@@ -1,7 +1,9 @@
-"""Planning the rest of a run of clients anew, after rounds were lost: the same rates, a little more noise.
+"""Planning the rest of a run of clients anew, after rounds were lost: the same rates, a little more
+noise.
 
-Guarantee: rounds that were begun stay as they are. With them, the new rounds claim no more for any client than the old plan did,
-and with everything that it has spent elsewhere they stay within its lifetime budget.
+Guarantee: rounds that were begun stay as they are. With them, the new rounds claim no more for any
+client than the old plan did, and with everything that it has spent elsewhere they stay within its
+lifetime budget.
 """
 
 from __future__ import annotations
@@ -19,25 +21,38 @@ from fedspend.planning.schedules import Schedules
 
 
 def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: FloatArray) -> Plan:
-    """`plan` with `more` rounds at its end and the noise of all rounds after `begun` scaled up, so that it claims what it did.
+    """`plan` with `more` rounds at its end and the noise of all rounds after `begun` scaled up, so
+    that it claims what it did.
 
-    `others` is what each client has spent and holds elsewhere; with it, the plan stays within each `lifetime` budget.
+    `others` is what each client has spent and holds elsewhere; with it, the plan stays within each
+    `lifetime` budget.
     """
     if plan.accountant != "rdp":
-        raise InvalidInput(f"planning anew goes by accountant 'rdp', and this plan is by {plan.accountant!r}; drop --replan")
+        raise InvalidInput(
+            f"planning anew goes by accountant 'rdp', and this plan is by {plan.accountant!r}; "
+            "drop --replan"
+        )
     old, orders = plan.schedules, WHOLE_ORDERS if others.discrete.any() else plan.orders
     first, of_client = distinct_rows(old.of_client, others.alike(), lifetime)
     column = old.of_client[first]
-    noise, rate = (_longer(table[:, column], more) for table in (old.noise_multiplier, old.sampling_rate))
+    noise, rate = (
+        _longer(table[:, column], more) for table in (old.noise_multiplier, old.sampling_rate)
+    )
     rest = np.arange(plan.rounds + more)[:, None] >= np.full(first.size, begun)
-    scaled = fitted(noise, rate, rest, old.epsilon[column], plan.delta, Mechanisms.none(first.size), plan.orders)
+    scaled = fitted(
+        noise, rate, rest, old.epsilon[column], plan.delta, Mechanisms.none(first.size), plan.orders
+    )
     within = fitted(noise, rate, rest, lifetime[first], plan.delta, others.take(first), orders)
     noise = np.where(rest, np.maximum(scaled, within), noise)
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
     s_t = harmonic_mean(noise, np.bincount(of_client, minlength=first.size))
-    schedules = Schedules(noise, rate, plan.clip * s_t[:, None] / noise, spending.epsilon, spending.order, of_client)
-    return plan.replace(schedules=schedules, parameters=plan.parameters | {"planned_anew_after": begun})
+    schedules = Schedules(
+        noise, rate, plan.clip * s_t[:, None] / noise, spending.epsilon, spending.order, of_client
+    )
+    return plan.replace(
+        schedules=schedules, parameters=plan.parameters | {"planned_anew_after": begun}
+    )
 
 
 def _longer(table: FloatArray, more: int) -> FloatArray:
@@ -55,7 +70,8 @@ def fitted(
 ) -> FloatArray:
     """Scale the `rest` of each schedule until past and schedule together spend the budget exactly.
 
-    Which order binds depends on the scale, so the two are found in turn; every turn is a valid plan, and two or three settle it.
+    Which order binds depends on the scale, so the two are found in turn; every turn is a valid
+    plan, and two or three settle it.
     """
     cost = starting_cost(budget.size, orders, delta, past)
     binding = np.full(budget.size, -1)

@@ -1,7 +1,9 @@
-"""What is asked of a plan of clients: budgets, ids and terms in one value, which travels from the config to planner and ledger.
+"""What is asked of a plan of clients: budgets, ids and terms in one value, which travels from the
+config to planner and ledger.
 
-Guarantee: ids have entered already, through a file of budgets, the data or a ledger; they are taken as they are. What is per client
-stays together: whoever is left out of a request is left out of its budgets, saving rates and transitions, too.
+Guarantee: ids have entered already, through a file of budgets, the data or a ledger; they are taken
+as they are. What is per client stays together: whoever is left out of a request is left out of its
+budgets, saving rates and transitions, too.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from fedspend.planning.policies import Progress
 
 @dataclass(frozen=True, eq=False)
 class PlanRequest:
-    """The arguments of `planning.plan.plan_for`. `saving_rate` and `transition` are one for all, or one per client."""
+    """The arguments of `planning.plan.plan_for`. `saving_rate` and `transition` are one for all, or
+    one per client.
+    """
 
     epsilons: FloatArray
     clients: tuple[str, ...]
@@ -43,12 +47,18 @@ class PlanRequest:
         """The same for those to keep alone."""
 
         def kept(value: float | FloatArray | None) -> float | FloatArray | None:
-            return value[keep] if isinstance(value, np.ndarray) and value.shape == keep.shape else value
+            return (
+                value[keep]
+                if isinstance(value, np.ndarray) and value.shape == keep.shape
+                else value
+            )
 
         return replace(
             self,
             epsilons=self.epsilons[keep],
-            clients=tuple(client for client, stays in zip(self.clients, keep, strict=True) if stays),
+            clients=tuple(
+                client for client, stays in zip(self.clients, keep, strict=True) if stays
+            ),
             saving_rate=kept(self.saving_rate),
             transition=kept(self.transition),
         )

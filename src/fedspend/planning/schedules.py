@@ -1,7 +1,8 @@
 """Rounds x clients tables in which clients with the same schedule share one column.
 
-Three budget groups among a million clients are three columns and a million small integers. `Schedules` is what a plan
-stores, saves and verifies; the wide arrays (rounds, clients) are made on request.
+Three budget groups among a million clients are three columns and a million small integers.
+`Schedules` is what a plan stores, saves and verifies; the wide arrays (rounds, clients) are made on
+request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Schedules:
     sampling_rate: FloatArray  # (rounds, schedules)
     clip_norm: FloatArray  # (rounds, schedules)
     epsilon: FloatArray  # (schedules,) claimed
-    order: FloatArray  # (schedules,) the order at which the claim is reached; 0 where the accountant has none
+    # (schedules,) the order at which the claim is reached; 0 where the accountant has none
+    order: FloatArray
     of_client: IntArray  # (clients,) index into the above
 
     def __post_init__(self) -> None:
@@ -66,7 +68,11 @@ def share(**wide: Any) -> Schedules:
     columns = {name: np.asarray(array, dtype=np.float64) for name, array in wide.items()}
     stacked = np.concatenate([np.atleast_2d(columns[name]) for name in TABLES + VALUES])
     keys: dict[bytes, int] = {}
-    of_client = np.array([keys.setdefault(column.tobytes(), len(keys)) for column in np.ascontiguousarray(stacked.T)])
+    of_client = np.array(
+        [keys.setdefault(column.tobytes(), len(keys)) for column in np.ascontiguousarray(stacked.T)]
+    )
     first = np.full(len(keys), -1)
     first[of_client[::-1]] = np.arange(of_client.size)[::-1]
-    return Schedules(of_client=of_client, **{name: array[..., first] for name, array in columns.items()})
+    return Schedules(
+        of_client=of_client, **{name: array[..., first] for name, array in columns.items()}
+    )

@@ -1,9 +1,10 @@
 """The closed form of the spend-as-you-go paper, for understanding. It is not used for accounting.
 
-Kiani et al. (2025) model a round's Rényi cost as `2 a q^2 / sigma^2`. Under that model a saving round costs `(q_n / q)^2`
-of a spending round and the recursion of their Eq. 1 has the closed form of Lemma 1. The real cost of the sampled Gaussian
-does not scale that way: planning with the factor `(q_n / q)^2` and real noise overspends by 1 to 11%. Plans therefore
-recompute the true Rényi curve each round.
+Kiani et al. (2025) model a round's Rényi cost as `2 a q^2 / sigma^2`. Under that model a saving
+round costs `(q_n / q)^2` of a spending round and the recursion of their Eq. 1 has the closed form
+of Lemma 1. The real cost of the sampled Gaussian does not scale that way: planning with the factor
+`(q_n / q)^2` and real noise overspends by 1 to 11%. Plans therefore recompute the true Rényi curve
+each round.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput, finite_number, whole_number
 
 
-def lemma_1(budget_rdp: float, *, rounds: int, transition: int, saving_rate: float, rate: float) -> FloatArray:
+def lemma_1(
+    budget_rdp: float, *, rounds: int, transition: int, saving_rate: float, rate: float
+) -> FloatArray:
     """Rényi budget spent in each round under the quadratic model (Lemma 1).
 
-    With `x = (saving_rate / rate)^2`, round t < T_n spends `B x / (T-t+1) prod_{i=1}^{t-1} (1 - x / (T-t+1+i))`, and every round
-    from T_n on spends `B / (T-T_n+1) prod_{i=1}^{T_n-1} (1 - x / (T-T_n+1+i))`. It never falls, is constant from T_n on
-    (Theorem 1), and sums to B.
+    With `x = (saving_rate / rate)^2`, round t < T_n spends
+    `B x / (T-t+1) prod_{i=1}^{t-1} (1 - x / (T-t+1+i))`, and every round from T_n on spends
+    `B / (T-T_n+1) prod_{i=1}^{T_n-1} (1 - x / (T-T_n+1+i))`. It never falls, is constant from T_n
+    on (Theorem 1), and sums to B.
 
     >>> lemma_1(1.0, rounds=4, transition=3, saving_rate=0.5, rate=1.0).round(4).tolist()
     [0.0625, 0.0781, 0.4297, 0.4297]
@@ -29,8 +33,9 @@ def lemma_1(budget_rdp: float, *, rounds: int, transition: int, saving_rate: flo
     transition = whole_number("transition", transition, 1)
     if not (budget > 0 and transition <= rounds and 0 < saving_rate <= rate <= 1):
         raise InvalidInput(
-            "lemma_1 needs a positive budget, a transition from 1 to rounds, and 0 < saving_rate <= rate <= 1; got "
-            f"budget_rdp={budget_rdp!r}, transition={transition!r}, saving_rate={saving_rate!r}, rate={rate!r}"
+            "lemma_1 needs a positive budget, a transition from 1 to rounds, and 0 < saving_rate "
+            f"<= rate <= 1; got budget_rdp={budget_rdp!r}, transition={transition!r}, "
+            f"saving_rate={saving_rate!r}, rate={rate!r}"
         )
     x = (saving_rate / rate) ** 2
     t = np.arange(1, rounds + 1)

@@ -1,4 +1,5 @@
-"""A privacy budget for every single record: two-stage accounting, rates from budgets, the choice of noise, plans. Without torch.
+"""A privacy budget for every single record: two-stage accounting, rates from budgets, the choice of
+noise, plans. Without torch.
 
 >>> from fedspend import records
 >>> terms = dict(delta=1e-3, rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1.0)

@@ -1,7 +1,9 @@
-"""Whether a plan that was made before is for what a config asks for, and if not, what differs: one line.
+"""Whether a plan that was made before is for what a config asks for, and if not, what differs: one
+line.
 
-Guarantee: a plan is taken for a run only if it has the run's records, each with the same client and budget, and the run's method,
-rounds, steps, clip, client rate and delta. (That it keeps its promise is for the verifier to say.)
+Guarantee: a plan is taken for a run only if it has the run's records, each with the same client and
+budget, and the run's method, rounds, steps, clip, client rate and delta. (That it keeps its promise
+is for the verifier to say.)
 """
 
 from __future__ import annotations
@@ -30,19 +32,35 @@ def check_agrees(
     terms: dict[str, Any],
     budget: FloatArray | None,
 ) -> RecordPlan:
-    """The plan itself, or a refusal that names the first difference. Without `budget`, or a noise multiplier, any will do."""
-    made = RecordPlan.expect(plan, f"the plan is for {plan.unit}s, and method {wanted.method!r} for records; make them agree")
-    differences = chain(_settings(made, clip, wanted, terms), _records(made, records, owner, clients, budget))
+    """The plan itself, or a refusal that names the first difference. Without `budget`, or a noise
+    multiplier, any will do.
+    """
+    made = RecordPlan.expect(
+        plan,
+        f"the plan is for {plan.unit}s, and method {wanted.method!r} for records; make them agree",
+    )
+    differences = chain(
+        _settings(made, clip, wanted, terms), _records(made, records, owner, clients, budget)
+    )
     first = next(differences, None)
     if first is not None:
         what, planned, asked = first
-        raise InvalidInput(f"the plan has {what} {planned}, and the config {asked}; make them agree, or make another plan")
+        raise InvalidInput(
+            f"the plan has {what} {planned}, and the config {asked}; make them agree, or make "
+            "another plan"
+        )
     return made
 
 
-def _settings(plan: RecordPlan, clip: float, wanted: Wanted, terms: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _settings(
+    plan: RecordPlan, clip: float, wanted: Wanted, terms: dict[str, Any]
+) -> Iterator[tuple[str, str, str]]:
     asked = vars(wanted) | {"clip": clip} | terms
-    planned = {name: plan.parameters.get(name) for name in vars(wanted)} | {"clip": plan.clip} | vars(plan.terms)
+    planned = (
+        {name: plan.parameters.get(name) for name in vars(wanted)}
+        | {"clip": plan.clip}
+        | vars(plan.terms)
+    )
     anew = "planned_anew_after" in plan.parameters  # it has more rounds than were asked for
     if wanted.method == "filter":  # by the clip unless it says otherwise
         asked["charge"], planned["charge"] = asked["charge"] or "clip", planned["charge"] or "clip"
@@ -57,18 +75,29 @@ def _word(value: object) -> str:
 
 
 def _records(
-    plan: RecordPlan, records: tuple[str, ...], owner: IntArray, clients: tuple[str, ...], budget: FloatArray | None
+    plan: RecordPlan,
+    records: tuple[str, ...],
+    owner: IntArray,
+    clients: tuple[str, ...],
+    budget: FloatArray | None,
 ) -> Iterator[tuple[str, str, str]]:
     if len(plan.records) != len(records) or len(plan.clients) != len(clients):
         yield "data for", size(plan.records, plan.clients), size(records, clients)
         return
-    for what, planned, asked in (("client", plan.clients, clients), ("record", plan.records, records)):
+    for what, planned, asked in (
+        ("client", plan.clients, clients),
+        ("record", plan.records, records),
+    ):
         if planned != asked:
             at = next(n for n in range(len(asked)) if planned[n] != asked[n])
             yield f"{what} number {at + 1} named", repr(planned[at]), repr(asked[at])
             return
     for at in np.flatnonzero(plan.owner != owner)[:1].tolist():
-        yield f"record {records[at]!r} at client", repr(clients[plan.owner[at]]), repr(clients[owner[at]])
+        yield (
+            f"record {records[at]!r} at client",
+            repr(clients[plan.owner[at]]),
+            repr(clients[owner[at]]),
+        )
     if budget is not None:
         for at in np.flatnonzero(plan.budget != budget)[:1].tolist():
             yield f"for record {records[at]!r} a budget of", str(plan.budget[at]), str(budget[at])

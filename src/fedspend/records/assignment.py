@@ -1,9 +1,11 @@
 """A sampling rate for every record, from its budget.
 
-Guarantee: `exact`, `search` and `scf-clamped` never give a record a rate whose epsilon against the public, read at
-`records.ORDERS`, is above its budget. `exact` leaves at most 0.4% of a budget unspent unless the rate is 0 or 1. A budget that no
-rate can meet gets rate 0: the record takes no part. `scf` is the paper's estimate and overspends; it must not be trained with.
-Rates depend on budgets only, never on data, so choosing them costs no privacy; a record's own rate is as private as its budget.
+Guarantee: `exact`, `search` and `scf-clamped` never give a record a rate whose epsilon against the
+public, read at `records.ORDERS`, is above its budget. `exact` leaves at most 0.4% of a budget
+unspent unless the rate is 0 or 1. A budget that no rate can meet gets rate 0: the record takes no
+part. `scf` is the paper's estimate and overspends; it must not be trained with. Rates depend on
+budgets only, never on data, so choosing them costs no privacy; a record's own rate is as private as
+its budget.
 """
 
 from __future__ import annotations
@@ -36,19 +38,28 @@ def rates(
 ) -> Any:
     """Sampling rates for records with these budgets, in their shape.
 
-    >>> found = rates([0.01, 0.5, 5.0, 500.0], delta=1e-3, rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1.0)
+    >>> terms = dict(rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1.0)
+    >>> found = rates([0.01, 0.5, 5.0, 500.0], delta=1e-3, **terms)
     >>> found.round(3).tolist()
     [0.0, 0.008, 0.118, 1.0]
     """
     terms = Terms.checked(
-        delta=delta, rounds=rounds, local_steps=local_steps, client_rate=client_rate, noise_multiplier=noise_multiplier
+        delta=delta,
+        rounds=rounds,
+        local_steps=local_steps,
+        client_rate=client_rate,
+        noise_multiplier=noise_multiplier,
     )
     found = assign(check_budgets(epsilons), terms, method)
     return float(found) if found.ndim == 0 else found
 
 
-def assign(budget: FloatArray, terms: Terms, method: str = "exact", stretches: Stretches | None = None) -> FloatArray:
-    """`rates` with everything checked but the method's name. With `stretches`, the rate of a stretch whose share is 1."""
+def assign(
+    budget: FloatArray, terms: Terms, method: str = "exact", stretches: Stretches | None = None
+) -> FloatArray:
+    """`rates` with everything checked but the method's name. With `stretches`, the rate of a
+    stretch whose share is 1.
+    """
     if stretches is not None:
         return ladder(terms, stretches=stretches).highest_within(budget)
     match choose("method", method, METHODS):
@@ -59,11 +70,15 @@ def assign(budget: FloatArray, terms: Terms, method: str = "exact", stretches: S
         case "scf-clamped":
             return np.minimum(fit_curve(terms).rates(budget), ladder(terms).highest_within(budget))
         case _:
-            return np.array([search(float(one), terms) for one in budget.ravel()]).reshape(budget.shape)
+            return np.array([search(float(one), terms) for one in budget.ravel()]).reshape(
+                budget.shape
+            )
 
 
 def search(budget: float, terms: Terms, tolerance: float = 1e-6) -> float:
-    """One record by binary search over the logarithm of its rate (after Boenisch et al. 2023): the lower end, seen to fit."""
+    """One record by binary search over the logarithm of its rate (after Boenisch et al. 2023): the
+    lower end, seen to fit.
+    """
     settings = vars(terms)
     if epsilon(1.0, **settings) <= budget:
         return 1.0
@@ -72,7 +87,11 @@ def search(budget: float, terms: Terms, tolerance: float = 1e-6) -> float:
     low, high = float(np.log(LEAST_RATE)), 0.0
     while high - low > tolerance:
         middle = (low + high) / 2
-        low, high = (middle, high) if epsilon(float(np.exp(middle)), **settings) <= budget else (low, middle)
+        low, high = (
+            (middle, high)
+            if epsilon(float(np.exp(middle)), **settings) <= budget
+            else (low, middle)
+        )
     return float(np.exp(low))
 
 
@@ -86,8 +105,14 @@ class Overspending:
 
     @classmethod
     def of(cls, budget: FloatArray, rate: FloatArray, terms: Terms) -> Overspending:
-        """Distinct (budget, rate) pairs are few or many; epsilon is computed once per distinct rate of at most 2,000 records."""
-        rows = np.arange(budget.size) if budget.size <= 2000 else np.linspace(0, budget.size - 1, 2000).astype(np.int64)
+        """Distinct (budget, rate) pairs are few or many; epsilon is computed once per distinct rate
+        of at most 2,000 records.
+        """
+        rows = (
+            np.arange(budget.size)
+            if budget.size <= 2000
+            else np.linspace(0, budget.size - 1, 2000).astype(np.int64)
+        )
         by_budget = np.argsort(budget.ravel(), kind="stable")[rows]
         budgets, spent = budget.ravel()[by_budget], epsilon(rate.ravel()[by_budget], **vars(terms))
         ratio = spent / budgets

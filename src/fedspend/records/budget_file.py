@@ -1,7 +1,9 @@
-"""Budgets of records as a CSV file: `epsilon[,record][,client]`, one line per record, UTF-8; and rates written back.
+"""Budgets of records as a CSV file: `epsilon[,record][,client]`, one line per record, UTF-8; and
+rates written back.
 
-Guarantee: a record without a budget, a budget that is no positive number, and an id that is empty, is listed twice or looks like
-another one are refused with one line that names the file and the line.
+Guarantee: a record without a budget, a budget that is no positive number, and an id that is empty,
+is listed twice or looks like another one are refused with one line that names the file and the
+line.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ COLUMNS = ("record", "client", "epsilon")
 
 @dataclass(frozen=True, eq=False)
 class RecordBudgets:
-    """One budget per record; without a client column all records are one client's. `named`: the file has their ids."""
+    """One budget per record; without a client column all records are one client's. `named`: the
+    file has their ids.
+    """
 
     records: tuple[str, ...]
     budget: FloatArray
@@ -37,21 +41,36 @@ def read_record_budgets(path: str | Path) -> RecordBudgets:
     for column in table.header:
         choose(f"column in {table.name}:{table.header_line}:", column, COLUMNS)
     if "epsilon" not in table.header:
-        raise InvalidInput(f"{table.name}:{table.header_line}: column 'epsilon' is missing; every record needs a budget")
+        raise InvalidInput(
+            f"{table.name}:{table.header_line}: column 'epsilon' is missing; every record needs a "
+            "budget"
+        )
     at = Lines(table.name, table.lines)
-    budget = read_numbers("epsilon", table.columns["epsilon"], at, "a positive number", lambda x: x > 0)
-    clients = read_labels("client", table.columns["client"], at) if "client" in table.header else None
+    budget = read_numbers(
+        "epsilon", table.columns["epsilon"], at, "a positive number", lambda x: x > 0
+    )
+    clients = (
+        read_labels("client", table.columns["client"], at) if "client" in table.header else None
+    )
     named = "record" in table.header
     names = read_ids(table.raw("record"), at, "record") if named else numbered(len(table))
     return RecordBudgets(names, budget, clients, named)
 
 
 def write_rates(path: Path, budgets: RecordBudgets, rate: FloatArray, spent: FloatArray) -> None:
-    """`record[,client],epsilon,rate,spent`. As private as the budgets: readable by its owner only."""
+    """`record[,client],epsilon,rate,spent`. As private as the budgets:
+    readable by its owner only.
+    """
     named = budgets.clients is not None
     columns = [budgets.records, *([budgets.clients] if budgets.clients is not None else [])]
-    numbers = [[repr(value) for value in column.tolist()] for column in (budgets.budget, rate, spent)]
-    write_csv(path, ["record", *(["client"] if named else []), "epsilon", "rate", "spent"], [*columns, *numbers])
+    numbers = [
+        [repr(value) for value in column.tolist()] for column in (budgets.budget, rate, spent)
+    ]
+    write_csv(
+        path,
+        ["record", *(["client"] if named else []), "epsilon", "rate", "spent"],
+        [*columns, *numbers],
+    )
 
 
 def write_csv(path: Path, header: list[str], columns: list[tuple[str, ...] | list[str]]) -> None:

@@ -1,8 +1,10 @@
-"""Simulation-CurveFitting (Liu et al. 2024, Algorithm 2): the paper's way from budgets to rates, kept for comparison.
+"""Simulation-CurveFitting (Liu et al. 2024, Algorithm 2): the paper's way from budgets to rates,
+kept for comparison.
 
-It computes epsilon for a list of rates and fits `exp(a q + b) + c`. The fit looks good (R^2 above 0.99) and is no bound: where
-budgets are small its relative error is large, and most of those records would spend several times what they allowed. So it
-trains only where `exact` would have given at least as much (`scf-clamped`).
+It computes epsilon for a list of rates and fits `exp(a q + b) + c`. The fit looks good (R^2 above
+0.99) and is no bound: where budgets are small its relative error is large, and most of those
+records would spend several times what they allowed. So it trains only where `exact` would have
+given at least as much (`scf-clamped`).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Fit:
         return np.asarray(np.exp(self.a * rate + self.b) + self.c)
 
     def rates(self, budget: FloatArray) -> FloatArray:
-        """The inverse, Algorithm 2's estimator: 1 from epsilon(1) on; below what the fit can express, 0."""
+        """The inverse, Algorithm 2's estimator: 1 from epsilon(1) on; below what the fit can
+        express, 0.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
             inverse = (np.log(budget - self.c) - self.b) / self.a
         inside = np.where(budget > self.c, np.clip(np.nan_to_num(inverse, nan=0.0), 0.0, 1.0), 0.0)
@@ -51,7 +55,9 @@ def simulate(terms: Terms) -> tuple[FloatArray, FloatArray]:
 
 
 def fit_curve(terms: Terms) -> Fit:
-    """Stage II, least squares. `exp(a q + b) + c` is fitted as `s expm1(a q) / a + o`, whose parameters do not fight each other."""
+    """Stage II, least squares. `exp(a q + b) + c` is fitted as `s expm1(a q) / a + o`, whose
+    parameters do not fight each other.
+    """
     from scipy.optimize import curve_fit
 
     rate, epsilon = simulate(terms)
@@ -60,11 +66,18 @@ def fit_curve(terms: Terms) -> Fit:
         return np.asarray(slope * (np.expm1(a * q) / a if a != 0 else q) + offset)
 
     try:
-        (a, slope, offset), _ = curve_fit(shape, rate, epsilon, p0=(1.0, float(epsilon[-1]), 0.0), maxfev=20_000)
+        (a, slope, offset), _ = curve_fit(
+            shape, rate, epsilon, p0=(1.0, float(epsilon[-1]), 0.0), maxfev=20_000
+        )
     except RuntimeError:
         raise Refused("the curve fit did not converge for these terms; use method exact") from None
     if not (a > 1e-6 and slope > 0):
-        raise Refused("epsilon is not a growing exponential of the rate for these terms, so it cannot be fitted; use method exact")
+        raise Refused(
+            "epsilon is not a growing exponential of the rate for these terms, so it cannot be "
+            "fitted; use method exact"
+        )
     residual = float(((shape(rate, a, slope, offset) - epsilon) ** 2).sum())
     r_squared = 1 - residual / float(((epsilon - epsilon.mean()) ** 2).sum())
-    return Fit(float(a), float(np.log(slope / a)), float(offset - slope / a), r_squared, rate, epsilon)
+    return Fit(
+        float(a), float(np.log(slope / a)), float(offset - slope / a), r_squared, rate, epsilon
+    )

@@ -1,10 +1,13 @@
-"""Which noise multiplier suits a set of budgets: more noise lets every record be sampled more often (the paper's Figure 6).
+"""Which noise multiplier suits a set of budgets: more noise lets every record be sampled more often
+(the paper's Figure 6).
 
-A step releases the noised sum of clipped gradients over the expected batch, so in units of the clip each coordinate of a client's
-step carries noise `sigma / batch`, with `batch` the sum of the client's rates at that sigma. Rates grow with sigma until budgets
-no longer bind; the suggestion is the sigma at which the noise that is left in the clients' average is least.
+A step releases the noised sum of clipped gradients over the expected batch, so in units of the clip
+each coordinate of a client's step carries noise `sigma / batch`, with `batch` the sum of the
+client's rates at that sigma. Rates grow with sigma until budgets no longer bind; the suggestion is
+the sigma at which the noise that is left in the clients' average is least.
 
-Guarantee: budgets and terms are all that is looked at, so the choice costs no privacy beyond what budgets themselves reveal.
+Guarantee: budgets and terms are all that is looked at, so the choice costs no privacy beyond what
+budgets themselves reveal.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from fedspend.records.table import ladder
 from fedspend.records.terms import Terms, check_budgets
 
 CANDIDATES = tuple(float(f"{sigma:.3g}") for sigma in np.geomspace(0.3, 100.0, 21))
-_STEP, _COARSE = 0.03, 25  # of the ladders that candidates are compared on: they choose, they do not assign
+# of the ladders that candidates are compared on: they choose, they do not assign
+_STEP, _COARSE = 0.03, 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +33,8 @@ class Candidate:
 
     noise_multiplier: float
     expected_batch: float  # mean over clients
-    step_noise: float  # root mean square over clients of sigma / batch; infinite if a client would have no batch
+    # root mean square over clients of sigma / batch; infinite if a client would have no batch
+    step_noise: float
     mean_rate: float
     left_out: float  # share of records at rate 0
     always_in: float  # share at rate 1
@@ -42,24 +47,47 @@ class Suggestion:
 
 
 def suggest_noise(
-    epsilons: Any, *, delta: float, rounds: int, local_steps: int, client_rate: float, clients: Any = None
+    epsilons: Any,
+    *,
+    delta: float,
+    rounds: int,
+    local_steps: int,
+    client_rate: float,
+    clients: Any = None,
 ) -> Suggestion:
-    """The noise multiplier with the least noise per step for records with these budgets; `clients` says whose each record is.
+    """The noise multiplier with the least noise per step for records with these budgets; `clients`
+    says whose each record is.
 
-    >>> suggest_noise([0.5, 1.0, 4.0] * 100, delta=1e-3, rounds=15, local_steps=10, client_rate=1.0).noise_multiplier
+    >>> terms = dict(delta=1e-3, rounds=15, local_steps=10, client_rate=1.0)
+    >>> suggest_noise([0.5, 1.0, 4.0] * 100, **terms).noise_multiplier
     7.32
     """
     budget = check_budgets(epsilons).ravel()
-    terms = Terms.checked(delta=delta, rounds=rounds, local_steps=local_steps, client_rate=client_rate, noise_multiplier=1.0)
-    owner = np.zeros(budget.size, dtype=np.int64) if clients is None else np.unique(np.asarray(clients), return_inverse=True)[1]
+    terms = Terms.checked(
+        delta=delta,
+        rounds=rounds,
+        local_steps=local_steps,
+        client_rate=client_rate,
+        noise_multiplier=1.0,
+    )
+    owner = (
+        np.zeros(budget.size, dtype=np.int64)
+        if clients is None
+        else np.unique(np.asarray(clients), return_inverse=True)[1]
+    )
     if owner.shape != budget.shape:
-        raise InvalidInput(f"there must be one client per record: got {owner.size} for {budget.size} records")
-    candidates = tuple(judge(budget, owner, replace(terms, noise_multiplier=sigma)) for sigma in CANDIDATES)
+        raise InvalidInput(
+            f"there must be one client per record: got {owner.size} for {budget.size} records"
+        )
+    candidates = tuple(
+        judge(budget, owner, replace(terms, noise_multiplier=sigma)) for sigma in CANDIDATES
+    )
     best = min(candidates, key=lambda candidate: candidate.step_noise)
     if not best.step_noise < np.inf:
         raise Refused(
-            f"no noise multiplier up to {CANDIDATES[-1]:g} gives every client a record to train with; allow larger budgets, a "
-            "larger delta or fewer rounds, or leave out the client whose records cannot pay"
+            f"no noise multiplier up to {CANDIDATES[-1]:g} gives every client a record to train "
+            "with; allow larger budgets, a larger delta or fewer rounds, or leave out the client "
+            "whose records cannot pay"
         )
     return Suggestion(best.noise_multiplier, candidates)
 
@@ -70,5 +98,10 @@ def judge(budget: FloatArray, owner: IntArray, terms: Terms) -> Candidate:
     with np.errstate(divide="ignore"):
         noise = float(np.sqrt(np.mean((terms.noise_multiplier / batch) ** 2)))
     return Candidate(
-        terms.noise_multiplier, float(batch.mean()), noise, float(rate.mean()), float((rate == 0).mean()), float((rate == 1).mean())
+        terms.noise_multiplier,
+        float(batch.mean()),
+        noise,
+        float(rate.mean()),
+        float((rate == 0).mean()),
+        float((rate == 1).mean()),
     )

@@ -1,5 +1,5 @@
-"""A record-level plan as plain Python, for `plan_json` to write down and read: like a client-level plan's (docs/plan-format.md),
-with records in place of clients.
+"""A record-level plan as plain Python, for `plan_json` to write down and read: like a client-level
+plan's (docs/plan-format.md), with records in place of clients.
 """
 
 from __future__ import annotations
@@ -20,12 +20,22 @@ def to_content(plan: RecordPlan) -> Content:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "guarantee": {"unit": "record", "adjacency": ADJACENCY, "observer": OBSERVER, "delta": plan.delta, "accountant": "rdp"},
+        "guarantee": {
+            "unit": "record",
+            "adjacency": ADJACENCY,
+            "observer": OBSERVER,
+            "delta": plan.delta,
+            "accountant": "rdp",
+        },
         "parameters": plan.parameters,
         "terms": vars(plan.terms),
         "clip": plan.clip,
         "classes": [
-            {"epsilon": float(s.epsilon[k]), "order": float(s.order[k]), "rate": to_runs(s.sampling_rate[:, k])}
+            {
+                "epsilon": float(s.epsilon[k]),
+                "order": float(s.order[k]),
+                "rate": to_runs(s.sampling_rate[:, k]),
+            }
             | ({} if plan.short is None else {"steps": to_runs(plan.steps[:, k])})
             for k in range(s.count)
         ],
@@ -43,9 +53,17 @@ def to_content(plan: RecordPlan) -> Content:
 def from_content(content: Content) -> RecordPlan:
     terms = Terms.checked(**content["terms"])
     guarantee, records, listed = content["guarantee"], content["records"], content["classes"]
-    for name, expected in (("unit", "record"), ("adjacency", ADJACENCY), ("observer", OBSERVER), ("delta", terms.delta)):
+    for name, expected in (
+        ("unit", "record"),
+        ("adjacency", ADJACENCY),
+        ("observer", OBSERVER),
+        ("delta", terms.delta),
+    ):
         if guarantee[name] != expected:
-            raise InvalidInput(f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can check")
+            raise InvalidInput(
+                f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can "
+                "check"
+            )
     words = (content["parameters"][name] for name in ("policy", "method"))
     if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], *words)):
         raise InvalidInput("the plan is malformed: a name is not text")
@@ -76,5 +94,8 @@ def from_content(content: Content) -> RecordPlan:
 
 
 RECORD_PLAN = Kind(
-    FORMAT, VERSION, ("guarantee", "parameters", "terms", "clip", "classes", "clients", "records", "orders"), build=from_content
+    FORMAT,
+    VERSION,
+    ("guarantee", "parameters", "terms", "clip", "classes", "clients", "records", "orders"),
+    build=from_content,
 )

@@ -1,9 +1,11 @@
-"""The plan of a record-level run: every record's sampling rate and steps in every round, made before training from budgets alone.
+"""The plan of a record-level run: every record's sampling rate and steps in every round, made
+before training from budgets alone.
 
-Guarantee: a record that is sampled as its columns say, clipped to `clip`, under noise of `terms.noise_multiplier * clip` on every
-step's sum, has spent at most its claim at `delta` against the public and against a server that sees who takes part. Adjacency is
-zero-out: the record's gradients become zero; roster, budgets, rates and the expected batch sizes stay. Records at rate 0 spend
-nothing. What is public is whatever the consortium publishes of it: rates tell budgets.
+Guarantee: a record that is sampled as its columns say, clipped to `clip`, under noise of
+`terms.noise_multiplier * clip` on every step's sum, has spent at most its claim at `delta` against
+the public and against a server that sees who takes part. Adjacency is zero-out: the record's
+gradients become zero; roster, budgets, rates and the expected batch sizes stay. Records at rate 0
+spend nothing. What is public is whatever the consortium publishes of it: rates tell budgets.
 """
 
 from __future__ import annotations
@@ -36,13 +38,21 @@ if TYPE_CHECKING:
     from fedspend.planning.protocol import Progress, Unit
     from fedspend.verification.findings import Verification
 
-ADJACENCY = "zero-out: one record's gradients become zero; roster, budgets, rates and expected batches stay fixed"
-OBSERVER = "other clients, the public, and a server that sees every client's update and who takes part but does not choose"
+ADJACENCY = (
+    "zero-out: one record's gradients become zero; roster, budgets, rates and expected batches "
+    "stay fixed"
+)
+OBSERVER = (
+    "other clients, the public, and a server that sees every client's update and who takes part "
+    "but does not choose"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordPlan(BasePlan):
-    """Rates for all records, the claim for each, and what is needed to check it. `schedules.of_client` is by record here."""
+    """Rates for all records, the claim for each, and what is needed to check it.
+    `schedules.of_client` is by record here.
+    """
 
     records: tuple[str, ...]
     owner: IntArray  # (records,) number of the client that holds each
@@ -53,13 +63,15 @@ class RecordPlan(BasePlan):
     clip: float
     parameters: dict[str, Any]
     orders: tuple[float, ...] = ORDERS
-    short: FloatArray | None = None  # (rounds, classes) steps in a round, where a class does not always take all of them
+    # (rounds, classes) steps in a round, where a class does not always take all of them
+    short: FloatArray | None = None
     unit: ClassVar[Unit] = "record"
     accountant: ClassVar[str] = "rdp"
     promised_observers: ClassVar[int] = 2  # the public, and a server that sees who takes part
     discrete: ClassVar[bool] = False
     client_by_client: ClassVar[bool] = True
-    hidden_statistics: ClassVar[tuple[str, ...]] = ("noise_deviation", "clip", "clipped_share")  # of local steps, not of the sum
+    # of local steps, not of the sum
+    hidden_statistics: ClassVar[tuple[str, ...]] = ("noise_deviation", "clip", "clipped_share")
 
     def __post_init__(self) -> None:
         check_record_plan(self)
@@ -89,8 +101,14 @@ class RecordPlan(BasePlan):
 
     @cached_property
     def steps(self) -> FloatArray:
-        """(rounds, classes): a class takes part in the first so many of a round's local steps; 0 in a round at rate 0."""
-        return np.where(self.schedules.sampling_rate > 0, self.terms.local_steps if self.short is None else self.short, 0.0)
+        """(rounds, classes): a class takes part in the first so many of a round's local steps; 0 in
+        a round at rate 0.
+        """
+        return np.where(
+            self.schedules.sampling_rate > 0,
+            self.terms.local_steps if self.short is None else self.short,
+            0.0,
+        )
 
     @property
     def filters(self) -> bool:
@@ -98,22 +116,30 @@ class RecordPlan(BasePlan):
 
     @property
     def by_norm(self) -> bool:
-        """Whether records pay for their own gradients' norms. Steps are then squared norms, in squared clips: what a record can
-        have paid by the end of a round at most. How long it lasts depends on its gradients and is private.
+        """Whether records pay for their own gradients' norms. Steps are then squared norms, in
+        squared clips: what a record can have paid by the end of a round at most. How long it lasts
+        depends on its gradients and is private.
         """
         return self.parameters.get("charge") == "norm"
 
     @property
     def method_words(self) -> str:
-        """The method, and what a filter charges: by norms it is another promise than by the clip."""
+        """The method, and what a filter charges:
+        by norms it is another promise than by the clip.
+        """
         charge = f" by {'norm' if self.by_norm else 'clip'}" if self.filters else ""
         return f"{self.parameters['method']}{charge}"
 
     def expected_batch(self, round: int) -> FloatArray:
-        """(local steps, clients): the sum of a client's rates in each step, by which it divides. Planned, never counted."""
+        """(local steps, clients): the sum of a client's rates in each step, by which it divides.
+        Planned, never counted.
+        """
         rate, steps = self.schedules.sampling_rate[round], self.steps[round]
         if self.by_norm:  # whoever can pay for anything, all the time
-            rate, steps = self.schedules.sampling_rate[0], self.schedules.sampling_rate[0] * self.terms.local_steps
+            rate, steps = (
+                self.schedules.sampling_rate[0],
+                self.schedules.sampling_rate[0] * self.terms.local_steps,
+            )
         batch = np.zeros((self.terms.local_steps, len(self.clients)))
         for begin, end in pairwise(sorted({0, *map(int, steps)})):
             now = np.where(steps >= end, rate, 0.0)[self.schedules.of_client]
@@ -122,14 +148,21 @@ class RecordPlan(BasePlan):
 
     @cached_property
     def active_by_step(self) -> IntArray:
-        """(rounds * local steps,): how many records can be sampled in each step (the paper's Figure 7)."""
+        """(rounds * local steps,): how many records can be sampled in each step (the paper's Figure
+        7).
+        """
         if self.by_norm:
-            raise InvalidInput("how many records take part in a step depends on their gradients here: it is not planned")
+            raise InvalidInput(
+                "how many records take part in a step depends on their gradients here: it is not "
+                "planned"
+            )
         return active_by_step(self.steps, self.schedules.clients_of, self.terms.local_steps)
 
     @property
     def left_out(self) -> IntArray:
-        """Records that are never sampled: no rate can meet their budget, or it does not pay for a single step."""
+        """Records that are never sampled: no rate can meet their budget, or it does not pay for a
+        single step.
+        """
         return np.flatnonzero(~busy(self.schedules.sampling_rate, self.schedules.of_client))
 
     def spent_by_schedule(self) -> FloatArray:
@@ -139,7 +172,8 @@ class RecordPlan(BasePlan):
     @cached_property
     def _spent(self) -> FloatArray:
         rate = self.schedules.sampling_rate
-        every = 1 if rate.shape[1] <= 300 else 3  # fewer orders read higher; the last round shows the claim itself
+        # fewer orders read higher; the last round shows the claim itself
+        every = 1 if rate.shape[1] <= 300 else 3
         orders = np.asarray(self.orders)[::every]
         curves, at = distinct_rounds(rate, self.steps, self.terms, orders)
         cost, total = conversion_cost(orders, self.delta), np.zeros((rate.shape[1], orders.size))
@@ -161,7 +195,14 @@ class RecordPlan(BasePlan):
 
         return RECORD_PLAN
 
-    def verify(self, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200) -> Verification:
+    def verify(
+        self,
+        *,
+        colluders: int = 0,
+        progress: Progress | None = None,
+        seed: int = 0,
+        max_pld: int = 200,
+    ) -> Verification:
         """Checked by accountants that share no code with the planner."""
         from fedspend.records.verification import verify_records
 
@@ -186,13 +227,22 @@ class RecordPlan(BasePlan):
         )
 
     def planned_facts(self, round: int) -> dict[str, Any]:
-        """How many records can be sampled in each local step, where a filter stops them; by norms that is private."""
+        """How many records can be sampled in each local step, where a filter stops them; by norms
+        that is private.
+        """
         if not self.filters or self.by_norm:
             return {}
         return {"active": self.active_by_step.reshape(self.rounds, -1)[round].tolist()}
 
     def extended(
-        self, begun: int, more: int, *, spent: Mechanisms, elsewhere: Mechanisms, of_unit: IntArray, lifetime: FloatArray
+        self,
+        begun: int,
+        more: int,
+        *,
+        spent: Mechanisms,
+        elsewhere: Mechanisms,
+        of_unit: IntArray,
+        lifetime: FloatArray,
     ) -> RecordPlan:
         """Less sampling in the rounds to come."""
         from fedspend.records.replanning import extended_records
@@ -212,16 +262,20 @@ def plan_records(
     left_out: BoolArray | None = None,
     past: Past | None = None,
 ) -> RecordPlan:
-    """The plan for one budget per record. `owner` is the number of each record's client; `wanted` says how budgets become rates.
+    """The plan for one budget per record. `owner` is the number of each record's client; `wanted`
+    says how budgets become rates.
 
-    Records that are `left_out` (their lifetime budget is used up) keep their place at rate 0. `past` is what a ledger says was
-    spent before: `epsilons` are then lifetime budgets, which past and plan together stay within, and `RecordPlan.epsilon` is what
-    the plan adds, read by itself.
+    Records that are `left_out` (their lifetime budget is used up) keep their place at rate 0.
+    `past` is what a ledger says was spent before: `epsilons` are then lifetime budgets, which past
+    and plan together stay within, and `RecordPlan.epsilon` is what the plan adds, read by itself.
     """
     budget = np.atleast_1d(check_budgets(epsilons)).ravel()
     owner = np.asarray(owner, dtype=np.int64)
     if owner.shape != budget.shape:
-        raise InvalidInput(f"every record needs a budget and a client: got {budget.size} budgets for {owner.size} records")
+        raise InvalidInput(
+            f"every record needs a budget and a client: got {budget.size} budgets for {owner.size} "
+            "records"
+        )
     wanted = wanted or Wanted()
     if past is None:
         table, short, of_record = rate_table(budget, terms, wanted)
@@ -229,7 +283,10 @@ def plan_records(
         table, short, of_record = table_on_top(budget, past, terms, wanted, left_out)
     if left_out is not None and left_out.any():
         none = np.zeros(terms.rounds)
-        table, short = np.column_stack([table, none]), short if short is None else np.column_stack([short, none])
+        table, short = (
+            np.column_stack([table, none]),
+            short if short is None else np.column_stack([short, none]),
+        )
         of_record = np.where(left_out, table.shape[1] - 1, of_record)
     epsilon, order = claims(table, terms, short)
     names = tuple(map(str, range(budget.size))) if records is None else tuple(records)
@@ -254,8 +311,12 @@ def plan_records(
     )
 
 
-def claims(table: FloatArray, terms: Terms, short: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
-    """Epsilon of each column of rates (rounds, classes), and the order it is read at; 0 for a column that is never sampled."""
+def claims(
+    table: FloatArray, terms: Terms, short: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Epsilon of each column of rates (rounds, classes), and the order it is read at; 0 for a
+    column that is never sampled.
+    """
     orders = np.asarray(ORDERS)
     steps = np.full(table.shape, float(terms.local_steps)) if short is None else short
     curves, at = distinct_rounds(table, steps, terms, orders)
@@ -267,24 +328,38 @@ def claims(table: FloatArray, terms: Terms, short: FloatArray | None = None) -> 
     return epsilon, orders[best]
 
 
-def distinct_rounds(rate: FloatArray, steps: FloatArray, terms: Terms, orders: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Rényi divergence of each distinct round, (distinct, orders), and which of them every (round, class) is."""
+def distinct_rounds(
+    rate: FloatArray, steps: FloatArray, terms: Terms, orders: FloatArray
+) -> tuple[FloatArray, IntArray]:
+    """Rényi divergence of each distinct round, (distinct, orders), and which of them every (round,
+    class) is.
+    """
     first, at = distinct_rows(rate.ravel(), steps.ravel())
     inner = steps.ravel()[first, None] * rdp(rate.ravel()[first], terms.noise_multiplier, orders)
     return two_stage(inner, np.array(terms.client_rate), orders), at.reshape(rate.shape)
 
 
 def check_record_plan(plan: RecordPlan) -> None:
-    """Refuse a plan whose parts do not fit together. That it keeps its promise is for the verifier to say."""
+    """Refuse a plan whose parts do not fit together. That it keeps its promise is for the verifier
+    to say.
+    """
     s, records = plan.schedules, len(plan.records)
     if not (plan.owner.shape == plan.budget.shape == s.of_client.shape == (records,)):
-        raise InvalidInput(f"the plan lists {records} records, {plan.budget.size} budgets and {plan.owner.size} owners")
+        raise InvalidInput(
+            f"the plan lists {records} records, {plan.budget.size} budgets and {plan.owner.size} "
+            "owners"
+        )
     if s.rounds != plan.terms.rounds or s.count < 1:
-        raise InvalidInput(f"the plan's tables have {s.rounds} rounds, and its terms {plan.terms.rounds}")
+        raise InvalidInput(
+            f"the plan's tables have {s.rounds} rounds, and its terms {plan.terms.rounds}"
+        )
     if not (records >= 1 and s.of_client.min() >= 0 and s.of_client.max() < s.count):
         raise InvalidInput("the plan has no record, or a record follows a class that is not there")
     if not (plan.owner.min() >= 0 and plan.owner.max() < len(plan.clients)):
-        raise InvalidInput(f"a record belongs to client number {int(plan.owner.max())}, but there are {len(plan.clients)}")
+        raise InvalidInput(
+            f"a record belongs to client number {int(plan.owner.max())}, but there are "
+            f"{len(plan.clients)}"
+        )
     if len(set(plan.records)) < records:
         raise InvalidInput("two records have the same name; every record needs its own")
     check_client_ids(plan.clients)
@@ -294,7 +369,10 @@ def check_record_plan(plan: RecordPlan) -> None:
         raise InvalidInput(f"clip must be positive, got {plan.clip!r}")
     if not np.all((s.sampling_rate >= 0) & (s.sampling_rate <= 1)):
         raise InvalidInput("every rate in a plan must lie from 0 to 1")
-    if not (np.all(s.noise_multiplier == plan.terms.noise_multiplier) and np.all(s.clip_norm == plan.clip)):
+    if not (
+        np.all(s.noise_multiplier == plan.terms.noise_multiplier)
+        and np.all(s.clip_norm == plan.clip)
+    ):
         raise InvalidInput("a record-level plan has one noise multiplier and one clip")
     if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0)):
         raise InvalidInput("every claimed epsilon must be finite and not negative")
@@ -306,6 +384,7 @@ def check_record_plan(plan: RecordPlan) -> None:
         name = plan.clients[int(idle[0])]
         others = f" and {idle.size - 1} more" if idle.size > 1 else ""
         raise InvalidInput(
-            f"no record of client {name!r}{others} can be sampled: no rate can meet its budgets, or what is left of them; choose "
-            "more noise (fedspend records noise suggests one), larger budgets or fewer steps, or leave the client out"
+            f"no record of client {name!r}{others} can be sampled: no rate can meet its budgets, "
+            "or what is left of them; choose more noise (fedspend records noise suggests one), "
+            "larger budgets or fewer steps, or leave the client out"
         )

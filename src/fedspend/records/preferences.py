@@ -1,8 +1,10 @@
-"""How people might choose: the three distributions of budgets that Liu et al. (2024, Section 7) simulate, with their parameters.
+"""How people might choose: the three distributions of budgets that Liu et al. (2024, Section 7)
+simulate, with their parameters.
 
-`ThreeLevels`: a few fixed levels. `BoundedPareto`: most want strict protection, a few do not. `BoundedMixGauss`: several modes. The
-bounded ones never leave `[low, high]`: Pareto by its inverse distribution function, the mixture by drawing again. (The paper
-writes N(0.1, 0.01), N(1, 0.05), N(5, 0.5); the second number is read as the deviation.)
+`ThreeLevels`: a few fixed levels. `BoundedPareto`: most want strict protection, a few do not.
+`BoundedMixGauss`: several modes. The bounded ones never leave `[low, high]`: Pareto by its inverse
+distribution function, the mixture by drawing again. (The paper writes N(0.1, 0.01), N(1, 0.05),
+N(5, 0.5); the second number is read as the deviation.)
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Preferences(Protocol):
 
 def _check_bounds(low: float, high: float) -> None:
     if not 0 < low < high < np.inf:
-        raise InvalidInput(f"bounds must be positive, the lower one first, got {low!r} and {high!r}")
+        raise InvalidInput(
+            f"bounds must be positive, the lower one first, got {low!r} and {high!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,9 @@ class ThreeLevels:
 
     def __post_init__(self) -> None:
         if len(self.levels) != len(self.shares):
-            raise InvalidInput(f"there must be one share per level: got {len(self.shares)} for {len(self.levels)}")
+            raise InvalidInput(
+                f"there must be one share per level: got {len(self.shares)} for {len(self.levels)}"
+            )
         if not all(0 < level < np.inf for level in self.levels):
             raise InvalidInput(f"levels must be positive and finite, got {self.levels}")
 
@@ -60,8 +66,12 @@ class BoundedPareto:
             raise InvalidInput(f"shape must be positive and finite, got {self.shape!r}")
 
     def draw(self, records: int, generator: np.random.Generator) -> FloatArray:
-        share = generator.random(whole_number("records", records, 1)) * (1 - (self.low / self.high) ** self.shape)
-        budget: FloatArray = np.clip(self.low * (1 - share) ** (-1 / self.shape), self.low, self.high)
+        share = generator.random(whole_number("records", records, 1)) * (
+            1 - (self.low / self.high) ** self.shape
+        )
+        budget: FloatArray = np.clip(
+            self.low * (1 - share) ** (-1 / self.shape), self.low, self.high
+        )
         return budget
 
 
@@ -76,21 +86,33 @@ class BoundedMixGauss:
     def __post_init__(self) -> None:
         _check_bounds(self.low, self.high)
         if not len(self.means) == len(self.deviations) == len(self.shares):
-            raise InvalidInput("a mixture needs one mean, one deviation and one share for each part")
-        if not all(self.low <= mean <= self.high for mean in self.means) or not all(0 < d < np.inf for d in self.deviations):
-            raise InvalidInput(f"means must lie in [{self.low:g}, {self.high:g}] and deviations be positive")
+            raise InvalidInput(
+                "a mixture needs one mean, one deviation and one share for each part"
+            )
+        if not all(self.low <= mean <= self.high for mean in self.means) or not all(
+            0 < d < np.inf for d in self.deviations
+        ):
+            raise InvalidInput(
+                f"means must lie in [{self.low:g}, {self.high:g}] and deviations be positive"
+            )
 
     def draw(self, records: int, generator: np.random.Generator) -> FloatArray:
         counts = apportion(self.shares, whole_number("records", records, 1))
         part = generator.permutation(np.repeat(np.arange(len(self.means)), counts))
         budget, left = np.empty(records), np.arange(records)
         while left.size:  # at least half of a part lies within the bounds, since its mean does
-            drawn = generator.normal(np.asarray(self.means)[part[left]], np.asarray(self.deviations)[part[left]])
+            drawn = generator.normal(
+                np.asarray(self.means)[part[left]], np.asarray(self.deviations)[part[left]]
+            )
             budget[left] = drawn
             left = left[~((drawn >= self.low) & (drawn <= self.high))]
         return budget
 
 
 PREFERENCES: Mapping[str, Preferences] = MappingProxyType(
-    {"three-levels": ThreeLevels(), "bounded-pareto": BoundedPareto(), "bounded-mix-gauss": BoundedMixGauss()}
+    {
+        "three-levels": ThreeLevels(),
+        "bounded-pareto": BoundedPareto(),
+        "bounded-mix-gauss": BoundedMixGauss(),
+    }
 )

@@ -1,10 +1,13 @@
-"""Rates for records that have spent before: the largest that what they have spent and the rounds to come can share a budget with.
+"""Rates for records that have spent before: the largest that what they have spent and the rounds to
+come can share a budget with.
 
-Guarantee: a record's past and its new rounds together read at most its budget, by the exact kernel at `records.ORDERS`, rounded up.
-Rates come from the ladder of `table`, whose rungs are close enough that at most 0.4% of a budget stays unspent unless the rate is
-0 or 1. A record that has nothing left gets rate 0. Only budgets and past mechanisms are looked at, never data.
+Guarantee: a record's past and its new rounds together read at most its budget, by the exact kernel
+at `records.ORDERS`, rounded up. Rates come from the ladder of `table`, whose rungs are close enough
+that at most 0.4% of a budget stays unspent unless the rate is 0 or 1. A record that has nothing
+left gets rate 0. Only budgets and past mechanisms are looked at, never data.
 
-Records with equal pasts are worked on together: a million of them with one past cost one search in a table.
+Records with equal pasts are worked on together: a million of them with one past cost one search in
+a table.
 """
 
 from __future__ import annotations
@@ -22,7 +25,13 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_row
 from fedspend.errors import Refused
 from fedspend.records.assignment import assign
 from fedspend.records.curve_fit import fit_curve
-from fedspend.records.filtering import check_full_batch, few_values, norm_budgets, steps_affordable, stopping
+from fedspend.records.filtering import (
+    check_full_batch,
+    few_values,
+    norm_budgets,
+    steps_affordable,
+    stopping,
+)
 from fedspend.records.policies import Wanted, round_shares, stretches_of
 from fedspend.records.spending import Stretches, divergence
 from fedspend.records.table import SAFETY, Ladder, ladder
@@ -48,8 +57,11 @@ class Past:
         mine = self.mechanisms.take(used)
         curves = mine.curves(ORDERS, exact=True)
         fractional = np.asarray(ORDERS) % 1 != 0
-        curves[np.ix_(mine.whole(), fractional)] = np.inf  # discrete noise is read at whole orders only
-        by_history = np.split(np.argsort(of_record, kind="stable"), np.cumsum(np.bincount(of_record))[:-1])
+        # discrete noise is read at whole orders only
+        curves[np.ix_(mine.whole(), fractional)] = np.inf
+        by_history = np.split(
+            np.argsort(of_record, kind="stable"), np.cumsum(np.bincount(of_record))[:-1]
+        )
         return zip(by_history, curves, strict=True)
 
     def empty(self) -> BoolArray:
@@ -59,20 +71,28 @@ class Past:
 
 
 def highest_rates(budget: FloatArray, past: Past, terms: Terms, stretches: Stretches) -> FloatArray:
-    """For each record the largest rate that its budget can pay for on top of its past; that of a stretch whose share is 1."""
+    """For each record the largest rate that its budget can pay for on top of its past; that of a
+    stretch whose share is 1.
+    """
     rungs, run = _rungs(terms, stretches)
     rate = np.zeros(budget.size)
     for rows, before in past.curves():
         together = np.maximum((run + before).min(axis=1), 0.0)
-        rate[rows] = Ladder(rungs, np.maximum.accumulate(together * (1 + SAFETY))).highest_within(budget[rows])
+        rate[rows] = Ladder(rungs, np.maximum.accumulate(together * (1 + SAFETY))).highest_within(
+            budget[rows]
+        )
     return rate
 
 
 @lru_cache(maxsize=8)
 def _rungs(terms: Terms, stretches: Stretches) -> tuple[FloatArray, FloatArray]:
-    """The rates of the ladder, and what all rounds cost at each of them, (rates, orders), conversion included."""
+    """The rates of the ladder, and what all rounds cost at each of them, (rates, orders),
+    conversion included.
+    """
     rate = ladder(terms, stretches=stretches).rate
-    return rate, divergence(rate, np.asarray(ORDERS), terms, stretches=stretches) + conversion_cost(ORDERS, terms.delta)
+    return rate, divergence(rate, np.asarray(ORDERS), terms, stretches=stretches) + conversion_cost(
+        ORDERS, terms.delta
+    )
 
 
 def steps_on_top(rate: float, budget: FloatArray, past: Past, terms: Terms) -> IntArray:
@@ -94,17 +114,22 @@ def norms_on_top(budget: FloatArray, past: Past, terms: Terms) -> FloatArray:
 def table_on_top(
     budget: FloatArray, past: Past, terms: Terms, wanted: Wanted, left_out: BoolArray | None = None
 ) -> tuple[FloatArray, FloatArray | None, IntArray]:
-    """`policies.rate_table` for records with a past: rates and steps, each (rounds, classes), and the class of each record.
+    """`policies.rate_table` for records with a past: rates and steps, each (rounds, classes), and
+    the class of each record.
 
-    Where a method goes by budgets, it goes by what is left of them: the epsilon that a run at the largest rate adds by itself.
-    Who is left out, or has nothing left, takes no part and sets no rate for others.
+    Where a method goes by budgets, it goes by what is left of them: the epsilon that a run at the
+    largest rate adds by itself. Who is left out, or has nothing left, takes no part and sets no
+    rate for others.
     """
     shares = round_shares(terms.rounds, wanted)
     most = highest_rates(budget, past, terms, stretches_of(shares))
     most = most if left_out is None else np.where(left_out, 0.0, most)
     usable = most > 0
     if not usable.any():
-        raise Refused("no record has anything left that a rate could spend; see fedspend ledger balance --unit record")
+        raise Refused(
+            "no record has anything left that a rate could spend; see fedspend ledger balance "
+            "--unit record"
+        )
     left = np.where(past.empty(), budget, left_at(most, terms, stretches_of(shares)))
     mean = left[usable].mean(keepdims=True)
     match wanted.method:
@@ -116,7 +141,11 @@ def table_on_top(
             check_full_batch(terms)
             return stopping(1.0, few_values(norms_on_top(budget, past, terms)), terms)
         case "filter":
-            common = wanted.common_rate if wanted.common_rate is not None else float(assign(mean, terms)[0])
+            common = (
+                wanted.common_rate
+                if wanted.common_rate is not None
+                else float(assign(mean, terms)[0])
+            )
             return stopping(common, steps_on_top(common, budget, past, terms), terms)
         case _ if wanted.rates == "scf-clamped":
             rate = np.minimum(fit_curve(terms).rates(left), most)

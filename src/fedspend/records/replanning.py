@@ -1,8 +1,9 @@
 """Planning the rest of a record-level run anew, after rounds were lost.
 
-Guarantee: rounds that were begun stay as they are, to the last bit. With them, the new rounds claim no more for any record than
-the old plan did (under `filter`, no more than its budget), and with everything that it has spent elsewhere they stay within its
-lifetime budget. Who took no part still takes none.
+Guarantee: rounds that were begun stay as they are, to the last bit. With them, the new rounds claim
+no more for any record than the old plan did (under `filter`, no more than its budget), and with
+everything that it has spent elsewhere they stay within its lifetime budget. Who took no part still
+takes none.
 """
 
 from __future__ import annotations
@@ -22,14 +23,18 @@ from fedspend.records.policies import stretches_of
 from fedspend.records.remaining import Past, highest_rates, steps_on_top
 
 
-def extended_records(plan: RecordPlan, begun: int, more: int, spent: Mechanisms, others: Past, lifetime: FloatArray) -> RecordPlan:
+def extended_records(
+    plan: RecordPlan, begun: int, more: int, spent: Mechanisms, others: Past, lifetime: FloatArray
+) -> RecordPlan:
     """`plan` with `more` rounds at its end and new rates for all rounds after `begun`.
 
-    `spent` is what each class has spent in this run, `others` what each record has spent and holds elsewhere.
+    `spent` is what each class has spent in this run, `others` what each record has spent and holds
+    elsewhere.
     """
     if plan.by_norm:
         raise InvalidInput(
-            "--replan is not for a filter by norms: what its lost rounds cost at most is paid, and records go on with what is left"
+            "--replan is not for a filter by norms: what its lost rounds cost at most is paid, and "
+            "records go on with what is left"
         )
     old = plan.schedules
     here = Past(spent, old.of_client)
@@ -38,10 +43,14 @@ def extended_records(plan: RecordPlan, begun: int, more: int, spent: Mechanisms,
         limits = ((plan.budget, here), limits[1])  # it goes on until a budget is used up
     rest, steps, of_record = _rest(plan, begun, more, limits)
     first, of_client = distinct_rows(old.of_client, of_record)
-    table = np.concatenate([old.sampling_rate[:begun, old.of_client[first]], rest[:, of_record[first]]])
+    table = np.concatenate(
+        [old.sampling_rate[:begun, old.of_client[first]], rest[:, of_record[first]]]
+    )
     terms, short = replace(plan.terms, rounds=len(table)), None
     if plan.filters:
-        short = np.concatenate([plan.steps[:begun, old.of_client[first]], steps[:, of_record[first]]])
+        short = np.concatenate(
+            [plan.steps[:begun, old.of_client[first]], steps[:, of_record[first]]]
+        )
     epsilon, order = claims(table, terms, short)
     schedules = Schedules(
         noise_multiplier=np.full(table.shape, terms.noise_multiplier),
@@ -58,7 +67,9 @@ def extended_records(plan: RecordPlan, begun: int, more: int, spent: Mechanisms,
 def _rest(
     plan: RecordPlan, begun: int, more: int, limits: tuple[tuple[FloatArray, Past], ...]
 ) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Rates and steps of the rounds to come, each (rounds, classes), and each record's class: the most that all limits allow."""
+    """Rates and steps of the rounds to come, each (rounds, classes), and each record's class: the
+    most that all limits allow.
+    """
     old = plan.schedules.sampling_rate
     terms = replace(plan.terms, rounds=plan.rounds + more - begun)
     takes_part = busy(old, plan.schedules.of_client)
@@ -67,14 +78,18 @@ def _rest(
         lasts = np.minimum(*(steps_on_top(common, budget, past, terms) for budget, past in limits))
         return stopping(common, np.where(takes_part, lasts, 0), terms)
     shares = np.append(_shares(plan)[begun:], np.ones(more))
-    rate = np.minimum(*(highest_rates(budget, past, terms, stretches_of(shares)) for budget, past in limits))
+    rate = np.minimum(
+        *(highest_rates(budget, past, terms, stretches_of(shares)) for budget, past in limits)
+    )
     values, of_record = np.unique(np.where(takes_part, rate, 0.0), return_inverse=True)
     rates = shares[:, None] * values
     return rates, np.where(rates > 0, float(terms.local_steps), 0.0), of_record
 
 
 def _shares(plan: RecordPlan) -> FloatArray:
-    """Each round's share of the full rate: below 1 while records save, which they all do in the same rounds."""
+    """Each round's share of the full rate: below 1 while records save, which they all do in the
+    same rounds.
+    """
     rate = plan.schedules.sampling_rate
     saves = (rate < rate[-1] * (1 - 1e-9)).any(axis=1)
     return np.where(saves, plan.parameters.get("saving_share", 1.0), 1.0)

@@ -1,17 +1,22 @@
-"""What a record has spent after all rounds, from its rate: accounting over client sampling and record sampling.
+"""What a record has spent after all rounds, from its rate: accounting over client sampling and
+record sampling.
 
-Unit and adjacency: one record is added or removed, the rest of its client and all other clients stay. A record enters each of a
-client's local steps with its own rate `q`; the noise on a step's sum of clipped gradients has the multiplier `sigma`. With `r` the
-Rényi divergence of that step and `R = local_steps * r`, the rounds come to
+Unit and adjacency: one record is added or removed, the rest of its client and all other clients
+stay. A record enters each of a client's local steps with its own rate `q`; the noise on a step's
+sum of clipped gradients has the multiplier `sigma`. With `r` the Rényi divergence of that step and
+`R = local_steps * r`, the rounds come to
 
 | observer | sees | divergence |
 |---|---|---|
 | `public` | every model; also every other client | `rounds * log(1 - p + p exp((a-1) R)) / (a-1)` |
-| `sees-participation` | a server: every client's own update, and who takes part | the same: that is drawn without the record |
-| `picks-participants` | a server that decides who takes part; the client may be in every round | `rounds * R` |
+| `sees-participation` | a server: each client's own update, and who takes part | the same |
+| `picks-participants` | a server that may pick the client in every round | `rounds * R` |
 
-Guarantee: an epsilon is the lowest over the orders it is read at, so it is an upper bound at any set of orders. The bound
-`p * rounds * R` that Liu et al. (2024, Theorem 1) state for a server is too low and is not offered (docs/records.md).
+Who takes part is drawn without looking at the record: to see it gives nothing away.
+
+Guarantee: an epsilon is the lowest over the orders it is read at, so it is an upper bound at any
+set of orders. The bound `p * rounds * R` that Liu et al. (2024, Theorem 1) state for a server is
+too low and is not offered (docs/records.md).
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ from fedspend.records.terms import Terms, check_rates
 
 OBSERVERS = ("public", "sees-participation", "picks-participants")
 CONVERSIONS = ("balle", "classic")
-Stretches = tuple[tuple[float, int], ...]  # (share of the full rate, number of rounds), one after the other
+# (share of the full rate, number of rounds), one after the other
+Stretches = tuple[tuple[float, int], ...]
 _AT_ONCE = 512  # distinct rates whose curves are in memory together
 
 
@@ -45,16 +51,23 @@ def epsilon(
     orders: Any = None,
     conversion: str = "balle",
 ) -> Any:
-    """Epsilon at `delta` of records with these sampling rates, against `observer`, in the shape of `rates`.
+    """Epsilon at `delta` of records with these sampling rates, against `observer`, in the shape of
+    `rates`.
 
-    `conversion` turns Rényi divergence into epsilon: `balle` is the tight one (Balle et al. 2020; Canonne et al. 2020), `classic`
-    is Mironov's `R + log(1/delta)/(a-1)`, which the paper uses and which reads higher. A record at rate 0 spends nothing.
+    `conversion` turns Rényi divergence into epsilon: `balle` is the tight one (Balle et al. 2020;
+    Canonne et al. 2020), `classic` is Mironov's `R + log(1/delta)/(a-1)`, which the paper uses and
+    which reads higher. A record at rate 0 spends nothing.
 
-    >>> round(epsilon(0.1, delta=1e-3, rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1, orders=range(2, 65)), 8)
+    >>> terms = dict(delta=1e-3, rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1)
+    >>> round(epsilon(0.1, **terms, orders=range(2, 65)), 8)
     4.2099069
     """
     terms = Terms.checked(
-        delta=delta, rounds=rounds, local_steps=local_steps, client_rate=client_rate, noise_multiplier=noise_multiplier
+        delta=delta,
+        rounds=rounds,
+        local_steps=local_steps,
+        client_rate=client_rate,
+        noise_multiplier=noise_multiplier,
     )
     q, alpha = check_rates(rates), check_orders(ORDERS if orders is None else orders)
     choose("observer", observer, OBSERVERS)
@@ -63,20 +76,32 @@ def epsilon(
     found = np.zeros(distinct.size)
     for start in range(0, distinct.size, _AT_ONCE):
         some = slice(start, start + _AT_ONCE)
-        found[some] = np.maximum((divergence(distinct[some], alpha, terms, observer) + cost).min(axis=1), 0.0)
+        found[some] = np.maximum(
+            (divergence(distinct[some], alpha, terms, observer) + cost).min(axis=1), 0.0
+        )
     found[distinct == 0] = 0.0
     spent = found[of_record].reshape(q.shape)
     return float(spent) if spent.ndim == 0 else spent
 
 
 def divergence(
-    rate: FloatArray, alpha: FloatArray, terms: Terms, observer: str = "public", stretches: Stretches | None = None
+    rate: FloatArray,
+    alpha: FloatArray,
+    terms: Terms,
+    observer: str = "public",
+    stretches: Stretches | None = None,
 ) -> FloatArray:
-    """Rényi divergence of all rounds, (rates, orders). With `stretches`, a round runs at its stretch's share of the rate."""
+    """Rényi divergence of all rounds, (rates, orders). With `stretches`, a round runs at its
+    stretch's share of the rate.
+    """
     total = np.zeros((rate.size, alpha.size))
     for share, rounds in stretches or ((1.0, terms.rounds),):
         inner = terms.local_steps * rdp(share * rate, terms.noise_multiplier, alpha)
-        total += rounds * (inner if observer == "picks-participants" else two_stage(inner, np.array(terms.client_rate), alpha))
+        total += rounds * (
+            inner
+            if observer == "picks-participants"
+            else two_stage(inner, np.array(terms.client_rate), alpha)
+        )
     return total
 
 

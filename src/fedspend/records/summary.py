@@ -1,4 +1,6 @@
-"""What a set of rates means, in a few numbers: by budget level, by observer, and who is left out."""
+"""What a set of rates means, in a few numbers:
+by budget level, by observer, and who is left out.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,15 @@ class Level:
 
 
 def spending_of(rate: FloatArray, terms: Terms) -> dict[str, FloatArray]:
-    """Epsilon of every record against each observer; computed once where the bounds are the same."""
+    """Epsilon of every record against each observer;
+    computed once where the bounds are the same.
+    """
     public = np.asarray(epsilon(rate, **vars(terms)))
-    picked = np.asarray(epsilon(rate, **vars(terms), observer="picks-participants")) if terms.client_rate < 1 else public
+    picked = (
+        np.asarray(epsilon(rate, **vars(terms), observer="picks-participants"))
+        if terms.client_rate < 1
+        else public
+    )
     return dict(zip(OBSERVERS, (public, public, picked), strict=True))
 
 
@@ -38,7 +46,9 @@ def levels_of(budget: FloatArray, most: int = MOST_LEVELS) -> list[IntArray]:
     if distinct.size > most:
         edges = np.geomspace(distinct[0], distinct[-1], most - 1)[1:-1]
         of_row = np.searchsorted(edges, budget, side="right")
-    return [rows for n in range(int(of_row.max()) + 1) if (rows := np.flatnonzero(of_row == n)).size]
+    return [
+        rows for n in range(int(of_row.max()) + 1) if (rows := np.flatnonzero(of_row == n)).size
+    ]
 
 
 def summarise(budget: FloatArray, rate: FloatArray, spent: dict[str, FloatArray]) -> list[Level]:

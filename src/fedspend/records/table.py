@@ -1,8 +1,10 @@
-"""A ladder of rates with the epsilon of each, fine enough that no budget between two rungs leaves more than a sliver unspent.
+"""A ladder of rates with the epsilon of each, fine enough that no budget between two rungs leaves
+more than a sliver unspent.
 
-Guarantee: every rung's epsilon is the exact kernel's, rounded up, so the highest rung within a budget never overspends it. From
-`LEAST_EPSILON` on, neighbouring rungs differ by at most `step` in epsilon, so it leaves at most that share unspent. Records on the
-same rung share a mechanism: a million different budgets come to a few thousand.
+Guarantee: every rung's epsilon is the exact kernel's, rounded up, so the highest rung within a
+budget never overspends it. From `LEAST_EPSILON` on, neighbouring rungs differ by at most `step` in
+epsilon, so it leaves at most that share unspent. Records on the same rung share a mechanism: a
+million different budgets come to a few thousand.
 """
 
 from __future__ import annotations
@@ -29,23 +31,30 @@ _AROUND = 3  # orders read on either side of the best one of the coarse rungs ne
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """Increasing rates and their epsilons at `records.ORDERS` against the public, which never fall."""
+    """Increasing rates and their epsilons at `records.ORDERS` against the public,
+    which never fall.
+    """
 
     rate: FloatArray
     epsilon: FloatArray
 
     def highest_within(self, budget: FloatArray) -> FloatArray:
-        """For each budget the largest rate on the ladder that it can pay for; 0 where it can pay for none."""
+        """For each budget the largest rate on the ladder that it can pay for; 0 where it can pay
+        for none.
+        """
         rung = np.searchsorted(self.epsilon, budget, side="right")
         return np.concatenate([[0.0], self.rate])[rung]
 
 
 @lru_cache(maxsize=64)
-def ladder(terms: Terms, step: float = STEP, coarse: int = COARSE, stretches: Stretches | None = None) -> Ladder:
-    """Begin with a coarse ladder read at all orders; put rungs into every gap that is too wide, read at the orders nearby.
+def ladder(
+    terms: Terms, step: float = STEP, coarse: int = COARSE, stretches: Stretches | None = None
+) -> Ladder:
+    """Begin with a coarse ladder read at all orders; put rungs into every gap that is too wide,
+    read at the orders nearby.
 
-    Leaving orders out reads higher, so it can only cost a little budget. In practice the best order moves slowly and is always
-    among those read.
+    Leaving orders out reads higher, so it can only cost a little budget. In practice the best order
+    moves slowly and is always among those read.
     """
     alpha, cost = np.asarray(ORDERS), conversion_cost(ORDERS, terms.delta)
     rate = np.geomspace(LEAST_RATE, 1.0, coarse)
@@ -57,7 +66,9 @@ def ladder(terms: Terms, step: float = STEP, coarse: int = COARSE, stretches: St
             break
         owner = np.searchsorted(rate, new) - 1
         values, places = _read(new, best[owner], best[owner + 1], alpha, cost, terms, stretches)
-        rate, epsilon, best = (np.concatenate(pair) for pair in ((rate, new), (epsilon, values), (best, places)))
+        rate, epsilon, best = (
+            np.concatenate(pair) for pair in ((rate, new), (epsilon, values), (best, places))
+        )
         by_rate = np.argsort(rate, kind="stable")
         rate, epsilon, best = rate[by_rate], epsilon[by_rate], best[by_rate]
     else:
@@ -66,7 +77,9 @@ def ladder(terms: Terms, step: float = STEP, coarse: int = COARSE, stretches: St
 
 
 def _thinned(rate: FloatArray, epsilon: FloatArray, step: float) -> Ladder:
-    """Without the rungs that nobody needs: from each rung on to the highest that is within `step` of it."""
+    """Without the rungs that nobody needs: from each rung on to the highest that is within `step`
+    of it.
+    """
     kept, last = [0], rate.size - 1
     while kept[-1] < last:
         reach = max(epsilon[kept[-1]], LEAST_EPSILON) * (1 + step)
@@ -75,22 +88,32 @@ def _thinned(rate: FloatArray, epsilon: FloatArray, step: float) -> Ladder:
 
 
 def _between(rate: FloatArray, epsilon: FloatArray, step: float) -> FloatArray:
-    """New rates for every gap whose ends differ by more than `step`: as many as a power law would need."""
+    """New rates for every gap whose ends differ by more than `step`: as many as a power law would
+    need.
+    """
     floor = np.maximum(epsilon, LEAST_EPSILON)
     gap = np.log(floor[1:] / floor[:-1])
     wide = np.flatnonzero((gap > np.log1p(step)) & (rate[1:] > rate[:-1] * (1 + 1e-13)))
     pieces = np.minimum(np.ceil(gap[wide] / np.log1p(step) * 1.05).astype(np.int64) + 1, 64)
     owner = np.repeat(wide, pieces - 1)
-    share = (np.arange(owner.size) - np.repeat(np.cumsum(pieces - 1) - (pieces - 1), pieces - 1) + 1) / np.repeat(
-        pieces, pieces - 1
-    )
+    share = (
+        np.arange(owner.size) - np.repeat(np.cumsum(pieces - 1) - (pieces - 1), pieces - 1) + 1
+    ) / np.repeat(pieces, pieces - 1)
     return np.asarray(np.unique(rate[owner] * (rate[owner + 1] / rate[owner]) ** share))
 
 
 def _read(
-    rate: FloatArray, low: IntArray, high: IntArray, alpha: FloatArray, cost: FloatArray, terms: Terms, stretches: Stretches | None
+    rate: FloatArray,
+    low: IntArray,
+    high: IntArray,
+    alpha: FloatArray,
+    cost: FloatArray,
+    terms: Terms,
+    stretches: Stretches | None,
 ) -> tuple[FloatArray, IntArray]:
-    """Epsilon of each rate at the orders around those of its neighbours, and the order it was read at."""
+    """Epsilon of each rate at the orders around those of its neighbours, and the order it was read
+    at.
+    """
     first, last = np.minimum(low, high), np.maximum(low, high)
     epsilon, place = np.empty(rate.size), np.empty(rate.size, dtype=np.int64)
     for start, stop in np.unique(np.stack([first, last], axis=1), axis=0):
@@ -98,5 +121,8 @@ def _read(
         columns = slice(max(0, start - _AROUND), min(alpha.size, stop + _AROUND + 1))
         reading = divergence(rate[rows], alpha[columns], terms, stretches=stretches) + cost[columns]
         best = reading.argmin(axis=1)
-        epsilon[rows], place[rows] = np.maximum(reading[np.arange(rows.size), best], 0.0), best + columns.start
+        epsilon[rows], place[rows] = (
+            np.maximum(reading[np.arange(rows.size), best], 0.0),
+            best + columns.start,
+        )
     return epsilon, place

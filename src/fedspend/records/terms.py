@@ -1,4 +1,6 @@
-"""What decides a record's spending besides its own rate, checked once and passed along as one value."""
+"""What decides a record's spending besides its own rate, checked once and passed along as one
+value.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from fedspend.errors import InvalidInput, finite_number, whole_number
 
 @dataclass(frozen=True)
 class Terms:
-    """`rounds` times: a client joins with probability `client_rate` and then takes `local_steps` noisy steps."""
+    """`rounds` times: a client joins with probability `client_rate` and then takes `local_steps`
+    noisy steps.
+    """
 
     delta: float
     rounds: int
@@ -25,10 +29,15 @@ class Terms:
     noise_multiplier: float
 
     @classmethod
-    def checked(cls, *, delta: Any, rounds: Any, local_steps: Any, client_rate: Any, noise_multiplier: Any) -> Terms:
+    def checked(
+        cls, *, delta: Any, rounds: Any, local_steps: Any, client_rate: Any, noise_multiplier: Any
+    ) -> Terms:
         noise = finite_number("noise_multiplier", noise_multiplier)
         if not NOISE_RANGE[0] <= noise <= NOISE_RANGE[1]:
-            raise InvalidInput(f"noise_multiplier must lie in [{NOISE_RANGE[0]:g}, {NOISE_RANGE[1]:g}], got {noise_multiplier!r}")
+            raise InvalidInput(
+                f"noise_multiplier must lie in [{NOISE_RANGE[0]:g}, {NOISE_RANGE[1]:g}], got "
+                f"{noise_multiplier!r}"
+            )
         return cls(
             check_delta(delta),
             whole_number("rounds", rounds, 1),
@@ -52,15 +61,21 @@ def _numbers(what: str, values: Any, good: Any, wanted: str) -> FloatArray:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput(f"{what} must be a number, and there must be one per record; got {_short(values)}") from None
+        raise InvalidInput(
+            f"{what} must be a number, and there must be one per record; got {_short(values)}"
+        ) from None
     if array.size == 0:
-        raise InvalidInput(f"there are no records: give at least one number, got shape {array.shape}")
+        raise InvalidInput(
+            f"there are no records: give at least one number, got shape {array.shape}"
+        )
     bad = ~(np.isfinite(array) & good(array)).ravel()
     if bad.any():
         at = int(bad.argmax())
         where = f" (record number {at + 1})" if array.size > 1 else ""
         more = f"; {int(bad.sum()) - 1} more like it" if bad.sum() > 1 else ""
-        raise InvalidInput(f"{what} must be {wanted}, got {float(array.ravel()[at])!r}{where}{more}")
+        raise InvalidInput(
+            f"{what} must be {wanted}, got {float(array.ravel()[at])!r}{where}{more}"
+        )
     return array
 
 

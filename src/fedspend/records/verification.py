@@ -1,8 +1,10 @@
-"""The independent check of a record-level plan, by the second accountant: nothing here comes from `accounting`.
+"""The independent check of a record-level plan, by the second accountant: nothing here comes from
+`accounting`.
 
-Guarantee: if it is ok, every record's claim is reproduced to 1e-6 at its order and is within its budget. Where every client takes
-part in every round, dp-accounting's pessimistic PLD confirms some of the budgets from another direction; with client sampling
-there is no PLD of the two stages together, and the reproduced Rényi bound alone carries the guarantee.
+Guarantee: if it is ok, every record's claim is reproduced to 1e-6 at its order and is within its
+budget. Where every client takes part in every round, dp-accounting's pessimistic PLD confirms some
+of the budgets from another direction; with client sampling there is no PLD of the two stages
+together, and the reproduced Rényi bound alone carries the guarantee.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from fedspend.verification.findings import Findings, Verification
 from fedspend.verification.observers import Observer, spread
 from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
-NO_COLLUDERS = "is for plans of clients; noise on records is added at each client, so others know none of it"
+NO_COLLUDERS = (
+    "is for plans of clients; noise on records is added at each client, so others know none of it"
+)
 TOLERANCE = 1e-6
 SHOWN, BY_PLD = 20, 4  # classes that observers are read for, and that PLD looks at
 
 
 def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
-    """Check a plan against everything it promises. Never raises for a plan that breaks its promise."""
+    """Check a plan against everything it promises. Never raises for a plan that breaks its
+    promise.
+    """
     if colluders:
         raise InvalidInput(f"colluders {NO_COLLUDERS}")
     table = plan.schedules
@@ -40,7 +46,10 @@ def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
         "none",
         float((claim / plan.budget).max()),
         "largest claim / budget",
-        lambda n: f"record {plan.records[n]!r} claims epsilon {claim[n]:.9g}, its budget is {plan.budget[n]:g}",
+        lambda n: (
+            f"record {plan.records[n]!r} claims epsilon {claim[n]:.9g}, its budget is "
+            f"{plan.budget[n]:g}"
+        ),
     )
     unused = np.flatnonzero(table.sampling_rate.max(axis=0) == 0)
     findings.record(
@@ -49,7 +58,10 @@ def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
         "none",
         float(table.epsilon[unused].max(initial=0.0)),
         "largest claim at rate 0",
-        lambda n: f"class {int(unused[n])} is never sampled and claims epsilon {table.epsilon[unused[n]]:.9g}",
+        lambda n: (
+            f"class {int(unused[n])} is never sampled and claims epsilon "
+            f"{table.epsilon[unused[n]]:.9g}"
+        ),
     )
     reproduced = reproduce(plan, used)
     off = np.abs(reproduced - table.epsilon[used]) / np.maximum(table.epsilon[used], 1e-9)
@@ -59,7 +71,10 @@ def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
         "second Rényi accountant",
         float(off.max(initial=0.0)),
         "largest relative difference",
-        lambda n: f"class {int(used[n])} claims epsilon {table.epsilon[used[n]]:.9g}, reproduced {reproduced[n]:.9g}",
+        lambda n: (
+            f"class {int(used[n])} claims epsilon {table.epsilon[used[n]]:.9g}, reproduced "
+            f"{reproduced[n]:.9g}"
+        ),
     )
     pld = np.full(table.count, np.nan)
     if plan.terms.client_rate == 1:
@@ -71,7 +86,10 @@ def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
             "dp-accounting PLD",
             float((pld[chosen] / strictest[chosen]).max()),
             "largest PLD epsilon / budget",
-            lambda n: f"class {int(chosen[n])}: PLD epsilon {pld[chosen[n]]:.9g} is over the budget {strictest[chosen[n]]:g}",
+            lambda n: (
+                f"class {int(chosen[n])}: PLD epsilon {pld[chosen[n]]:.9g} is over the budget "
+                f"{strictest[chosen[n]]:g}"
+            ),
         )
     seen = np.isfinite(pld)
     epsilon = np.zeros(table.count)
@@ -95,55 +113,89 @@ def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
 def reproduce(plan: RecordPlan, classes: IntArray) -> FloatArray:
     """Epsilon of each class at the order of its claim."""
     orders = plan.schedules.order[classes]
-    return epsilon_at(divergence(plan, classes, orders[:, None], picked=False)[:, 0], orders, plan.delta)
+    return epsilon_at(
+        divergence(plan, classes, orders[:, None], picked=False)[:, 0], orders, plan.delta
+    )
 
 
-def divergence(plan: RecordPlan, classes: IntArray, orders: FloatArray, *, picked: bool) -> FloatArray:
-    """Sum over rounds, (classes, orders), of `log(1 - p + p exp((a-1) steps R)) / (a-1)`, or of `steps R` if the server picks."""
+def divergence(
+    plan: RecordPlan, classes: IntArray, orders: FloatArray, *, picked: bool
+) -> FloatArray:
+    """Sum over rounds, (classes, orders), of `log(1 - p + p exp((a-1) steps R)) / (a-1)`, or of
+    `steps R` if the server picks.
+    """
     p = plan.terms.client_rate
     total = np.zeros(np.broadcast_shapes(orders.shape, (classes.size, 1)))
     for row, k in enumerate(classes):
         a = np.broadcast_to(orders, total.shape)[row]
         for (q, steps), count in rounds_of(plan, int(k)):
             exponent = (a - 1) * steps * renyi_divergence(q, plan.terms.noise_multiplier, a)
-            grown = exponent if picked or p == 1 else np.logaddexp(math.log1p(-p), math.log(p) + exponent)
+            grown = (
+                exponent
+                if picked or p == 1
+                else np.logaddexp(math.log1p(-p), math.log(p) + exponent)
+            )
             total[row] += count * grown / (a - 1)
     return total
 
 
 def rounds_of(plan: RecordPlan, k: int) -> list[tuple[tuple[float, float], int]]:
-    """The distinct rounds of a class that it takes part in: (rate, steps), and how many of them there are."""
-    steps = plan.schedules.sampling_rate.shape[0] * [plan.terms.local_steps] if plan.short is None else plan.short[:, k].tolist()
+    """The distinct rounds of a class that it takes part in: (rate, steps), and how many of them
+    there are.
+    """
+    steps = (
+        plan.schedules.sampling_rate.shape[0] * [plan.terms.local_steps]
+        if plan.short is None
+        else plan.short[:, k].tolist()
+    )
     found = Counter(zip(plan.schedules.sampling_rate[:, k].tolist(), steps, strict=True))
     return sorted((one, count) for one, count in found.items() if one[0] > 0)
 
 
 def by_pld(plan: RecordPlan, k: int) -> float:
     rounds = rounds_of(plan, k)
-    if plan.by_norm:  # squared norms add up to one Gaussian mechanism's (Koskela, Tobaben, Honkela 2023)
+    # squared norms add up to one Gaussian mechanism's (Koskela, Tobaben, Honkela 2023)
+    if plan.by_norm:
         paid = sum(count * steps for (_, steps), count in rounds)
         return pld_epsilon([1.0], [plan.terms.noise_multiplier / math.sqrt(paid)], [1], plan.delta)
     steps = [int(count * steps) for (_, steps), count in rounds]
-    return pld_epsilon([q for (q, _), _ in rounds], [plan.terms.noise_multiplier] * len(rounds), steps, plan.delta)
+    return pld_epsilon(
+        [q for (q, _), _ in rounds], [plan.terms.noise_multiplier] * len(rounds), steps, plan.delta
+    )
 
 
-def observers_of_records(plan: RecordPlan, used: IntArray, budget: FloatArray) -> tuple[Observer, ...]:
-    """Epsilon against the plan's observer and against a server that picks who takes part, by budget where there are few."""
+def observers_of_records(
+    plan: RecordPlan, used: IntArray, budget: FloatArray
+) -> tuple[Observer, ...]:
+    """Epsilon against the plan's observer and against a server that picks who takes part, by budget
+    where there are few.
+    """
     shown = spread(used, budget, SHOWN)
     if not shown.size:
         return ()
-    picks = plan.schedules.epsilon[shown]  # where every client is in every round there is nothing to pick
+    # where every client is in every round there is nothing to pick
+    picks = plan.schedules.epsilon[shown]
     if plan.terms.client_rate < 1:
         orders = np.asarray(plan.orders)
-        picks = epsilon_at(divergence(plan, shown, orders[None, :], picked=True), orders, plan.delta).min(axis=1)
+        picks = epsilon_at(
+            divergence(plan, shown, orders[None, :], picked=True), orders, plan.delta
+        ).min(axis=1)
     rows = (
-        ("plan", "other clients and the public, who see every model", plan.schedules.epsilon[shown]),
+        (
+            "plan",
+            "other clients and the public, who see every model",
+            plan.schedules.epsilon[shown],
+        ),
         (
             "server sees who takes part",
             "sees every client's own update; does not choose who takes part",
             plan.schedules.epsilon[shown],
         ),
-        ("server picks who takes part", "can let a client take part in every round: client sampling hides nothing", picks),
+        (
+            "server picks who takes part",
+            "can let a client take part in every round: client sampling hides nothing",
+            picks,
+        ),
     )
     named = used.size <= SHOWN
     return tuple(

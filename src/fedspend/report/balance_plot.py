@@ -1,4 +1,6 @@
-"""A picture of the account: of every budget, what is spent, what open runs hold, and what is free."""
+"""A picture of the account: of every budget, what is spent, what open runs hold,
+and what is free.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,17 @@ def balance_plot(balances: Balances, path: str | Path, *, unit: str, simulation:
     """Draw to a .png, .svg or .pdf."""
     with rc_context(LOOK):
         figure = _bars(balances) if len(balances.names) <= NAMED else _areas(balances, unit)
-        note = f"{counted(len(balances.names), unit)}, epsilon by composition" + ("; simulated accounts" if simulation else "")
-        figure.suptitle(f"Lifetime budgets: {note}", x=0.01, ha="left", fontsize=11, color="#333333")
+        note = f"{counted(len(balances.names), unit)}, epsilon by composition" + (
+            "; simulated accounts" if simulation else ""
+        )
+        figure.suptitle(
+            f"Lifetime budgets: {note}", x=0.01, ha="left", fontsize=11, color="#333333"
+        )
         buffer = io.BytesIO()
         kind = Path(path).suffix.lower().removeprefix(".")
-        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(
+            buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
+        )
     write_whole(Path(path), buffer.getvalue())  # single balances are sensitive: private
 
 

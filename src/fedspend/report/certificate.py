@@ -1,4 +1,5 @@
-"""What the certificate of a run says: its verdict, the checks behind it, and what each kind of observer could learn.
+"""What the certificate of a run says: its verdict, the checks behind it, and what each kind of
+observer could learn.
 
 A certificate that is missing, or that belongs to another plan, never reads as a pass.
 """
@@ -12,7 +13,8 @@ from fedspend.report.markup import Content, Markup, element, join
 from fedspend.report.pieces import MOST_BUDGETS, figure, table
 from fedspend.report.run_data import RunData, number
 
-PROMISED = {1: "Only the first line is", 2: "The first two lines are"}  # by how many observers the promise is against
+# by how many observers the promise is against
+PROMISED = {1: "Only the first line is", 2: "The first two lines are"}
 
 
 def judge(run: RunData) -> tuple[str, str]:
@@ -21,12 +23,19 @@ def judge(run: RunData) -> tuple[str, str]:
     if run.plan is None:
         return "NONE", "There is no plan to verify: this method promises nothing."
     if found is None:
-        return "NONE", "There is no certificate.json in this run: nothing has checked its plan. Run fedspend verify on plan.json."
+        return (
+            "NONE",
+            "There is no certificate.json in this run: nothing has checked its plan. Run fedspend "
+            "verify on plan.json.",
+        )
     if found.get("plan_hash") != run.plan.hash:
         return "FAIL", "The certificate belongs to another plan. Run fedspend verify on plan.json."
     if found.get("ok") is not True:
         return "FAIL", "The plan does not keep its promise; see the failures."
-    return "PASS", "An independent accountant reproduced every claim and found it within its budget."
+    return (
+        "PASS",
+        "An independent accountant reproduced every claim and found it within its budget.",
+    )
 
 
 def margin(run: RunData) -> str | None:
@@ -37,7 +46,13 @@ def margin(run: RunData) -> str | None:
 def certificate(run: RunData) -> Markup:
     verdict, sentence = judge(run)
     found = run.certificate or {}
-    head = element("p", element("strong", verdict, class_=f"verdict {verdict.lower()}"), " ", sentence, class_="judgement")
+    head = element(
+        "p",
+        element("strong", verdict, class_=f"verdict {verdict.lower()}"),
+        " ",
+        sentence,
+        class_="judgement",
+    )
     if run.certificate is None or run.plan is None:
         return head
     rows = []
@@ -45,14 +60,20 @@ def certificate(run: RunData) -> Markup:
         by = "" if check.get("accountant") == "none" else f", by {check.get('accountant')}"
         rows.append(
             (
-                [str(check.get("name")), element("span", f"{check.get('meaning')}{by}", class_="note")],
+                [
+                    str(check.get("name")),
+                    element("span", f"{check.get('meaning')}{by}", class_="note"),
+                ],
                 figure(number(check.get("worst"))),
                 "pass" if check.get("passed") is True else element("b", "FAIL", class_="fail"),
             )
         )
     looked, whole = number(found.get("pld_schedules")) or 0, number(found.get("schedules")) or 0
     how = f"over {looked:,.0f} of {whole:,.0f} distinct schedules"
-    text = f"{(margin(run) or 'no margin').capitalize()}: the smallest 1 − PLD epsilon / budget, {how}. Plan {run.plan.hash[7:19]}."
+    text = (
+        f"{(margin(run) or 'no margin').capitalize()}: the smallest 1 − PLD epsilon / budget, "
+        f"{how}. Plan {run.plan.hash[7:19]}."
+    )
     failures = found.get("failures")
     listed = [element("li", str(one)) for one in failures] if isinstance(failures, list) else []
     return join(
@@ -64,29 +85,62 @@ def certificate(run: RunData) -> Markup:
 
 
 def observers(run: RunData) -> Markup:
-    """Epsilon against each kind of observer; the first line is a promise, for records the first two."""
+    """Epsilon against each kind of observer; the first line is a promise, for records the first
+    two.
+    """
     if run.plan is None:
-        text = "No noise was added: whoever sees the models may learn from them whatever they hold about a client."
+        text = (
+            "No noise was added: whoever sees the models may learn from them whatever they hold "
+            "about a client."
+        )
         return element("p", text, class_="note")
     found = objects((run.certificate or {}).get("observers"))
     if not found:
         return element("p", "The certificate lists no observers.", class_="note")
     budgets = [pair[0] for pair in pairs(found[0])]
     by_budget = 0 < len(budgets) <= MOST_BUDGETS
-    heads = [f"budget {budget:.4g}" for budget in budgets] if by_budget else ["smallest", "median", "largest"]
+    heads = (
+        [f"budget {budget:.4g}" for budget in budgets]
+        if by_budget
+        else ["smallest", "median", "largest"]
+    )
     central = run.settings.get("privacy.noise") in ("central", "discrete")
     promises = run.plan.promised_observers
     rows: list[Sequence[Content]] = []
     for n, one in enumerate(found):
-        values = [pair[1] for pair in pairs(one)] if by_budget else [number(one.get(key)) for key in heads]
+        values = (
+            [pair[1] for pair in pairs(one)]
+            if by_budget
+            else [number(one.get(key)) for key in heads]
+        )
         who, assumption = str(one.get("name")), str(one.get("assumption"))
         applies = not (central and assumption.startswith("distributed noise"))
-        name = element("b", "promised: " + who) if n < promises else who if applies else element("span", who, class_="faint")
+        name = (
+            element("b", "promised: " + who)
+            if n < promises
+            else who
+            if applies
+            else element("span", who, class_="faint")
+        )
         note = None if applies else " (not this run: its noise is central)"
         cell = [name, element("span", assumption, note, class_="note")]
-        rows.append([cell, *(element("span", figure(value), class_=None if applies else "faint") for value in values)])
-    text = f"{PROMISED[promises]} what the plan promises. The others say what is lost when its assumption fails."
-    return join(table(("epsilon against", *heads), rows, class_="observers"), element("p", text, class_="note"))
+        rows.append(
+            [
+                cell,
+                *(
+                    element("span", figure(value), class_=None if applies else "faint")
+                    for value in values
+                ),
+            ]
+        )
+    text = (
+        f"{PROMISED[promises]} what the plan promises. The others say what is lost when its "
+        "assumption fails."
+    )
+    return join(
+        table(("epsilon against", *heads), rows, class_="observers"),
+        element("p", text, class_="note"),
+    )
 
 
 def objects(value: Any) -> list[dict[str, Any]]:
@@ -97,5 +151,9 @@ def pairs(observer: dict[str, Any]) -> list[tuple[float, float | None]]:
     """The (budget, epsilon) pairs of an observer."""
     listed = observer.get("by_budget")
     listed = listed if isinstance(listed, list) else []
-    whole = [(number(one[0]), number(one[1])) for one in listed if isinstance(one, list) and len(one) == 2]
+    whole = [
+        (number(one[0]), number(one[1]))
+        for one in listed
+        if isinstance(one, list) and len(one) == 2
+    ]
     return [(budget, epsilon) for budget, epsilon in whole if budget is not None]

@@ -1,7 +1,8 @@
 """Line charts as inline SVG: no script, no font and no library is needed to see them.
 
-Every chart is drawn for a wide and for a narrow place; the style sheet shows the one that fits, so text keeps its size on a
-phone. Colours are classes `s1` to `s8`, which the style sheet defines for light and dark. A value of None is a gap.
+Every chart is drawn for a wide and for a narrow place; the style sheet shows the one that fits, so
+text keeps its size on a phone. Colours are classes `s1` to `s8`, which the style sheet defines for
+light and dark. A value of None is a gap.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ Value = float | None
 
 @dataclass(frozen=True)
 class Series:
-    """One line. `low` and `high` shade a range around it; beyond `done` it is planned and not yet run, and drawn faint."""
+    """One line. `low` and `high` shade a range around it; beyond `done` it is planned and not yet
+    run, and drawn faint.
+    """
 
     label: str
     values: tuple[Value, ...]
@@ -84,11 +87,18 @@ def describe(chart: Chart) -> str:
     """The chart in words, for those who do not see it."""
     parts = []
     for one in chart.series:
-        seen = [(x, value) for x, value in zip(chart.x, one.values, strict=True) if value is not None]
+        seen = [
+            (x, value) for x, value in zip(chart.x, one.values, strict=True) if value is not None
+        ]
         if seen:
             (a, first), (b, last) = seen[0], seen[-1]
-            parts.append(f"{one.label} from {chart.show(first)} in {chart.unit} {a} to {chart.show(last)} in {chart.unit} {b}")
-    parts += [f"{line.label} at {chart.show(line.value)}" for line in chart.references if line.label]
+            parts.append(
+                f"{one.label} from {chart.show(first)} in {chart.unit} {a} to {chart.show(last)} "
+                f"in {chart.unit} {b}"
+            )
+    parts += [
+        f"{line.label} at {chart.show(line.value)}" for line in chart.references if line.label
+    ]
     parts += [f"{dot.label} at {chart.unit} {dot.x}" for dot in chart.dots]
     return f"{chart.title}, by {chart.unit}. " + "; ".join(parts) + "."
 
@@ -101,14 +111,24 @@ class _Drawing:
         self.width, self.height = SIZES[size]
         values = [line.value for line in chart.references]
         for one in chart.series:
-            values += [value for value in (*one.values, *(one.low or ()), *(one.high or ())) if value is not None]
+            values += [
+                value
+                for value in (*one.values, *(one.low or ()), *(one.high or ()))
+                if value is not None
+            ]
         top, bottom = 26.0, self.height - 40.0
         self.y = value_scale(values, bottom, top, zero=chart.zero, share=chart.percent)
         self.tick_words = [self.tick(value) for value in self.y.ticks]
         left = 10 + 0.88 * max(map(text_width, self.tick_words))  # ticks are not bold
         self.labels = [self.shorten(self.label(one)) for one in chart.series]
         right = self.width - 9 - max(map(text_width, self.labels), default=0)
-        self.x: Scale = round_scale(chart.x[0], chart.x[-1], left + 4, right, room={"narrow": 5, "wide": 8, "broad": 12}[size])
+        self.x: Scale = round_scale(
+            chart.x[0],
+            chart.x[-1],
+            left + 4,
+            right,
+            room={"narrow": 5, "wide": 8, "broad": 12}[size],
+        )
 
     def svg(self) -> Markup:
         return element(
@@ -138,14 +158,47 @@ class _Drawing:
         for value, words in zip(self.y.ticks, self.tick_words, strict=True):
             y = self.y(value)
             parts.append(element("line", class_="grid", x1=self.x.start, x2=self.x.end, y1=y, y2=y))
-            parts.append(element("text", words, class_="tick", x=self.x.start - 8, y=y + 4, text_anchor="end"))
+            parts.append(
+                element(
+                    "text", words, class_="tick", x=self.x.start - 8, y=y + 4, text_anchor="end"
+                )
+            )
         for tick in self.x.ticks:
             x = self.x(tick)
-            parts.append(element("line", class_="axis", x1=x, x2=x, y1=self.y.start, y2=self.y.start + 4))
-            parts.append(element("text", f"{tick:g}", class_="tick", x=x, y=self.y.start + 17, text_anchor="middle"))
-        parts.append(element("line", class_="axis", x1=self.x.start, x2=self.x.end, y1=self.y.start, y2=self.y.start))
+            parts.append(
+                element("line", class_="axis", x1=x, x2=x, y1=self.y.start, y2=self.y.start + 4)
+            )
+            parts.append(
+                element(
+                    "text",
+                    f"{tick:g}",
+                    class_="tick",
+                    x=x,
+                    y=self.y.start + 17,
+                    text_anchor="middle",
+                )
+            )
+        parts.append(
+            element(
+                "line",
+                class_="axis",
+                x1=self.x.start,
+                x2=self.x.end,
+                y1=self.y.start,
+                y2=self.y.start,
+            )
+        )
         middle = (self.x.start + self.x.end) / 2
-        parts.append(element("text", self.chart.unit, class_="name", x=middle, y=self.y.start + 34, text_anchor="middle"))
+        parts.append(
+            element(
+                "text",
+                self.chart.unit,
+                class_="name",
+                x=middle,
+                y=self.y.start + 34,
+                text_anchor="middle",
+            )
+        )
         log = " (log scale)" if self.y.log else ""
         parts.append(element("text", self.chart.y_label + log, class_="name", x=4, y=12))
         return join(parts)
@@ -153,7 +206,14 @@ class _Drawing:
     def marks(self) -> list[Markup]:
         half = max(1.5, (self.x.end - self.x.start) / max(1, self.x.high - self.x.low) / 2)
         return [
-            element("rect", class_="mark", x=self.x(t) - half, width=2 * half, y=self.y.end, height=self.y.start - self.y.end)
+            element(
+                "rect",
+                class_="mark",
+                x=self.x(t) - half,
+                width=2 * half,
+                y=self.y.end,
+                height=self.y.start - self.y.end,
+            )
             for t in self.chart.marked
         ]
 
@@ -165,7 +225,9 @@ class _Drawing:
         named = [line for line in self.chart.references if line.label]
         places = apart([self.y(line.value) - 5 for line in named], 14, self.y.end - 5, self.y.start)
         for line, y in zip(named, places, strict=True):
-            parts.append(element("text", line.label, class_="note", x=self.x.end - 4, y=y, text_anchor="end"))
+            parts.append(
+                element("text", line.label, class_="note", x=self.x.end - 4, y=y, text_anchor="end")
+            )
         return join(parts)
 
     def dots(self) -> list[Markup]:
@@ -176,7 +238,9 @@ class _Drawing:
             fits = x + 8 + text_width(dot.label) < self.x.end
             parts.append(element("circle", class_="dot line s2", cx=x, cy=y, r=3.5))
             place, height, anchor = (x + 8, y + 4, "start") if fits else (x - 8, y - 6, "end")
-            parts.append(element("text", dot.label, class_="note", x=place, y=height, text_anchor=anchor))
+            parts.append(
+                element("text", dot.label, class_="note", x=place, y=height, text_anchor=anchor)
+            )
         return parts
 
     def tick(self, value: float) -> str:
@@ -190,7 +254,8 @@ class _Drawing:
         beyond = [(x, value) for x, value in places if x >= one.done]
         colour = f"s{one.colour}" + (" dashed" if one.dashed else "")
         return join(
-            self.strokes(until, f"line {colour}"), self.strokes(beyond, f"line ahead {colour}") if len(beyond) > 1 else None
+            self.strokes(until, f"line {colour}"),
+            self.strokes(beyond, f"line ahead {colour}") if len(beyond) > 1 else None,
         )
 
     def strokes(self, places: Iterable[tuple[float, Value]], kind: str) -> Markup:
@@ -203,8 +268,14 @@ class _Drawing:
                 stretches[-1].append((self.x(x), self.y(value)))
         long = [stretch for stretch in stretches if len(stretch) > 1]
         dots = [stretch[0] for stretch in stretches if len(stretch) == 1]
-        path = element("path", class_=kind, d="".join(_path(stretch) for stretch in long)) if long else None
-        return join(path, [element("circle", class_=f"dot {kind}", cx=x, cy=y, r=3.5) for x, y in dots])
+        path = (
+            element("path", class_=kind, d="".join(_path(stretch) for stretch in long))
+            if long
+            else None
+        )
+        return join(
+            path, [element("circle", class_=f"dot {kind}", cx=x, cy=y, r=3.5) for x, y in dots]
+        )
 
     def band(self, one: Series) -> Markup | None:
         if (
@@ -213,7 +284,9 @@ class _Drawing:
             or all(high <= low * (1 + 1e-6) for low, high in zip(one.low, one.high, strict=True))
         ):
             return None
-        upper = [(self.x(x), self.y(value)) for x, value in zip(self.chart.x, one.high, strict=True)]
+        upper = [
+            (self.x(x), self.y(value)) for x, value in zip(self.chart.x, one.high, strict=True)
+        ]
         lower = [(self.x(x), self.y(value)) for x, value in zip(self.chart.x, one.low, strict=True)]
         return element("path", class_=f"band s{one.colour}", d=_path([*upper, *lower[::-1]]) + "Z")
 
@@ -231,7 +304,9 @@ class _Drawing:
         return words if len(words) <= most else words[: most - 1] + "…"
 
     def end_labels(self) -> list[Markup]:
-        shown = [(one, words) for one, words in zip(self.chart.series, self.labels, strict=True) if words]
+        shown = [
+            (one, words) for one, words in zip(self.chart.series, self.labels, strict=True) if words
+        ]
         ends = [self.y(value) for one, _ in shown if (value := _last(one.values)) is not None]
         places = apart(ends, 14, self.y.end, self.y.start)
         return [

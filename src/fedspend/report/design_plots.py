@@ -1,7 +1,8 @@
-"""Plots of a design search: the front in the plane of loss and privacy, and the solutions in the plane of rounds and noise.
+"""Plots of a design search: the front in the plane of loss and privacy, and the solutions in the
+plane of rounds and noise.
 
-They follow Figures 2, 3 and 6 of Gu et al. (2023): dots are experiment, lines are theory. Privacy is shown twice, as the paper's
-proxy and as the real epsilon.
+They follow Figures 2, 3 and 6 of Gu et al. (2023): dots are experiment, lines are theory. Privacy
+is shown twice, as the paper's proxy and as the real epsilon.
 """
 
 from __future__ import annotations
@@ -34,14 +35,32 @@ def front_plot(findings: Findings, path: str | Path, chosen: dict[str, Any] | No
         policies = findings.search.over_policies
         figure = Figure(figsize=(6.2, 4.4) if policies else (11.5, 4.4), layout="constrained")
         words = f"ε after training  (δ = {findings.search.delta:g})"
-        panels = [("Loss against real privacy", "epsilon", findings.epsilon, findings.real_front, words)]
+        panels = [
+            ("Loss against real privacy", "epsilon", findings.epsilon, findings.real_front, words)
+        ]
         if not policies:
             words = "f₂ = √(qT) / σ"
-            panels.insert(0, ("Loss against the paper's proxy of privacy", "proxy", findings.proxy, findings.front, words))
-        for axes, (title, name, privacy, front, words) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
+            panels.insert(
+                0,
+                (
+                    "Loss against the paper's proxy of privacy",
+                    "proxy",
+                    findings.proxy,
+                    findings.front,
+                    words,
+                ),
+            )
+        for axes, (title, name, privacy, front, words) in zip(
+            np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True
+        ):
             (_by_policy if policies else _cloud)(axes, findings, privacy, front)
             if chosen is not None:
-                star = {"color": THEORY, "markersize": 17, "markeredgecolor": "white", "label": "recommended"}
+                star = {
+                    "color": THEORY,
+                    "markersize": 17,
+                    "markeredgecolor": "white",
+                    "label": "recommended",
+                }
                 axes.plot(chosen[name], chosen["loss"], "*", **star)
             axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color="#222222")
             axes.set_xscale("log")
@@ -54,14 +73,39 @@ def front_plot(findings: Findings, path: str | Path, chosen: dict[str, Any] | No
 
 def _cloud(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolArray) -> None:
     seen = findings.counted
-    axes.scatter(privacy[seen], findings.loss[seen], s=3, color="#c4c4c4", linewidths=0, label="settings", rasterized=True)
+    axes.scatter(
+        privacy[seen],
+        findings.loss[seen],
+        s=3,
+        color="#c4c4c4",
+        linewidths=0,
+        label="settings",
+        rasterized=True,
+    )
     order = np.argsort(privacy[front], kind="stable")
-    axes.plot(privacy[front][order], findings.loss[front][order], "-", color=COLOURS[0], linewidth=1, alpha=0.6)
-    axes.scatter(privacy[front], findings.loss[front], s=9, color=COLOURS[0], linewidths=0, label="not dominated", zorder=3)
+    axes.plot(
+        privacy[front][order],
+        findings.loss[front][order],
+        "-",
+        color=COLOURS[0],
+        linewidth=1,
+        alpha=0.6,
+    )
+    axes.scatter(
+        privacy[front],
+        findings.loss[front],
+        s=9,
+        color=COLOURS[0],
+        linewidths=0,
+        label="not dominated",
+        zorder=3,
+    )
     if (picked := findings.on_curve()) and findings.k is not None:
         x, y = zip(*((privacy[n, t - 1], findings.loss[n, t - 1]) for n, t in picked), strict=True)
         words = f"on k σ² T = q K,  k = {findings.k.k:.3g}"
-        axes.scatter(x, y, s=42, facecolors="none", edgecolors=THEORY, linewidths=1.3, label=words, zorder=4)
+        axes.scatter(
+            x, y, s=42, facecolors="none", edgecolors=THEORY, linewidths=1.3, label=words, zorder=4
+        )
     # Losses of trainings that go wrong would flatten everything else.
     axes.set_ylim(0.95 * findings.loss[front].min(), 1.05 * findings.loss[front].max())
 
@@ -72,24 +116,48 @@ def _by_policy(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolA
         mine = np.array([policy_name(one) == name for one in findings.search.candidates])
         x, y = privacy[mine, -1], findings.loss[mine, -1]
         colour = COLOURS[n % len(COLOURS)]
-        axes.plot(x, y, "-", marker=MARKS[n % len(MARKS)], color=colour, linewidth=1.2, markersize=5, alpha=0.9, label=name)
+        axes.plot(
+            x,
+            y,
+            "-",
+            marker=MARKS[n % len(MARKS)],
+            color=colour,
+            linewidth=1.2,
+            markersize=5,
+            alpha=0.9,
+            label=name,
+        )
     axes.scatter(
-        privacy[front], findings.loss[front], s=110, facecolors="none", edgecolors="#222222", label="not dominated", zorder=3
+        privacy[front],
+        findings.loss[front],
+        s=110,
+        facecolors="none",
+        edgecolors="#222222",
+        label="not dominated",
+        zorder=3,
     )
 
 
 def policy_name(one: Candidate) -> str:
-    """The policy with what tells it from others of its kind; the rate where rates differ is the reader's to see in the table."""
+    """The policy with what tells it from others of its kind; the rate where rates differ is the
+    reader's to see in the table.
+    """
     details = [
         f"{words} {value:g}"
-        for words, value in (("saving rate", one.saving_rate), ("transition", one.transition), ("ratio", one.ratio))
+        for words, value in (
+            ("saving rate", one.saving_rate),
+            ("transition", one.transition),
+            ("ratio", one.ratio),
+        )
         if value is not None
     ]
     return f"{one.policy}" + (f" ({', '.join(details)})" if details else "")
 
 
 def solutions_plot(findings: Findings, path: str | Path) -> None:
-    """Non-dominated (T, sigma), with the curve `k sigma^2 T = q K` of the estimated k and its interval. Not for policies."""
+    """Non-dominated (T, sigma), with the curve `k sigma^2 T = q K` of the estimated k and its
+    interval. Not for policies.
+    """
     search = findings.search
     rounds, level, rate = findings.solutions()
     rates = sorted({one.rate for one in search.candidates})
@@ -118,16 +186,37 @@ def solutions_plot(findings: Findings, path: str | Path) -> None:
                 for name, value in zip(("k", "low", "high"), findings.k[:3], strict=True)
                 if value > 0
             }
-            axes.plot(t, for_k["k"], color=THEORY, linewidth=2, label=f"k σ² T = q K,  k = {findings.k.k:.3g}")
+            axes.plot(
+                t,
+                for_k["k"],
+                color=THEORY,
+                linewidth=2,
+                label=f"k σ² T = q K,  k = {findings.k.k:.3g}",
+            )
             if "low" in for_k and np.isfinite(findings.k.high):
-                axes.fill_between(t, for_k["high"], for_k["low"], color=THEORY, alpha=0.13, linewidth=0, label="95% interval of k")
-        top = max((one.noise_level or 0) / (np.sqrt(one.rate) if free else 1) for one in search.candidates)
+                axes.fill_between(
+                    t,
+                    for_k["high"],
+                    for_k["low"],
+                    color=THEORY,
+                    alpha=0.13,
+                    linewidth=0,
+                    label="95% interval of k",
+                )
+        top = max(
+            (one.noise_level or 0) / (np.sqrt(one.rate) if free else 1) for one in search.candidates
+        )
         axes.set_ylim(0, 1.08 * top)
         axes.set_xlim(0, search.rounds * 1.02)
         axes.set_xlabel("rounds T")
         axes.set_ylabel("σ / √q" if free else "noise level σ")
-        axes.set_title("Pareto solutions", loc="left", fontsize=13, fontweight="bold", color="#222222")
-        facts = f"K = {search.clients}, {'free q' if free else f'q = {rates[0]:g}'}, {counted(len(search.seeds), 'seed')}"
+        axes.set_title(
+            "Pareto solutions", loc="left", fontsize=13, fontweight="bold", color="#222222"
+        )
+        facts = (
+            f"K = {search.clients}, {'free q' if free else f'q = {rates[0]:g}'}, "
+            f"{counted(len(search.seeds), 'seed')}"
+        )
         axes.set_title(facts, loc="right", fontsize=9.5, color=GREY)
         axes.legend(frameon=False, labelcolor="#333333", fontsize=9)
         _save(figure, path)
@@ -135,7 +224,9 @@ def solutions_plot(findings: Findings, path: str | Path) -> None:
 
 def _plain_log(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    )
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 

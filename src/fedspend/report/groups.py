@@ -1,8 +1,8 @@
 """A plan seen by groups of clients, small enough for a table or a plot.
 
-A group is a label that the clients came with, or a distinct budget; where there would be too many, clients are put into bands of
-about equal size by budget. Clients of a group may differ, so everything is a track of lowest, mean (over clients) and highest
-value by round.
+A group is a label that the clients came with, or a distinct budget; where there would be too many,
+clients are put into bands of about equal size by budget. Clients of a group may differ, so
+everything is a track of lowest, mean (over clients) and highest value by round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ BANDS = 8
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """Lowest, mean and highest value over the clients of a group: one number each per round, or a single one."""
+    """Lowest, mean and highest value over the clients of a group: one number each per round, or a
+    single one.
+    """
 
     low: FloatArray
     mean: FloatArray
@@ -35,7 +37,9 @@ class Track:
 
 @dataclass(frozen=True, eq=False)
 class GroupTracks:
-    """One group of clients; `budget` and `unspent` (a part of the budget) have one entry, the others one per round."""
+    """One group of clients; `budget` and `unspent` (a part of the budget) have one entry, the
+    others one per round.
+    """
 
     label: str
     clients: int
@@ -49,7 +53,9 @@ class GroupTracks:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Which clients make up each group. `named`: by the labels they came with; `banded`: too many to show one by one."""
+    """Which clients make up each group. `named`: by the labels they came with; `banded`: too many
+    to show one by one.
+    """
 
     labels: tuple[str, ...]
     members: tuple[IntArray, ...]
@@ -61,20 +67,31 @@ class Grouping:
         return "group" if self.named else "budget"
 
 
-def group_clients(plan: AnyPlan, labels: Sequence[str] | None = None, most: int = MOST_GROUPS, bands: int = BANDS) -> Grouping:
-    """By label if there are any, else by budget; more than `most` of them become `bands` bands by budget."""
+def group_clients(
+    plan: AnyPlan, labels: Sequence[str] | None = None, most: int = MOST_GROUPS, bands: int = BANDS
+) -> Grouping:
+    """By label if there are any, else by budget; more than `most` of them become `bands` bands by
+    budget.
+    """
     if labels is not None:
         names, of_client = np.unique(np.asarray(labels, dtype=object), return_inverse=True)
         if len(names) <= most:
             # In order of the strictest budget in each, as the groups by budget are.
             strictest = [float(plan.budget[of_client == n].min()) for n in range(len(names))]
             order = sorted(range(len(names)), key=lambda n: (strictest[n], names[n]))
-            return Grouping(tuple(str(names[n]) for n in order), tuple(np.flatnonzero(of_client == n) for n in order), True, False)
+            return Grouping(
+                tuple(str(names[n]) for n in order),
+                tuple(np.flatnonzero(of_client == n) for n in order),
+                True,
+                False,
+            )
     distinct, of_client = np.unique(plan.budget, return_inverse=True)
     banded = len(distinct) > most
     if banded:
         edges = np.unique(np.quantile(plan.budget, np.linspace(0, 1, bands + 1)[1:-1]))
-        _, of_client = np.unique(np.searchsorted(edges, plan.budget, side="left"), return_inverse=True)
+        _, of_client = np.unique(
+            np.searchsorted(edges, plan.budget, side="left"), return_inverse=True
+        )
     members = tuple(np.flatnonzero(of_client == n) for n in range(int(of_client.max()) + 1))
     return Grouping(tuple(span(plan.budget[rows]) for rows in members), members, False, banded)
 
@@ -87,7 +104,12 @@ def group_tracks(plan: AnyPlan, grouping: Grouping) -> list[GroupTracks]:
     result = []
     for label, rows in zip(grouping.labels, grouping.members, strict=True):
         schedules, count = np.unique(s.of_client[rows], return_counts=True)
-        tables = {"noise": s.noise_multiplier, "rate": s.sampling_rate, "clip": s.clip_norm, "spent": spent}
+        tables = {
+            "noise": s.noise_multiplier,
+            "rate": s.sampling_rate,
+            "clip": s.clip_norm,
+            "spent": spent,
+        }
         tracks = {name: track(table[:, schedules], count) for name, table in tables.items()}
         ones = np.ones(rows.size)
         budget = track(plan.budget[rows][None, :], ones)

@@ -1,7 +1,9 @@
-"""One HTML file about one run or several: it opens offline, loads nothing, and the same run gives the same file.
+"""One HTML file about one run or several: it opens offline, loads nothing, and the same run gives
+the same file.
 
-Guarantee: the page says first whether the run protected anybody, and every chart and number says whether it was planned, is a
-private release, or may be shown by a simulation only. The page's own policy forbids every request and every script but ours.
+Guarantee: the page says first whether the run protected anybody, and every chart and number says
+whether it was planned, is a private release, or may be shown by a simulation only. The page's own
+policy forbids every request and every script but ours.
 """
 
 from __future__ import annotations
@@ -29,11 +31,15 @@ def write_report(runs: Sequence[Path], output: Path) -> None:
 
 
 def write_page(page: str, output: Path) -> None:
-    write_whole(output, page.encode("utf-8", "replace"), private=False)  # what cannot be encoded becomes a question mark
+    # what cannot be encoded becomes a question mark
+    write_whole(output, page.encode("utf-8", "replace"), private=False)
 
 
 def render(runs: Sequence[RunData]) -> str:
-    style, script = (files("fedspend.report").joinpath("assets", name).read_text("utf-8") for name in ("report.css", "report.js"))
+    style, script = (
+        files("fedspend.report").joinpath("assets", name).read_text("utf-8")
+        for name in ("report.css", "report.js")
+    )
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
     head = element(
         "head",
@@ -59,13 +65,16 @@ def _policy(style: str, script: str) -> str:
     return f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
 
 
-# --- one run --------------------------------------------------------------------------------------------------------------------
+# --- one run --------------------------------------------------------------------------------------
 
 
 def single(run: RunData) -> Markup:
     return join(
         element(
-            "header", element("p", "fedspend · run", class_="brand"), element("h1", run.name), element("p", sections.facts(run))
+            "header",
+            element("p", "fedspend · run", class_="brand"),
+            element("h1", run.name),
+            element("p", sections.facts(run)),
         ),
         sections.banner(run),
         legend_of_marks(),
@@ -81,19 +90,34 @@ def details_of(run: RunData) -> Markup:
     """All there is about one run."""
     wrong = run.disagreement()
     return join(
-        element("p", wrong, " One of the two files was altered.", class_="banner bare", role="alert") if wrong else None,
+        element(
+            "p", wrong, " One of the two files was altered.", class_="banner bare", role="alert"
+        )
+        if wrong
+        else None,
         sections.tiles(run),
         section("Learning", panels.learning(run)),
         section("Privacy", panels.spending(run), beside=verified(run)),
         section("Schedule", schedule(run)),
         section("Inside the votes" if run.voting else "Inside the updates", panels.updates(run)),
-        element("section", element("h2", "What each observer could learn"), planned_mark(run), certificate.observers(run)),
+        element(
+            "section",
+            element("h2", "What each observer could learn"),
+            planned_mark(run),
+            certificate.observers(run),
+        ),
         element("section", element("h2", "Settings"), sections.settings(run)),
     )
 
 
 def verified(run: RunData) -> Markup:
-    return element("div", element("h3", "Certificate"), planned_mark(run), certificate.certificate(run), class_="beside")
+    return element(
+        "div",
+        element("h3", "Certificate"),
+        planned_mark(run),
+        certificate.certificate(run),
+        class_="beside",
+    )
 
 
 def planned_mark(run: RunData) -> Markup | None:
@@ -103,14 +127,20 @@ def planned_mark(run: RunData) -> Markup | None:
 def section(title: str, shown: Sequence[Panel], beside: Markup | None = None) -> Markup | None:
     if not shown and beside is None:
         return None
-    return element("section", element("h2", title), element("div", [figure_of(panel) for panel in shown], beside, class_="grid"))
+    return element(
+        "section",
+        element("h2", title),
+        element("div", [figure_of(panel) for panel in shown], beside, class_="grid"),
+    )
 
 
 def figure_of(panel: Panel, broad: bool = False) -> Markup:
     chart = panel.chart
     longest = max(len(one.label) for one in chart.series) if len(chart.series) > 1 else 0
     drawn = (
-        element("p", f"No number to draw: no round has a finite {panel.title.lower()}.", class_="note")
+        element(
+            "p", f"No number to draw: no round has a finite {panel.title.lower()}.", class_="note"
+        )
         if chart.empty
         else draw(chart, broad)
     )
@@ -132,31 +162,57 @@ def figure_of(panel: Panel, broad: bool = False) -> Markup:
 def legend_of(chart: Chart, spare: bool) -> Markup:
     """Names in full. A spare legend is shown only where the names beside the lines are cut."""
     entries = [
-        element("li", element("span", class_=f"swatch s{one.colour}" + (" dashed" if one.dashed else "")), one.label)
+        element(
+            "li",
+            element("span", class_=f"swatch s{one.colour}" + (" dashed" if one.dashed else "")),
+            one.label,
+        )
         for one in chart.series
     ]
     return element("ul", entries, class_="legend spare" if spare else "legend")
 
 
 def numbers(chart: Chart) -> Markup:
-    """The table behind a chart. The script reads its rows for the pointer, so that nothing is stored twice."""
+    """The table behind a chart. The script reads its rows for the pointer, so that nothing is
+    stored twice.
+    """
     names = [one.label for one in chart.series]
     rows = [
-        [str(t), *("—" if (value := one.values[n]) is None else chart.show(value) for one in chart.series)]
+        [
+            str(t),
+            *(
+                "—" if (value := one.values[n]) is None else chart.show(value)
+                for one in chart.series
+            ),
+        ]
         for n, t in enumerate(chart.x)
     ]
-    return element("details", element("summary", "Numbers"), table((chart.unit, *names), rows), class_="numbers")
+    return element(
+        "details",
+        element("summary", "Numbers"),
+        table((chart.unit, *names), rows),
+        class_="numbers",
+    )
 
 
-# --- several runs ---------------------------------------------------------------------------------------------------------------
+# --- several runs ---------------------------------------------------------------------------------
 
 
 def several(runs: Sequence[RunData]) -> Markup:
     return join(
-        element("header", element("p", "fedspend · comparison", class_="brand"), element("h1", f"{len(runs)} runs compared")),
+        element(
+            "header",
+            element("p", "fedspend · comparison", class_="brand"),
+            element("h1", f"{len(runs)} runs compared"),
+        ),
         mixed_banner(runs),
         legend_of_marks(),
-        element("section", element("h2", "Accuracy"), figure_of(overlay(runs), broad=True), class_="first"),
+        element(
+            "section",
+            element("h2", "Accuracy"),
+            figure_of(overlay(runs), broad=True),
+            class_="first",
+        ),
         element("section", element("h2", "Side by side"), comparison(runs)),
         element("section", element("h2", "Run by run"), [folded(run) for run in runs]),
     )
@@ -165,7 +221,8 @@ def several(runs: Sequence[RunData]) -> Markup:
 def mixed_banner(runs: Sequence[RunData]) -> Markup:
     simulations = sum(run.simulation for run in runs)
     text = (
-        f"{simulations} of these {len(runs)} runs are simulations: their randomness came from a seed and protects nobody."
+        f"{simulations} of these {len(runs)} runs are simulations: their randomness came from a "
+        "seed and protects nobody."
         if simulations
         else "None of these runs is a simulation."
     )
@@ -180,9 +237,20 @@ def overlay(runs: Sequence[RunData]) -> Panel:
     lines = []
     for n, run in enumerate(runs):
         found = {record["round"]: number(record.get("accuracy")) for record in run.metrics}
-        lines.append(Series(run.name, tuple(found.get(t) for t in x), n % COLOURS + 1, dashed=n // COLOURS % 2 == 1))
+        lines.append(
+            Series(
+                run.name,
+                tuple(found.get(t) for t in x),
+                n % COLOURS + 1,
+                dashed=n // COLOURS % 2 == 1,
+            )
+        )
     shares = {run.majority for run in runs if run.majority is not None}
-    references = tuple(Reference(share, f"commonest class {percent(share)}") for share in shares) if len(shares) == 1 else ()
+    references = (
+        tuple(Reference(share, f"commonest class {percent(share)}") for share in shares)
+        if len(shares) == 1
+        else ()
+    )
     private = all(run.plan is not None for run in runs)
     chart = Chart("Accuracy", "accuracy", x, tuple(lines), references, percent=True, zero=False)
     note = "Measured on evaluation rows that no client holds."
@@ -192,7 +260,18 @@ def overlay(runs: Sequence[RunData]) -> Panel:
 
 
 def comparison(runs: Sequence[RunData]) -> Markup:
-    head = ("run", "accuracy", "loss", "rounds", "budgets", "delta", "method", "policy", "randomness", "certificate")
+    head = (
+        "run",
+        "accuracy",
+        "loss",
+        "rounds",
+        "budgets",
+        "delta",
+        "method",
+        "policy",
+        "randomness",
+        "certificate",
+    )
     rows = [
         (
             element("b", run.name),
@@ -208,8 +287,20 @@ def comparison(runs: Sequence[RunData]) -> Markup:
         )
         for run in runs
     ]
-    bare = [" Of runs without a plan: ", mark("simulation")] if any(run.plan is None for run in runs) else None
-    marks = element("p", "Accuracy and loss: ", mark("release"), bare, " The rest: ", mark("planned"), class_="marks")
+    bare = (
+        [" Of runs without a plan: ", mark("simulation")]
+        if any(run.plan is None for run in runs)
+        else None
+    )
+    marks = element(
+        "p",
+        "Accuracy and loss: ",
+        mark("release"),
+        bare,
+        " The rest: ",
+        mark("planned"),
+        class_="marks",
+    )
     return join(marks, table(head, rows, words=len(head), class_="comparison"))
 
 
@@ -224,7 +315,9 @@ def budgets(run: RunData) -> str:
 
 
 def folded(run: RunData) -> Markup:
-    title = element("summary", element("b", run.name), " ", element("span", sections.facts(run), class_="note"))
+    title = element(
+        "summary", element("b", run.name), " ", element("span", sections.facts(run), class_="note")
+    )
     return element("details", title, sections.banner(run), details_of(run), class_="run")
 
 

@@ -1,7 +1,8 @@
 """HTML and SVG made of nested calls.
 
-Guarantee: a string becomes text. It is escaped wherever it goes, into an element or into an attribute, unless it is `Markup`, and
-only this module makes that. So no label, setting or file name can become part of the page.
+Guarantee: a string becomes text. It is escaped wherever it goes, into an element or into an
+attribute, unless it is `Markup`, and only this module makes that. So no label, setting or file name
+can become part of the page.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import re
 from collections.abc import Iterable
 
 VOID = frozenset({"meta", "link"})
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # no text, and some of it no HTML
+# no text, and some of it no HTML
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Markup(str):
@@ -22,7 +24,8 @@ Content = str | Iterable["Content"] | None
 
 
 def element(tag: str, *content: Content, **attributes: str | float | bool | None) -> Markup:
-    """One element. `class_` is `class`, underscores are hyphens; an attribute of None or False is left out, True stands alone.
+    """One element. `class_` is `class`, underscores are hyphens; an attribute of None or False is
+    left out, True stands alone.
 
     >>> element("p", "a < b", element("b", "!"), class_="note", title='"')
     '<p class="note" title="&quot;">a &lt; b<b>!</b></p>'

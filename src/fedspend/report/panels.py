@@ -1,7 +1,8 @@
 """Which charts a run has, and what each may be shown to whom.
 
-Every panel carries a mark. `planned` numbers depend on budgets and parameters only. `release` numbers are computed from noised
-releases, which is free. `simulation` numbers describe single updates or were made without noise: a real run must not show them.
+Every panel carries a mark. `planned` numbers depend on budgets and parameters only. `release`
+numbers are computed from noised releases, which is free. `simulation` numbers describe single
+updates or were made without noise: a real run must not show them.
 """
 
 from __future__ import annotations
@@ -39,14 +40,22 @@ def learning(run: RunData) -> list[Panel]:
     """Accuracy and loss. Without a plan there is no noise, so they are not private."""
     mark = "simulation" if run.plan is None else "release"
     notes = [
-        "Measured on evaluation rows that no client holds" + ("." if run.plan is None else "; budgets do not protect those rows.")
+        "Measured on evaluation rows that no client holds"
+        + ("." if run.plan is None else "; budgets do not protect those rows.")
     ]
     tail = number(run.settings.get("train.tail_average"))
     if tail is not None and tail > 1:
         notes.append(f"The last {tail:g} rounds show the mean of the iterates since then.")
     if run.skipped:
-        notes.append(f"Shaded: {counted(len(run.skipped), 'round')} skipped because the release was lost; they stay charged.")
-    majority = () if run.majority is None else (Reference(run.majority, f"commonest class {100 * run.majority:.1f}%"),)
+        notes.append(
+            f"Shaded: {counted(len(run.skipped), 'round')} skipped because the release was lost; "
+            "they stay charged."
+        )
+    majority = (
+        ()
+        if run.majority is None
+        else (Reference(run.majority, f"commonest class {100 * run.majority:.1f}%"),)
+    )
     accuracy = _recorded(run, "accuracy", "Accuracy", "accuracy", references=majority, percent=True)
     loss = _recorded(run, "loss", "Loss", "loss")
     missing = sum(value is None for value in loss.series[0].values)
@@ -71,25 +80,48 @@ def spending(run: RunData) -> list[Panel]:
         _track("everyone" if alike else word, group.spent, x, n + 1, run.done)
         for n, (word, group) in enumerate(zip(words, groups, strict=True))
     )
-    references = tuple(Reference(budget, f"budget {words[n]}" if alike else "", n + 1) for n, budget in enumerate(budgets))
-    chart = Chart("Privacy spent", f"epsilon at delta {power(run.plan.delta)}", x, lines[:1] if alike else lines, references)
+    references = tuple(
+        Reference(budget, f"budget {words[n]}" if alike else "", n + 1)
+        for n, budget in enumerate(budgets)
+    )
+    chart = Chart(
+        "Privacy spent",
+        f"epsilon at delta {power(run.plan.delta)}",
+        x,
+        lines[:1] if alike else lines,
+        references,
+    )
     who = run.plan.unit
     notes = [f"Dashed: the budgets. Every round is charged to every {who}, sampled or not."]
     if run.done < run.rounds:
         notes.append(f"Faint: planned for rounds {run.done + 1} to {run.rounds}.")
     if any(group.budget.low[0] < group.budget.high[0] for group in groups):
-        notes.append(f"Budgets differ within a group: lines are means over its {who}s, shades their range.")
+        notes.append(
+            f"Budgets differ within a group: lines are means over its {who}s, shades their range."
+        )
     return [Panel("Privacy spent", "planned", chart, " ".join(notes))]
 
 
 def client_schedule(run: RunData, plan: Plan) -> list[Panel]:
     """Noise, sampling rate, clip, and the noise that ends up in the averaged update."""
     noise_note = (
-        "Noise relative to the client's clip, for update and clip bit together." if run.adaptive else "Noise relative to the clip."
+        "Noise relative to the client's clip, for update and clip bit together."
+        if run.adaptive
+        else "Noise relative to the clip."
     )
     return [
-        Panel("Noise multiplier", "planned", _by_group(run, "noise", "Noise multiplier", "sigma"), noise_note),
-        Panel("Sampling rate", "planned", _by_group(run, "rate", "Sampling rate", "probability"), "Chance of taking part."),
+        Panel(
+            "Noise multiplier",
+            "planned",
+            _by_group(run, "noise", "Noise multiplier", "sigma"),
+            noise_note,
+        ),
+        Panel(
+            "Sampling rate",
+            "planned",
+            _by_group(run, "rate", "Sampling rate", "probability"),
+            "Chance of taking part.",
+        ),
         _clip(run),
         _average(run, plan),
     ]
@@ -101,37 +133,70 @@ def updates(run: RunData) -> list[Panel]:
         return []
     if run.voting:
         return _votes(run)
-    clipped = _recorded(run, "clipped_share", "Clipped updates", "share of the cohort", percent=True, zero=True)
+    clipped = _recorded(
+        run, "clipped_share", "Clipped updates", "share of the cohort", percent=True, zero=True
+    )
     norm = _norms(run)
     discarded = sum(int(number(record.get("discarded")) or 0) for record in run.metrics)
-    note = f"{counted(discarded, 'update')} were not finite and counted as zero." if discarded else ""
+    note = (
+        f"{counted(discarded, 'update')} were not finite and counted as zero." if discarded else ""
+    )
     length = "Length of updates before clipping" + (
         "; shaded: all but the shortest and longest tenth." if norm.series[0].low else "."
     )
     panels = [
-        Panel("Clipped updates", "simulation", clipped, f"Updates longer than their clip. {note}".strip()),
+        Panel(
+            "Clipped updates",
+            "simulation",
+            clipped,
+            f"Updates longer than their clip. {note}".strip(),
+        ),
         Panel("Update norms", "simulation", norm, f"{length} {_overflow(run)}".strip()),
     ]
-    return [panel for panel in panels[run.plan is None :] if not panel.chart.empty]  # without a plan there is no clip
+    # without a plan there is no clip
+    return [panel for panel in panels[run.plan is None :] if not panel.chart.empty]
 
 
 def _votes(run: RunData) -> list[Panel]:
     """How far voters agreed, and how many labels noise turned over."""
-    agreement = _recorded(run, "agreement", "Agreement", "share of the votes", percent=True, zero=True)
-    changed = _recorded(run, "labels_changed", "Labels changed by noise", "share of the rows asked", percent=True, zero=True)
+    agreement = _recorded(
+        run, "agreement", "Agreement", "share of the votes", percent=True, zero=True
+    )
+    changed = _recorded(
+        run,
+        "labels_changed",
+        "Labels changed by noise",
+        "share of the rows asked",
+        percent=True,
+        zero=True,
+    )
     panels = [
-        Panel("Agreement", "simulation", agreement, "What the winning class got of a row's votes, before noise; mean over rows."),
-        Panel("Labels changed by noise", "simulation", changed, f"Rows whose label noise turned over. {_overflow(run)}".strip()),
+        Panel(
+            "Agreement",
+            "simulation",
+            agreement,
+            "What the winning class got of a row's votes, before noise; mean over rows.",
+        ),
+        Panel(
+            "Labels changed by noise",
+            "simulation",
+            changed,
+            f"Rows whose label noise turned over. {_overflow(run)}".strip(),
+        ),
     ]
     return [panel for panel in panels if not panel.chart.empty]
 
 
 def _norms(run: RunData) -> Chart:
-    """Lengths of updates by round (Figure 2 of Cheng et al., 2022): the mean, the middle eight tenths, and the clip beside them."""
+    """Lengths of updates by round (Figure 2 of Cheng et al., 2022): the mean, the middle eight
+    tenths, and the clip beside them.
+    """
     norm = _recorded(run, "mean_norm", "Update norms", "Euclidean norm before clipping", zero=True)
     by_round = {record["round"]: record for record in run.metrics}
     spread = [by_round.get(t, {}).get("norm_quantiles") for t in norm.x]
-    ends = [(number(q[0]), number(q[-1])) if isinstance(q, list) and q else (None, None) for q in spread]
+    ends = [
+        (number(q[0]), number(q[-1])) if isinstance(q, list) and q else (None, None) for q in spread
+    ]
     known = [(low, high) for low, high in ends if low is not None and high is not None]
     shade = tuple(zip(*known, strict=True)) if len(known) == len(norm.x) else (None, None)
     lines = [Series("mean norm", norm.series[0].values, 1, low=shade[0], high=shade[1])]
@@ -142,16 +207,20 @@ def _norms(run: RunData) -> Chart:
 
 
 def _overflow(run: RunData) -> str:
-    counts = [int(number(record["overflowed"]) or 0) for record in run.metrics if "overflowed" in record]
+    counts = [
+        int(number(record["overflowed"]) or 0) for record in run.metrics if "overflowed" in record
+    ]
     if not counts:
         return ""
     left = sum(counts)
     return (
-        "No coordinate left the modulus." if left == 0 else f"{counted(left, 'coordinate')} left the modulus and came back wrong."
+        "No coordinate left the modulus."
+        if left == 0
+        else f"{counted(left, 'coordinate')} left the modulus and came back wrong."
     )
 
 
-# --- building blocks ------------------------------------------------------------------------------------------------------------
+# --- building blocks ------------------------------------------------------------------------------
 
 
 def few_groups(run: RunData) -> tuple[Grouping, list[GroupTracks]]:
@@ -190,7 +259,9 @@ def _recorded(
     found = {record["round"]: number(record.get(key)) for record in run.metrics}
     x = rounds_shown(run.done, first=run.metrics[0]["round"])
     line = Series(title.lower(), tuple(found.get(t) for t in x))
-    return Chart(title, y_label, x, (line,), references, percent=percent, zero=zero, marked=run.skipped)
+    return Chart(
+        title, y_label, x, (line,), references, percent=percent, zero=zero, marked=run.skipped
+    )
 
 
 def _by_group(run: RunData, name: str, title: str, y_label: str) -> Chart:
@@ -202,7 +273,8 @@ def _by_group(run: RunData, name: str, title: str, y_label: str) -> Chart:
         lines: Sequence[Series] = [_track("everyone", tracks[0], x, 1, run.done)]
     else:
         lines = [
-            _track(word, one, x, n + 1, run.done) for n, (word, one) in enumerate(zip(group_words(grouping), tracks, strict=True))
+            _track(word, one, x, n + 1, run.done)
+            for n, (word, one) in enumerate(zip(group_words(grouping), tracks, strict=True))
         ]
     return Chart(title, y_label, x, tuple(lines))
 
@@ -223,19 +295,38 @@ def _same(a: Track, b: Track) -> bool:
 
 
 def record_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:
-    """Rates and active records. Under a filter by norms both depend on gradients, so that only a simulation may count."""
+    """Rates and active records. Under a filter by norms both depend on gradients, so that only a
+    simulation may count.
+    """
     if plan.by_norm:
-        counted_steps = [count for record in run.metrics for count in record.get("active", [])] if run.statistics else []
+        counted_steps = (
+            [count for record in run.metrics for count in record.get("active", [])]
+            if run.statistics
+            else []
+        )
         if not counted_steps:
             return []
         chart = _active(np.array(counted_steps), run.done * plan.terms.local_steps)
-        caption = f"Records of {len(plan.records):,} that took part in a local step: who is left depends on single gradients."
+        caption = (
+            f"Records of {len(plan.records):,} that took part in a local step: who is left depends "
+            "on single gradients."
+        )
         return [Panel(chart.title, "simulation", chart, caption)]
     chart = _active(plan.active_by_step, run.done * plan.terms.local_steps, _stops(run, plan))
-    caption = f"Records of {len(plan.records):,} that can be sampled in a local step; the others are left out or have run out."
+    caption = (
+        f"Records of {len(plan.records):,} that can be sampled in a local step; the others are "
+        "left out or have run out."
+    )
     caption += " Dots: where a budget begins to run out." if chart.dots else ""
     if plan.filters:  # one rate, as long as a record can pay
-        return [Panel(chart.title, "planned", chart, f"{caption} Sampling rate: {plan.schedules.sampling_rate.max():.3g}.")]
+        return [
+            Panel(
+                chart.title,
+                "planned",
+                chart,
+                f"{caption} Sampling rate: {plan.schedules.sampling_rate.max():.3g}.",
+            )
+        ]
     rates = _by_group(run, "rate", "Sampling rate", "probability")
     return [
         Panel(rates.title, "planned", rates, "Chance of a record to enter a local step."),
@@ -267,9 +358,17 @@ def _stops(run: RunData, plan: RecordPlan) -> tuple[Dot, ...]:
 def _clip(run: RunData) -> Panel:
     if run.adaptive:
         chart = _recorded(run, "clip", "Clip norm", "mean over clients", zero=True)
-        return Panel("Clip norm", "release", chart, "Follows the noised share of clients within their clip.")
-    caption = "What a client's votes weigh: less under a stricter budget." if run.voting else "Stricter budgets get smaller clips."
-    return Panel("Clip norm", "planned", _by_group(run, "clip", "Clip norm", "Euclidean norm"), caption)
+        return Panel(
+            "Clip norm", "release", chart, "Follows the noised share of clients within their clip."
+        )
+    caption = (
+        "What a client's votes weigh: less under a stricter budget."
+        if run.voting
+        else "Stricter budgets get smaller clips."
+    )
+    return Panel(
+        "Clip norm", "planned", _by_group(run, "clip", "Clip norm", "Euclidean norm"), caption
+    )
 
 
 def _average(run: RunData, plan: Plan) -> Panel:
@@ -279,16 +378,28 @@ def _average(run: RunData, plan: Plan) -> Panel:
     if run.voting and queries is not None:
         return _vote_noise(run, plan, queries)
     if run.adaptive:
-        return Panel(title, "release", _recorded(run, "noise_deviation", title, y_label, zero=True), caption)
+        return Panel(
+            title, "release", _recorded(run, "noise_deviation", title, y_label, zero=True), caption
+        )
     x, deviation = rounds_shown(run.rounds), plan.noise_of_average
     line = Series("noise", tuple(deviation[t - 1] for t in x), done=run.done)
     return Panel(title, "planned", Chart(title, y_label, x, (line,)), caption)
 
 
 def _vote_noise(run: RunData, plan: Plan, queries: float) -> Panel:
-    """A unanimous expected cohort of average clients gives the mean vote `clip / sqrt(queries)`: noise is shown in such shares."""
+    """A unanimous expected cohort of average clients gives the mean vote `clip / sqrt(queries)`:
+    noise is shown in such shares.
+    """
     title, x = "Noise of a share of votes", rounds_shown(run.rounds)
     shares = [deviation * math.sqrt(queries) / plan.clip for deviation in plan.noise_of_average]
     line = Series("noise", tuple(shares[t - 1] for t in x), done=run.done)
-    caption = f"Deviation of the noise on each class's share, with {counted(int(queries), 'row')} asked in a round."
-    return Panel(title, "planned", Chart(title, "share of the expected votes", x, (line,), percent=True, zero=True), caption)
+    caption = (
+        f"Deviation of the noise on each class's share, with {counted(int(queries), 'row')} asked "
+        "in a round."
+    )
+    return Panel(
+        title,
+        "planned",
+        Chart(title, "share of the expected votes", x, (line,), percent=True, zero=True),
+        caption,
+    )

@@ -20,21 +20,35 @@ def mark(kind: str) -> Markup:
     return element("span", MARKS[kind], class_=f"mark {kind}")
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Content]], *, words: int = 1, class_: str | None = None) -> Markup:
-    """A table that scrolls by itself where it is too wide; all but the first `words` columns are numbers."""
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[Content]],
+    *,
+    words: int = 1,
+    class_: str | None = None,
+) -> Markup:
+    """A table that scrolls by itself where it is too wide; all but the first `words` columns are
+    numbers.
+    """
 
     def cells(tag: str, row: Sequence[Content]) -> list[Markup]:
         return [element(tag, cell, class_=None if n < words else "n") for n, cell in enumerate(row)]
 
     body = [element("tr", cells("td", row)) for row in rows]
-    inner = element("table", element("thead", element("tr", cells("th", head))), element("tbody", body), class_=class_)
+    inner = element(
+        "table",
+        element("thead", element("tr", cells("th", head))),
+        element("tbody", body),
+        class_=class_,
+    )
     return element("div", inner, class_="scroll", tabindex=0)
 
 
 def plain(value: Any) -> str:
     """A setting as people write it.
 
-    >>> plain([{"epsilon": 10.0, "share": 0.5}, {"epsilon": 20.0}]), plain(True), plain([1, 2]), plain(None)
+    >>> groups = [{"epsilon": 10.0, "share": 0.5}, {"epsilon": 20.0}]
+    >>> plain(groups), plain(True), plain([1, 2]), plain(None)
     ('epsilon 10, share 0.5; epsilon 20', 'yes', '1, 2', 'none')
     """
     if isinstance(value, dict):

@@ -1,7 +1,8 @@
-"""The spending plot: cumulative epsilon against budget, and noise, by round and group of clients (Figure 2 of Kiani et al., 2025).
+"""The spending plot: cumulative epsilon against budget, and noise, by round and group of clients
+(Figure 2 of Kiani et al., 2025).
 
-Lines are the plan's own `spent_by_schedule` and noise multipliers. Where clients of a group differ, the line is their mean and
-the shade their range. Several plans are overlaid by line style.
+Lines are the plan's own `spent_by_schedule` and noise multipliers. Where clients of a group differ,
+the line is their mean and the shade their range. Several plans are overlaid by line style.
 """
 
 from __future__ import annotations
@@ -30,9 +31,17 @@ from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, 
 
 MOST_LINES = 9
 WIDE_RANGE = 12  # a ratio beyond which small values vanish on a linear scale
-# Okabe and Ito's colours, which people with any colour vision can tell apart; yellow is left out, it is too light for lines.
+# Okabe and Ito's colours, which people with any colour vision can tell apart; yellow is left out,
+# it is too light for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8C6D31")
-STYLES: tuple[Any, ...] = ("-", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 3)))
+STYLES: tuple[Any, ...] = (
+    "-",
+    (0, (1, 1.2)),
+    (0, (5, 1.5, 1, 1.5)),
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (2, 3)),
+)
 GREY = "#666666"
 LOOK: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -51,11 +60,16 @@ LOOK: dict[Any, Any] = {
 }
 
 
-def spending_plot(plans: Mapping[str, Plan] | Plan, path: str | Path, labels: Sequence[str] | None = None) -> None:
-    """Draw one plan, or several by name, to a .png, .svg or .pdf. `labels` names each client's group."""
+def spending_plot(
+    plans: Mapping[str, Plan] | Plan, path: str | Path, labels: Sequence[str] | None = None
+) -> None:
+    """Draw one plan, or several by name, to a .png, .svg or .pdf. `labels` names each client's
+    group.
+    """
     named = dict(plans) if isinstance(plans, Mapping) else {plans.policy: plans}
     with rc_context(LOOK), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box stands in for a letter that the font lacks
+        # a box stands in for a letter that the font lacks
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = draw(named, labels)
         buffer = io.BytesIO()
         kind = Path(path).suffix.lower().removeprefix(".")
@@ -68,12 +82,18 @@ def spending_plot(plans: Mapping[str, Plan] | Plan, path: str | Path, labels: Se
 def draw(plans: Mapping[str, Plan], labels: Sequence[str] | None) -> Figure:
     some = next(iter(plans.values()))
     grouping, note = few_groups(some, labels, len(plans))
-    figure = Figure(figsize=(11.5, 5.0), layout=ConstrainedLayoutEngine(wspace=0.05, w_pad=0.08, h_pad=0.08))
+    figure = Figure(
+        figsize=(11.5, 5.0), layout=ConstrainedLayoutEngine(wspace=0.05, w_pad=0.08, h_pad=0.08)
+    )
     left, right = figure.subplots(1, 2)
     tracks = {name: group_tracks(plan, grouping) for name, plan in plans.items()}
     for style, groups in zip(STYLES, tracks.values(), strict=False):
-        alike = len(groups) > 1 and all(np.array_equal(group.spent.mean, groups[0].spent.mean) for group in groups)
-        for colour, group in [("#444444", groups[0])] if alike else zip(COLOURS, groups, strict=False):
+        alike = len(groups) > 1 and all(
+            np.array_equal(group.spent.mean, groups[0].spent.mean) for group in groups
+        )
+        for colour, group in (
+            [("#444444", groups[0])] if alike else zip(COLOURS, groups, strict=False)
+        ):
             line(left, group.spent, colour, style, first=0.0)
             line(right, group.noise, colour, style)
     groups = next(iter(tracks.values()))
@@ -84,17 +104,24 @@ def draw(plans: Mapping[str, Plan], labels: Sequence[str] | None) -> Figure:
     mark_transition(left, plans)
     mark_transition(right, plans)
     legend(figure, list(plans))
-    facts = f"{counted(len(some.clients), 'client')}, {counted(some.rounds, 'round')}, {' / '.join(plans)}{note}"
+    facts = (
+        f"{counted(len(some.clients), 'client')}, {counted(some.rounds, 'round')}, "
+        f"{' / '.join(plans)}{note}"
+    )
     figure.suptitle(facts, x=0.01, ha="left", fontsize=10.5, color=GREY)
     return figure
 
 
 def few_groups(plan: AnyPlan, labels: Sequence[str] | None, policies: int) -> tuple[Grouping, str]:
-    """Few enough groups to read. One plan: bands where there are many. Several plans: the strictest and the loosest group."""
+    """Few enough groups to read. One plan: bands where there are many. Several plans: the strictest
+    and the loosest group.
+    """
     grouping = group_clients(plan, labels, most=min(len(COLOURS), MOST_LINES), bands=5)
     if policies > 1 and len(grouping.labels) * policies > MOST_LINES:
         names, members = grouping.labels, grouping.members
-        ends = Grouping((names[0], names[-1]), (members[0], members[-1]), grouping.named, grouping.banded)
+        ends = Grouping(
+            (names[0], names[-1]), (members[0], members[-1]), grouping.named, grouping.banded
+        )
         return ends, " (strictest and loosest group)"
     return grouping, " (bands of similar budget: mean and range)" if grouping.banded else ""
 
@@ -103,9 +130,19 @@ def line(axes: Axes, track: Track, colour: str, style: Any, first: float | None 
     """The mean by round, with the range behind it; `first` is the value before round 1."""
     head = [] if first is None else [first]
     rounds = np.arange(1 - len(head), len(track.mean) + 1)
-    low, mean, high = (np.concatenate([head, values]) for values in (track.low, track.mean, track.high))
+    low, mean, high = (
+        np.concatenate([head, values]) for values in (track.low, track.mean, track.high)
+    )
     marker = "o" if len(rounds) < 3 else None
-    axes.plot(rounds, mean, color=colour, linestyle=style, linewidth=2.1, marker=marker, solid_capstyle="round")
+    axes.plot(
+        rounds,
+        mean,
+        color=colour,
+        linestyle=style,
+        linewidth=2.1,
+        marker=marker,
+        solid_capstyle="round",
+    )
     if np.any(high > low * (1 + 1e-6)):
         axes.fill_between(rounds, low, high, color=colour, alpha=0.13, linewidth=0)
 
@@ -113,11 +150,22 @@ def line(axes: Axes, track: Track, colour: str, style: Any, first: float | None 
 def mark_budgets(axes: Axes, groups: Sequence[GroupTracks], rounds: int) -> None:
     for colour, group in zip(COLOURS, groups, strict=False):
         budget = group.budget.at(0)[1]
-        axes.plot([0, rounds], [budget, budget], color=colour, linestyle=(0, (4, 3)), linewidth=1.1, alpha=0.75)
+        axes.plot(
+            [0, rounds],
+            [budget, budget],
+            color=colour,
+            linestyle=(0, (4, 3)),
+            linewidth=1.1,
+            alpha=0.75,
+        )
 
 
-def finish_spent(axes: Axes, groups: Sequence[GroupTracks], plan: AnyPlan, words: Sequence[str]) -> None:
-    axes.set_title("Privacy spent", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+def finish_spent(
+    axes: Axes, groups: Sequence[GroupTracks], plan: AnyPlan, words: Sequence[str]
+) -> None:
+    axes.set_title(
+        "Privacy spent", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12
+    )
     axes.set_xlabel("round")
     axes.set_ylabel(f"cumulative ε  (δ = {plan.delta:g})")
     low = min(float(group.budget.low[0]) for group in groups)
@@ -131,22 +179,43 @@ def finish_spent(axes: Axes, groups: Sequence[GroupTracks], plan: AnyPlan, words
         axes.set_xlim(0, plan.rounds)
         axes.set_ylim(0, high * 1.06)
     plain_ticks(axes)
-    labels = [f"{name}\n{counted(group.clients, plan.unit)}" for name, group in zip(words, groups, strict=True)]
-    end_labels(axes, [float(group.budget.mean[0]) for group in groups], labels, plan.rounds, gap=0.095)
+    labels = [
+        f"{name}\n{counted(group.clients, plan.unit)}"
+        for name, group in zip(words, groups, strict=True)
+    ]
+    end_labels(
+        axes, [float(group.budget.mean[0]) for group in groups], labels, plan.rounds, gap=0.095
+    )
 
 
 def legend(figure: Figure, names: Sequence[str]) -> None:
     """What the line styles mean, under the panels and out of the way of the lines."""
-    samples: list[tuple[Any, str]] = list(zip(STYLES, names, strict=False)) if len(names) > 1 else [("-", "spent")]
-    handles = [Line2D([], [], color="#444444", linestyle=style, linewidth=2.1, label=name) for style, name in samples]
-    handles.append(Line2D([], [], color="#444444", linestyle=(0, (4, 3)), linewidth=1.1, label="budget"))
+    samples: list[tuple[Any, str]] = (
+        list(zip(STYLES, names, strict=False)) if len(names) > 1 else [("-", "spent")]
+    )
+    handles = [
+        Line2D([], [], color="#444444", linestyle=style, linewidth=2.1, label=name)
+        for style, name in samples
+    ]
+    handles.append(
+        Line2D([], [], color="#444444", linestyle=(0, (4, 3)), linewidth=1.1, label="budget")
+    )
     figure.legend(
-        handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, handlelength=2.8, labelcolor="#333333"
+        handles=handles,
+        loc="outside lower left",
+        ncols=len(handles),
+        frameon=False,
+        handlelength=2.8,
+        labelcolor="#333333",
     )
 
 
-def finish_noise(axes: Axes, groups: Sequence[GroupTracks], plan: Plan, words: Sequence[str]) -> None:
-    axes.set_title("Noise multiplier", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+def finish_noise(
+    axes: Axes, groups: Sequence[GroupTracks], plan: Plan, words: Sequence[str]
+) -> None:
+    axes.set_title(
+        "Noise multiplier", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12
+    )
     axes.set_xlabel("round")
     axes.set_ylabel("noise multiplier σ")
     axes.set_xlim((1, plan.rounds) if plan.rounds > 1 else (0.5, 1.5))
@@ -157,7 +226,9 @@ def finish_noise(axes: Axes, groups: Sequence[GroupTracks], plan: Plan, words: S
     else:
         axes.set_ylim(0, high * 1.08)
     plain_ticks(axes)
-    end_labels(axes, [float(group.noise.mean[-1]) for group in groups], words, plan.rounds, gap=0.05)
+    end_labels(
+        axes, [float(group.noise.mean[-1]) for group in groups], words, plan.rounds, gap=0.05
+    )
 
 
 def plain_ticks(axes: Axes) -> None:
@@ -170,7 +241,9 @@ def plain_ticks(axes: Axes) -> None:
 
 
 def mark_transition(axes: Axes, plans: Mapping[str, AnyPlan]) -> None:
-    """A line between saving and spending, where all clients of all plans that save change over in the same round."""
+    """A line between saving and spending, where all clients of all plans that save change over in
+    the same round.
+    """
     changes: set[int] = set()
     for plan in plans.values():
         rates = plan.schedules.sampling_rate
@@ -195,7 +268,9 @@ def mark_transition(axes: Axes, plans: Mapping[str, AnyPlan]) -> None:
             )
 
 
-def end_labels(axes: Axes, values: Sequence[float], labels: Sequence[str], at: float, gap: float) -> None:
+def end_labels(
+    axes: Axes, values: Sequence[float], labels: Sequence[str], at: float, gap: float
+) -> None:
     """Labels at the right ends of the lines, moved apart where they would overlap."""
     to_fraction = axes.transData + axes.transAxes.inverted()
     heights = [float(to_fraction.transform((at, value))[1]) for value in values]
@@ -216,7 +291,8 @@ def end_labels(axes: Axes, values: Sequence[float], labels: Sequence[str], at: f
 
 
 def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
-    """The nearest heights in the same order that are at least `gap` apart, within 0 and 1 as far as they fit.
+    """The nearest heights in the same order that are at least `gap` apart, within 0 and 1 as far as
+    they fit.
 
     >>> [round(h, 2) for h in moved_apart([0.5, 0.52, 0.9], 0.1)]
     [0.5, 0.6, 0.9]
@@ -234,13 +310,22 @@ def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def accuracy_plot(curves: Mapping[str, FloatArray], path: str | Path) -> None:
-    """Accuracy by round for each method: the mean over seeds as a line, the range of the seeds as a band. (seeds, rounds) each."""
+    """Accuracy by round for each method: the mean over seeds as a line, the range of the seeds as a
+    band. (seeds, rounds) each.
+    """
     with rc_context(LOOK):
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")
         axes = figure.subplots()
         for colour, (name, accuracy) in zip(COLOURS * len(curves), curves.items(), strict=False):
             rounds = np.arange(1, accuracy.shape[1] + 1)
-            axes.fill_between(rounds, accuracy.min(axis=0), accuracy.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(
+                rounds,
+                accuracy.min(axis=0),
+                accuracy.max(axis=0),
+                color=colour,
+                alpha=0.15,
+                linewidth=0,
+            )
             axes.plot(rounds, accuracy.mean(axis=0), color=colour, linewidth=2, label=name)
         axes.set_xlabel("round")
         axes.set_ylabel("accuracy")

@@ -1,4 +1,6 @@
-"""A record-level plan's summary, by budget level and by client: what the table shows, and plain numbers for JSON."""
+"""A record-level plan's summary, by budget level and by client: what the table shows, and plain
+numbers for JSON.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +37,22 @@ class Silo:
 
     @property
     def step_noise(self) -> float:
-        """Relative to one unit of noise: a step's noise in a coordinate is `noise_multiplier * clip` times this, at best."""
+        """Relative to one unit of noise: a step's noise in a coordinate is
+        `noise_multiplier * clip` times this, at best.
+        """
         return 1 / float(self.batch.max())
 
 
 def epsilon_if_picked(plan: RecordPlan) -> FloatArray:
-    """Epsilon of each class against a server that picks who takes part: it can let a client be in every round."""
+    """Epsilon of each class against a server that picks who takes part: it can let a client be in
+    every round.
+    """
     if plan.terms.client_rate == 1:
         return plan.schedules.epsilon
     noise, rate = plan.schedules.noise_multiplier, plan.schedules.sampling_rate
-    return Mechanisms.of_schedules(noise, rate, 1.0, plan.steps).best(np.full(plan.schedules.count, plan.delta))[0]
+    return Mechanisms.of_schedules(noise, rate, 1.0, plan.steps).best(
+        np.full(plan.schedules.count, plan.delta)
+    )[0]
 
 
 def levels_of_plan(plan: RecordPlan, grouping: Grouping) -> list[Level]:
@@ -52,7 +60,11 @@ def levels_of_plan(plan: RecordPlan, grouping: Grouping) -> list[Level]:
     levels = []
     for group, rows in zip(group_tracks(plan, grouping), grouping.members, strict=True):
         classes, count = np.unique(of_record[rows], return_counts=True)
-        levels.append(Level(group, track(picked[None, classes], count), int(np.isin(rows, plan.left_out).sum())))
+        levels.append(
+            Level(
+                group, track(picked[None, classes], count), int(np.isin(rows, plan.left_out).sum())
+            )
+        )
     return levels
 
 
@@ -95,7 +107,9 @@ def record_plan_numbers(plan: RecordPlan, grouping: Grouping) -> dict[str, Any]:
 
 
 def active_records(plan: RecordPlan) -> dict[str, list[int]]:
-    """At the beginning of each round, and by step where records stop within rounds. By norms this is private, so not planned."""
+    """At the beginning of each round, and by step where records stop within rounds. By norms this
+    is private, so not planned.
+    """
     if plan.by_norm:
         return {}
     by_step = plan.active_by_step.tolist()

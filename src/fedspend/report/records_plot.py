@@ -1,4 +1,6 @@
-"""Pictures of records: epsilon against rate with the paper's fit (Figure 5), the choice of noise (Figure 6), and a whole plan."""
+"""Pictures of records: epsilon against rate with the paper's fit (Figure 5), the choice of noise
+(Figure 6), and a whole plan.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,12 @@ from fedspend.report.plots import (
 EXACT, FITTED = "#0072B2", "#D55E00"
 
 
-def rates_plot(path: str | Path, terms: Terms, budget: FloatArray, rate: FloatArray, fit: Fit | None) -> None:
-    """Left, linear: where the fit looks right. Right, logarithmic: where budgets are small and it is not."""
+def rates_plot(
+    path: str | Path, terms: Terms, budget: FloatArray, rate: FloatArray, fit: Fit | None
+) -> None:
+    """Left, linear: where the fit looks right. Right, logarithmic: where budgets are small and it
+    is not.
+    """
     with rc_context(LOOK):
         figure = Figure(figsize=(11.5, 4.8), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -46,7 +52,13 @@ def rates_plot(path: str | Path, terms: Terms, budget: FloatArray, rate: FloatAr
             axes.set_xlabel("sampling rate of a record")
         if fit is not None:
             q = np.concatenate([np.geomspace(1e-9, 0.01, 200), np.linspace(0.01, 1, 200)[1:]])
-            left.scatter(fit.rate[::4], fit.epsilon[::4], s=12, color=FITTED, label="simulated (classic conversion)")
+            left.scatter(
+                fit.rate[::4],
+                fit.epsilon[::4],
+                s=12,
+                color=FITTED,
+                label="simulated (classic conversion)",
+            )
             left.plot(
                 q,
                 fit.predict(q),
@@ -61,35 +73,78 @@ def rates_plot(path: str | Path, terms: Terms, budget: FloatArray, rate: FloatAr
         used = rate > 0
         lowest = float(rate[used].min()) if used.any() else float(rungs.rate[0])
         right.set_xlim(lowest / 3, 1)
-        right.set_ylim(float(budget.min()) / 2, max(float(budget.max()), float(rungs.epsilon[-1])) * 1.3)
-        right.scatter(rate[used], budget[used], s=14, color="#222222", alpha=0.35, linewidth=0, label="records", zorder=3)
+        right.set_ylim(
+            float(budget.min()) / 2, max(float(budget.max()), float(rungs.epsilon[-1])) * 1.3
+        )
+        right.scatter(
+            rate[used],
+            budget[used],
+            s=14,
+            color="#222222",
+            alpha=0.35,
+            linewidth=0,
+            label="records",
+            zorder=3,
+        )
         right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         right.yaxis.set_minor_formatter(NullFormatter())
         left.set_ylim(0, float(rungs.epsilon[-1]) * 1.05)
         left.set_xlim(0, 1)
         left.set_ylabel(f"epsilon  (δ = {terms.delta:g})")
-        for axes, title in ((left, "Epsilon by rate"), (right, "The same, where budgets are small")):
-            axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color="#222222", pad=10)
+        for axes, title in (
+            (left, "Epsilon by rate"),
+            (right, "The same, where budgets are small"),
+        ):
+            axes.set_title(
+                title, loc="left", fontsize=13, fontweight="bold", color="#222222", pad=10
+            )
             axes.legend(frameon=False, loc="upper left")
-        facts = f"{counted(budget.size, 'record')}, {terms.rounds} × {terms.local_steps} steps, client rate {terms.client_rate:g}, "
+        facts = (
+            f"{counted(budget.size, 'record')}, {terms.rounds} × {terms.local_steps} steps, client "
+            f"rate {terms.client_rate:g}, "
+        )
         left_out = int((~used).sum())
-        facts += f"σ = {terms.noise_multiplier:g}" + (f"; {left_out:,} left out" if left_out else "")
+        facts += f"σ = {terms.noise_multiplier:g}" + (
+            f"; {left_out:,} left out" if left_out else ""
+        )
         figure.suptitle(facts, x=0.01, ha="left", fontsize=10.5, color=GREY)
         _save(figure, path)
 
 
-def _mark_overspending(axes: Axes, fit: Fit, rate: FloatArray, epsilon: FloatArray, budget: FloatArray) -> None:
-    """What a record would truly spend at the rate that the fit gives its budget, against its budget."""
-    asked = np.geomspace(max(float(budget.min()), 1e-4), max(float(budget.max()), float(epsilon[-1])), 200)
+def _mark_overspending(
+    axes: Axes, fit: Fit, rate: FloatArray, epsilon: FloatArray, budget: FloatArray
+) -> None:
+    """What a record would truly spend at the rate that the fit gives its budget, against its
+    budget.
+    """
+    asked = np.geomspace(
+        max(float(budget.min()), 1e-4), max(float(budget.max()), float(epsilon[-1])), 200
+    )
     given = fit.rates(asked)
     inside = (given > 0) & (given < 1)
     if not inside.any():
         return
-    axes.plot(given[inside], asked[inside], color=FITTED, linestyle=(0, (5, 2)), linewidth=1.8, label="rate by the paper's fit")
-    true = np.exp(np.interp(np.log(given[inside]), np.log(rate), np.log(np.maximum(epsilon, 1e-12))))
+    axes.plot(
+        given[inside],
+        asked[inside],
+        color=FITTED,
+        linestyle=(0, (5, 2)),
+        linewidth=1.8,
+        label="rate by the paper's fit",
+    )
+    true = np.exp(
+        np.interp(np.log(given[inside]), np.log(rate), np.log(np.maximum(epsilon, 1e-12)))
+    )
     over = true > asked[inside]
     axes.fill_between(
-        given[inside], asked[inside], true, where=over.tolist(), color=FITTED, alpha=0.15, linewidth=0, label="overspent"
+        given[inside],
+        asked[inside],
+        true,
+        where=over.tolist(),
+        color=FITTED,
+        alpha=0.15,
+        linewidth=0,
+        label="overspent",
     )
 
 
@@ -98,31 +153,56 @@ def noise_plot(path: str | Path, told: Suggestion) -> None:
         figure = Figure(figsize=(7.5, 4.4), layout="constrained")
         axes = figure.subplots()
         noise = [one.noise_multiplier for one in told.candidates]
-        axes.plot(noise, [one.step_noise for one in told.candidates], color=EXACT, linewidth=2.2, marker="o", markersize=4)
+        axes.plot(
+            noise,
+            [one.step_noise for one in told.candidates],
+            color=EXACT,
+            linewidth=2.2,
+            marker="o",
+            markersize=4,
+        )
         axes.axvline(told.noise_multiplier, color=GREY, linestyle=(0, (4, 3)), linewidth=1)
         axes.annotate(
-            f" suggested {told.noise_multiplier:g}", (told.noise_multiplier, 0.97), xycoords=("data", "axes fraction"), va="top"
+            f" suggested {told.noise_multiplier:g}",
+            (told.noise_multiplier, 0.97),
+            xycoords=("data", "axes fraction"),
+            va="top",
         )
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("noise multiplier σ")
         axes.set_ylabel("noise in a step: σ / expected batch", color=EXACT)
         other = axes.twinx()
-        other.plot(noise, [one.mean_rate for one in told.candidates], color=FITTED, linewidth=1.8, linestyle=(0, (5, 2)))
+        other.plot(
+            noise,
+            [one.mean_rate for one in told.candidates],
+            color=FITTED,
+            linewidth=1.8,
+            linestyle=(0, (5, 2)),
+        )
         other.set_ylabel("mean sampling rate", color=FITTED)
         other.set_ylim(0, 1)
         other.grid(visible=False)
         for one in (axes.xaxis, axes.yaxis):
             one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             one.set_minor_formatter(NullFormatter())
-        axes.set_title("More noise, more sampling", loc="left", fontsize=13, fontweight="bold", color="#222222", pad=10)
+        axes.set_title(
+            "More noise, more sampling",
+            loc="left",
+            fontsize=13,
+            fontweight="bold",
+            color="#222222",
+            pad=10,
+        )
         _save(figure, path)
 
 
 def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
-    """Left, cumulative epsilon against budget; right, the sampling rates: by round and level of budget.
+    """Left, cumulative epsilon against budget; right, the sampling rates: by round and level of
+    budget.
 
-    A filter has one rate as long as a record can pay, so how many still can is shown instead. By norms nobody can plan that.
+    A filter has one rate as long as a record can pay, so how many still can is shown instead. By
+    norms nobody can plan that.
     """
     grouping, note = few_groups(plan, None, 1)
     groups = group_tracks(plan, grouping)
@@ -135,7 +215,14 @@ def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
         mark_budgets(left, groups, plan.rounds)
         finish_spent(left, groups, plan, words)
         if plan.by_norm:
-            left.set_title("Privacy spent, at most", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+            left.set_title(
+                "Privacy spent, at most",
+                loc="left",
+                fontsize=14,
+                fontweight="bold",
+                color="#222222",
+                pad=12,
+            )
         for right in others:
             if plan.filters:
                 _active(right, plan)
@@ -148,9 +235,11 @@ def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
                 mark_transition(axes, {plan.policy: plan})
         legend(figure, [plan.policy])
         facts = (
-            f"{counted(len(plan.records), 'record')} of {counted(len(plan.clients), 'client')}, {counted(plan.rounds, 'round')} of "
+            f"{counted(len(plan.records), 'record')} of {counted(len(plan.clients), 'client')}, "
+            f"{counted(plan.rounds, 'round')} of "
         )
-        facts += f"{counted(plan.terms.local_steps, 'step')}, σ = {plan.terms.noise_multiplier:g}, {plan.method_words}{note}"
+        steps = counted(plan.terms.local_steps, "step")
+        facts += f"{steps}, σ = {plan.terms.noise_multiplier:g}, {plan.method_words}{note}"
         figure.suptitle(facts, x=0.01, ha="left", fontsize=10.5, color=GREY)
         _save(figure, path)
 
@@ -158,16 +247,27 @@ def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
 def _active(axes: Axes, plan: RecordPlan) -> None:
     active = plan.active_by_step
     axes.step(np.arange(1, active.size + 1), active, where="post", color=EXACT, linewidth=2.1)
-    axes.set_title("Active records", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+    axes.set_title(
+        "Active records", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12
+    )
     axes.set_xlabel("local step, through all rounds")
-    axes.set_ylabel(f"records that can be sampled, at rate {plan.schedules.sampling_rate.max():.3g}")
+    axes.set_ylabel(
+        f"records that can be sampled, at rate {plan.schedules.sampling_rate.max():.3g}"
+    )
     axes.set_xlim(1, max(active.size, 2))
     axes.set_ylim(0, float(active.max()) * 1.08)
     plain_ticks(axes)
 
 
 def _finish_rates(axes: Axes, groups: list[GroupTracks], rounds: int, words: list[str]) -> None:
-    axes.set_title("Sampling rate of a record", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+    axes.set_title(
+        "Sampling rate of a record",
+        loc="left",
+        fontsize=14,
+        fontweight="bold",
+        color="#222222",
+        pad=12,
+    )
     axes.set_xlabel("round")
     axes.set_ylabel("sampling rate in a step")
     axes.set_xlim((1, rounds) if rounds > 1 else (0.5, 1.5))
@@ -178,7 +278,8 @@ def _finish_rates(axes: Axes, groups: list[GroupTracks], rounds: int, words: lis
     else:
         axes.set_ylim(0, float(used.max()) * 1.08)
     plain_ticks(axes)
-    ends = [max(float(group.rate.mean[-1]), axes.get_ylim()[0]) for group in groups]  # at the floor if it is 0
+    # at the floor if it is 0
+    ends = [max(float(group.rate.mean[-1]), axes.get_ylim()[0]) for group in groups]
     end_labels(axes, ends, words, rounds, gap=0.05)
 
 

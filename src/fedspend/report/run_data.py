@@ -1,7 +1,8 @@
 """A run directory as the report sees it.
 
-Guarantee: what is shown belongs together (the plan is the one that the run names, the metrics fit its rounds), and statistics of
-single updates are handed on only where every file of the run says that it was a simulation. Nothing here needs torch.
+Guarantee: what is shown belongs together (the plan is the one that the run names, the metrics fit
+its rounds), and statistics of single updates are handed on only where every file of the run says
+that it was a simulation. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ AE_DPFL = "ae-dpfl"  # named here too: `server.student` needs torch, a report do
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """One run. `simulation`: some file says that its randomness was seeded; `statistics`: every file says so."""
+    """One run. `simulation`: some file says that its randomness was seeded; `statistics`: every
+    file says so.
+    """
 
     name: str
     settings: dict[str, Any]
@@ -45,7 +48,11 @@ class RunData:
     @property
     def method(self) -> str:
         named = None if self.plan is None else self.plan.parameters.get("method")
-        return str(self.settings.get("method.name") or named or ("fedavg" if self.plan is None else "planned"))
+        return str(
+            self.settings.get("method.name")
+            or named
+            or ("fedavg" if self.plan is None else "planned")
+        )
 
     @property
     def adaptive(self) -> bool:
@@ -86,9 +93,15 @@ class RunData:
             if not isinstance(recorded, dict) or set(recorded) != set(grouping.labels):
                 continue  # groups that the run did not keep the members of cannot be compared
             for label, members in zip(grouping.labels, grouping.members, strict=True):
-                planned, said = float(spent[record["round"] - 1][of_client[members]].max()), number(recorded[label])
+                planned, said = (
+                    float(spent[record["round"] - 1][of_client[members]].max()),
+                    number(recorded[label]),
+                )
                 if said is None or not math.isclose(said, planned, rel_tol=1e-4, abs_tol=1e-9):
-                    return f"Round {record['round']}, group {label}: the metrics say epsilon {said}, the plan {planned:.6g}."
+                    return (
+                        f"Round {record['round']}, group {label}: the metrics say epsilon {said}, "
+                        f"the plan {planned:.6g}."
+                    )
         return None
 
 
@@ -115,10 +128,17 @@ def load_run(folder: Path, name: str) -> RunData:
         raise InvalidInput(f"{folder / 'run.json'} is damaged: it holds no settings")
     plan = _load_plan(folder, settings.get("plan"))
     metrics = _load_metrics(folder, None if plan is None else plan.rounds)
-    certificate = _read_object(folder / "certificate.json", "") if (folder / "certificate.json").exists() else None
+    certificate = (
+        _read_object(folder / "certificate.json", "")
+        if (folder / "certificate.json").exists()
+        else None
+    )
     labels = about.get("groups")
     fits = isinstance(labels, list) and plan is not None and len(labels) == len(plan.clients)
-    stamps = [about.get("simulation"), *(record.get("randomness") == "seeded" for record in metrics)]
+    stamps = [
+        about.get("simulation"),
+        *(record.get("randomness") == "seeded" for record in metrics),
+    ]
     if certificate is not None and "randomness" in certificate:
         stamps.append(certificate["randomness"] == "seeded")
     environment = about.get("environment")
@@ -150,10 +170,15 @@ def _load_plan(folder: Path, named: Any) -> AnyPlan | None:
     if named is None:
         return None
     if not (folder / "plan.json").exists():
-        raise InvalidInput(f"{folder}: plan.json is missing; the run has not begun, or the file was removed")
+        raise InvalidInput(
+            f"{folder}: plan.json is missing; the run has not begun, or the file was removed"
+        )
     plan = load_any_plan(folder / "plan.json")
     if plan.hash != named:
-        raise InvalidInput(f"{folder}: plan.json is not the plan of this run, which is {str(named)[:19]}; restore it")
+        raise InvalidInput(
+            f"{folder}: plan.json is not the plan of this run, which is {str(named)[:19]}; restore "
+            "it"
+        )
     return plan
 
 
@@ -166,9 +191,15 @@ def _load_metrics(folder: Path, rounds: int | None) -> tuple[Record, ...]:
     except (ValueError, KeyError, TypeError, OSError):
         raise InvalidInput(f"{path} is damaged: a line is not the record of a round") from None
     if not found:
-        raise InvalidInput(f"{folder} has no finished round to report: metrics.jsonl is missing or empty; go on with the run first")
+        raise InvalidInput(
+            f"{folder} has no finished round to report: metrics.jsonl is missing or empty; go on "
+            "with the run first"
+        )
     if rounds is not None and max(found) > rounds:
-        raise InvalidInput(f"{path} goes to round {max(found)}, but the plan has {rounds}; it belongs to another run")
+        raise InvalidInput(
+            f"{path} goes to round {max(found)}, but the plan has {rounds}; it belongs to another "
+            "run"
+        )
     return tuple(found[t] for t in sorted(found))
 
 

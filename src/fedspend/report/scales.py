@@ -1,4 +1,6 @@
-"""From numbers to places on a chart: round tick values, linear and logarithmic, and labels that do not overlap."""
+"""From numbers to places on a chart: round tick values, linear and logarithmic, and labels that do
+not overlap.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ WIDE_RANGE = 12  # a ratio beyond which small values vanish on a linear scale
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps `low..high` to `start..end` (a screen's y grows downwards, so `end` may be the smaller one)."""
+    """Maps `low..high` to `start..end` (a screen's y grows downwards, so `end` may be the smaller
+    one).
+    """
 
     low: float
     high: float
@@ -25,8 +29,11 @@ class Scale:
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
 
-def value_scale(values: Sequence[float], start: float, end: float, *, zero: bool, share: bool = False) -> Scale:
-    """A scale that holds all values and ends on round numbers; logarithmic where a linear one would hide small values.
+def value_scale(
+    values: Sequence[float], start: float, end: float, *, zero: bool, share: bool = False
+) -> Scale:
+    """A scale that holds all values and ends on round numbers; logarithmic where a linear one would
+    hide small values.
 
     A share is never more than 1 and always on a linear scale.
     """
@@ -49,15 +56,21 @@ def value_scale(values: Sequence[float], start: float, end: float, *, zero: bool
 def _log_scale(low: float, high: float, start: float, end: float) -> Scale:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [d * 10.0**k for k in decades for d in digits if low / 1.2 <= d * 10.0**k <= high * 1.2]
+        ticks = [
+            d * 10.0**k for k in decades for d in digits if low / 1.2 <= d * 10.0**k <= high * 1.2
+        ]
         if len(ticks) <= 7:
             break
     ticks = ticks[:: math.ceil(len(ticks) / 7)] if ticks else [low, high]
-    return Scale(min(low / 1.1, ticks[0]), max(high * 1.1, ticks[-1]), start, end, tuple(ticks), log=True)
+    return Scale(
+        min(low / 1.1, ticks[0]), max(high * 1.1, ticks[-1]), start, end, tuple(ticks), log=True
+    )
 
 
 def round_scale(first: float, last: float, start: float, end: float, room: int) -> Scale:
-    """A scale for whole rounds, with about `room` ticks: the first, the last, and round numbers between."""
+    """A scale for whole rounds, with about `room` ticks: the first, the last, and round numbers
+    between.
+    """
     if last <= first:
         return Scale(first - 0.5, first + 0.5, start, end, (first,))
     step = max(1.0, nice_step((last - first) / room))
@@ -75,23 +88,32 @@ def nice_step(rough: float) -> float:
     """
     rough = max(rough, 1e-300)  # a range of denormal numbers may have underflowed to nothing
     power = 10.0 ** math.floor(math.log10(rough))
-    return next((m * power for m in (1.0, 2.0, 2.5, 5.0) if m * power >= rough * (1 - 1e-9)), 10.0 * power)
+    return next(
+        (m * power for m in (1.0, 2.0, 2.5, 5.0) if m * power >= rough * (1 - 1e-9)), 10.0 * power
+    )
 
 
 def text_width(words: str) -> float:
-    """Roughly, in the widest of the usual fonts at 12 pixels and bold: room that is left over does no harm."""
-    return sum(5.0 if c in " .,:;'|!ijlft-" else 12.5 if c in "mwMW@<>%…" or ord(c) > 0x2E80 else 8.7 for c in words)
+    """Roughly, in the widest of the usual fonts at 12 pixels and bold: room that is left over does
+    no harm.
+    """
+    return sum(
+        5.0 if c in " .,:;'|!ijlft-" else 12.5 if c in "mwMW@<>%…" or ord(c) > 0x2E80 else 8.7
+        for c in words
+    )
 
 
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The places moved so that they are `gap` apart and within `low..high`, in their order, no further than needed.
+    """The places moved so that they are `gap` apart and within `low..high`, in their order, no
+    further than needed.
 
     >>> apart([10, 12, 50], 10, 0, 60)
     [6.0, 16.0, 50.0]
     """
     order = sorted(range(len(places)), key=lambda n: places[n])
     gap = min(gap, (high - low) / max(1, len(places) - 1))
-    blocks: list[tuple[float, int]] = []  # (place of the first label, number of labels) of runs that touch
+    # (place of the first label, number of labels) of runs that touch
+    blocks: list[tuple[float, int]] = []
 
     def inside(first: float, count: int) -> float:
         return min(max(first, low), max(low, high - (count - 1) * gap))
@@ -100,7 +122,9 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
         first, count = inside(float(places[n]), 1), 1
         while blocks and blocks[-1][0] + blocks[-1][1] * gap > first:
             before, size = blocks.pop()
-            middle = (before + (size - 1) * gap / 2) * size + (first + (count - 1) * gap / 2) * count
+            middle = (before + (size - 1) * gap / 2) * size + (
+                first + (count - 1) * gap / 2
+            ) * count
             count += size
             first = inside(middle / count - (count - 1) * gap / 2, count)
         blocks.append((first, count))

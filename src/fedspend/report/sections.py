@@ -17,7 +17,7 @@ MOST_NAMED = 4  # groups that are named one by one where there is little room
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-# --- the top --------------------------------------------------------------------------------------------------------------------
+# --- the top --------------------------------------------------------------------------------------
 
 
 def banner(run: RunData) -> Markup:
@@ -27,18 +27,33 @@ def banner(run: RunData) -> Markup:
 
 
 def protection(run: RunData) -> tuple[str, str, str]:
-    """Kind of run, a word for it, and a sentence. Nothing but a verified real run is called private."""
+    """Kind of run, a word for it, and a sentence. Nothing but a verified real run is called
+    private.
+    """
     verdict, sentence = judge(run)
     if run.simulation:
         rest = (
-            "It adds no noise, so a real run would not either." if run.plan is None else "The marks say what a real run may show."
+            "It adds no noise, so a real run would not either."
+            if run.plan is None
+            else "The marks say what a real run may show."
         )
-        seeded = "Noise and cohorts were drawn from a seed, and who knows the seed can undo them: this run protects nobody."
+        seeded = (
+            "Noise and cohorts were drawn from a seed, and who knows the seed can undo them: this "
+            "run protects nobody."
+        )
         return "simulation", "Simulation", f"{seeded} {rest}"
     if run.plan is None:
-        return "bare", "Not private", "This run added no noise and clipped nothing. Its models and numbers protect nobody."
+        return (
+            "bare",
+            "Not private",
+            "This run added no noise and clipped nothing. Its models and numbers protect nobody.",
+        )
     if verdict != "PASS":
-        return "bare", "Not verified", f"Rely on nothing that this page says about privacy. {sentence}"
+        return (
+            "bare",
+            "Not verified",
+            f"Rely on nothing that this page says about privacy. {sentence}",
+        )
     return "real", "Real run", view_of(run.plan).real_run
 
 
@@ -60,7 +75,12 @@ def tiles(run: RunData) -> Markup:
     shown = [
         ("Accuracy", percent(run.last("accuracy")), majority, learned),
         ("Loss", figure(run.last("loss")), f"after round {run.done}", learned),
-        ("Rounds", f"{run.done:,} of {run.rounds:,}", "in progress" if run.done < run.rounds else "complete", "planned"),
+        (
+            "Rounds",
+            f"{run.done:,} of {run.rounds:,}",
+            "in progress" if run.done < run.rounds else "complete",
+            "planned",
+        ),
     ]
     if run.plan is None:
         shown.append(("Privacy", "none", "no noise, no clip, no budget", "simulation"))
@@ -94,11 +114,13 @@ def spent(run: RunData) -> tuple[str, str]:
     words = []
     for label, members in zip(grouping.labels, grouping.members, strict=True):
         name = f"{label}: " if grouping.named else ""
-        words.append(f"{name}{span(now[members])} of {span(run.plan.budget[members])}".replace(" ", NO_BREAK))
+        words.append(
+            f"{name}{span(now[members])} of {span(run.plan.budget[members])}".replace(" ", NO_BREAK)
+        )
     return part, ("" if grouping.named else f"ε{NO_BREAK}") + " · ".join(words)
 
 
-# --- settings -------------------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 def settings(run: RunData) -> Markup:
@@ -107,7 +129,8 @@ def settings(run: RunData) -> Markup:
         section, _, name = key.rpartition(".")
         known = SECTIONS.get(section, {}).get(name)
         if known is not None and known.placed is not None:
-            value = Path(str(value)).name  # a report may be handed on; where files lie here is nobody's business
+            # a report may be handed on; where files lie here is nobody's business
+            value = Path(str(value)).name
         sections.setdefault(section or "run", []).append((name, plain(value)))
     sections["account"] = [(key, value) for key, value in run.account.items()]
     sections["environment"] = [(key, plain(value)) for key, value in run.environment.items()]
@@ -124,10 +147,18 @@ def settings(run: RunData) -> Markup:
             sections["guarantee"].append(("not protected", "the public rows that clients voted on"))
     blocks = [
         element(
-            "div", element("h3", name), element("dl", [[element("dt", key), element("dd", value)] for key, value in sections[name]])
+            "div",
+            element("h3", name),
+            element(
+                "dl", [[element("dt", key), element("dd", value)] for key, value in sections[name]]
+            ),
         )
         for name in sorted(
-            sections, key=lambda name: (name in ("run", "guarantee", "account", "environment"), name == "environment")
+            sections,
+            key=lambda name: (
+                name in ("run", "guarantee", "account", "environment"),
+                name == "environment",
+            ),
         )
         if sections[name]
     ]

@@ -1,4 +1,6 @@
-"""The same numbers as `metrics.jsonl`, for TensorBoard. Written to the run directory, and only if asked for."""
+"""The same numbers as `metrics.jsonl`, for TensorBoard. Written to the run directory, and only if
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,17 @@ def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise InvalidInput("tensorboard = true needs the package tensorboard: pip install 'fedspend[tensorboard]'") from None
+        raise InvalidInput(
+            "tensorboard = true needs the package tensorboard: pip install 'fedspend[tensorboard]'"
+        ) from None
     writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def log(record: dict[str, Any]) -> None:
-        flat = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "round"}
+        flat = {
+            name: value
+            for name, value in record.items()
+            if isinstance(value, int | float) and name != "round"
+        }
         flat |= {f"epsilon/{group}": value for group, value in record["epsilon"].items()}
         for name, value in flat.items():
             writer.add_scalar(name, value, record["round"])

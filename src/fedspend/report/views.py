@@ -1,6 +1,7 @@
 """How a report shows a plan, by its unit: plans of clients and plans of records side by side.
 
-Guarantee: a report speaks of what the plan promises, and of nothing else, because all that it says of a unit is in this table.
+Guarantee: a report speaks of what the plan promises, and of nothing else, because all that it says
+of a unit is in this table.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ CLIENTS: View[Plan] = View(
     protected="one client, with everything it holds",
     observer="other clients and the public; participation hidden",
     real_run=(
-        "Noise and cohorts were drawn from the operating system's randomness. The budgets hold against other clients and "
-        "the public as long as nobody learns who took part. This page shows the clients' budgets: ask before you publish it."
+        "Noise and cohorts were drawn from the operating system's randomness. The budgets hold "
+        "against other clients and the public as long as nobody learns who took part. This page "
+        "shows the clients' budgets: ask before you publish it."
     ),
     method=lambda run, _: run.method,
     sizes=lambda plan: [counted(len(plan.clients), "client")],
@@ -46,9 +48,9 @@ RECORDS: View[RecordPlan] = View(
     protected="one record",
     observer="the public, other clients, and a server that does not choose who takes part",
     real_run=(
-        "Noise, cohorts and record samples were drawn from the operating system's randomness. Every record's budget holds "
-        "against the public, other clients, and a server that sees who takes part. "
-        "Ask before you publish this page: it shows budgets."
+        "Noise, cohorts and record samples were drawn from the operating system's randomness. "
+        "Every record's budget holds against the public, other clients, and a server that sees "
+        "who takes part. Ask before you publish this page: it shows budgets."
     ),
     method=lambda _, plan: plan.method_words,
     sizes=lambda plan: [counted(len(plan.clients), "client"), counted(len(plan.records), "record")],

@@ -1,8 +1,9 @@
-"""Several methods, or several values of a setting, on the same data, partitions and seeds, with honest statistics.
+"""Several methods, or several values of a setting, on the same data, partitions and seeds, with
+honest statistics.
 
-Only seeded simulations are compared: every run on private data spends its budget, and choosing the best of several is one
-more use of the data. The interval is Student's t over seeds; the difference to the first one is paired by seed, so what
-a seed does to both cancels.
+Only seeded simulations are compared: every run on private data spends its budget, and choosing the
+best of several is one more use of the data. The interval is Student's t over seeds; the difference
+to the first one is paired by seed, so what a seed does to both cancels.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from fedspend.errors import InvalidInput
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Accuracy after every round, (methods, seeds, rounds). `methods` are names of what is compared: methods, settings or both.
+    """Accuracy after every round, (methods, seeds, rounds). `methods` are names of what is
+    compared: methods, settings or both.
 
     Where one has fewer rounds than another, its last ones are NaN.
     """
@@ -48,7 +50,9 @@ class Comparison:
         return [[seed[np.isfinite(seed)].tolist() for seed in method] for method in self.accuracy]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Per method: mean and interval of the final accuracy, and the paired difference to the first method."""
+        """Per method: mean and interval of the final accuracy, and the paired difference to the
+        first method.
+        """
         final = self.final
         out = []
         for n, name in enumerate(self.methods):
@@ -77,7 +81,9 @@ def interval(values: FloatArray, level: float = 0.95) -> tuple[float, float | No
 
     if values.size < 2:
         return float(values.mean()), None
-    return float(values.mean()), float(t.ppf((1 + level) / 2, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
+    return float(values.mean()), float(
+        t.ppf((1 + level) / 2, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size)
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,8 @@ class Arm:
 
 
 def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
-    """Every method with every combination of the values in `vary`, each of the form `section.key=value,value,...`.
+    """Every method with every combination of the values in `vary`, each of the form
+    `section.key=value,value,...`.
 
     >>> [arm.name for arm in arms_of(["dp-fedavg"], ["shape.lus=0,0.7"])]
     ['shape.lus=0', 'shape.lus=0.7']
@@ -98,21 +105,32 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
     """
     unknown = [name for name in methods if name not in METHODS]
     if unknown or len(set(methods)) != len(methods) or not methods:
-        raise InvalidInput(f"methods must be different ones of {', '.join(METHODS)}; got {', '.join(methods) or 'none'}")
+        raise InvalidInput(
+            f"methods must be different ones of {', '.join(METHODS)}; got "
+            f"{', '.join(methods) or 'none'}"
+        )
     choices: list[list[str]] = []
     for text in vary:
         key, _, values = text.partition("=")
         listed = [value.strip() for value in values.split(",")]
         if not all(listed) or len(set(listed)) != len(listed):
-            raise InvalidInput(f"--vary takes section.key=value,value,... with different values, got {text!r}")
+            raise InvalidInput(
+                f"--vary takes section.key=value,value,... with different values, got {text!r}"
+            )
         if key.strip() in ("method.name", "train.seed"):
             raise InvalidInput(f"--vary cannot change {key.strip()}: --methods and --seeds do")
         if any(one[0].startswith(f"{key.strip()}=") for one in choices):
-            raise InvalidInput(f"--vary {key.strip()} is given twice; give all its values at once, separated by commas")
+            raise InvalidInput(
+                f"--vary {key.strip()} is given twice; give all its values at once, separated by "
+                "commas"
+            )
         choices.append([f"{key.strip()}={value}" for value in listed])
     named = len(methods) > 1 or not choices
     return [
-        Arm(", ".join([method, *settings] if named else settings), (f"method.name={method}", *settings))
+        Arm(
+            ", ".join([method, *settings] if named else settings),
+            (f"method.name={method}", *settings),
+        )
         for method, *settings in itertools.product(methods, *choices)
     ]
 
@@ -132,18 +150,26 @@ def compare(
     for settings in configs:
         if settings.privacy.randomness == "os":
             raise InvalidInput(
-                "compare runs seeded simulations only: every run on private data spends budget; drop randomness = 'os'"
+                "compare runs seeded simulations only: every run on private data spends budget; "
+                "drop randomness = 'os'"
             )
     base = load_config(config, overrides)
     with _naming_vary(arms[0], overrides):
         # The config may name the policy of its own method; another method brings its own.
-        refuse_without_effect_in_all(base, [settings.without("privacy.policy") for settings in configs])
+        refuse_without_effect_in_all(
+            base, [settings.without("privacy.policy") for settings in configs]
+        )
     first = base.train.seed
     jobs = [(arm, first + k) for arm in arms for k in range(seeds)]
     curves: dict[tuple[Arm, int], list[float]] = {}
     # One thread per run and one run per core: runs do not share anything.
-    with ProcessPoolExecutor(workers or os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        waiting = {pool.submit(_accuracies, str(config), [*overrides, *arm.overrides], seed): (arm, seed) for arm, seed in jobs}
+    with ProcessPoolExecutor(
+        workers or os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_one_thread
+    ) as pool:
+        waiting = {
+            pool.submit(_accuracies, str(config), [*overrides, *arm.overrides], seed): (arm, seed)
+            for arm, seed in jobs
+        }
         for future in as_completed(waiting):
             curves[waiting[future]] = future.result()
             if progress is not None:
@@ -151,7 +177,9 @@ def compare(
     accuracy = np.full((len(arms), seeds, max(map(len, curves.values()))), np.nan)
     for (arm, seed), curve in curves.items():
         accuracy[arms.index(arm), seed - first, : len(curve)] = curve
-    return Comparison(tuple(arm.name for arm in arms), tuple(first + k for k in range(seeds)), accuracy)
+    return Comparison(
+        tuple(arm.name for arm in arms), tuple(first + k for k in range(seeds)), accuracy
+    )
 
 
 def _settings(config: str | Path, overrides: Sequence[str], arm: Arm) -> Config:
@@ -184,8 +212,9 @@ def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
     settings = load_config(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
     if is_real(settings):  # the default for your own data
         raise InvalidInput(
-            "compare runs seeded simulations only, and runs on your own data are real by default: each would be a release that no "
-            "account covers; compare on public data, or set privacy.randomness=seeded, which protects nobody"
+            "compare runs seeded simulations only, and runs on your own data are real by default: "
+            "each would be a release that no account covers; compare on public data, or set "
+            "privacy.randomness=seeded, which protects nobody"
         )
     # The config may name the policy of its own method; another method brings its own.
     setup = from_config(settings.without("privacy.policy"))

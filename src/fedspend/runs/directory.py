@@ -1,23 +1,23 @@
 """A run directory: everything a training run leaves behind, safe against a kill at any instant.
 
-Guarantee: `metrics.jsonl`, the checkpoint and the model of a resumed seeded run are byte for byte those of an
-uninterrupted one. A release is on disk before anything uses it. Which rounds were reserved and committed is for the ledger to say;
-a round that was reserved and whose release is lost stays charged.
+Guarantee: `metrics.jsonl`, the checkpoint and the model of a resumed seeded run are byte for byte
+those of an uninterrupted one. A release is on disk before anything uses it. Which rounds were
+reserved and committed is for the ledger to say; a round that was reserved and whose release is lost
+stays charged.
 
 | file | content | may be published |
 |---|---|---|
-| `run.json` | settings, seed, randomness, environment, ledger | shows budgets and places: ask first |
-| `plan.json`, `certificate.json` | the plan and its verification | shows budgets: ask the clients |
+| `run.json` | settings, seed, randomness, environment, ledger | no: budgets and places |
+| `plan.json`, `certificate.json` | the plan and its verification | no: budgets |
 | `model.safetensors` | the final model | yes: it is made of releases |
 | `checkpoint.safetensors` | the state after the last round | yes: made of releases |
-| `release.safetensors` | the last release, for recovery; notes for the operator; the mechanism's memory | never |
-| `ledger.db`, `ledger.db.head` | the account, unless the run charges another ledger | shows budgets: ask the clients |
+| `release.safetensors` | the last release, for recovery; the mechanism's memory | never |
+| `ledger.db`, `ledger.db.head` | the account, unless another ledger is charged | no: budgets |
 | `ledger_head.json` | the last entry of the ledger that this run has seen | yes |
-| `metrics.jsonl`, `report.html` | accuracy on the evaluation set, spending; in a simulation also update statistics | see
-the report |
+| `metrics.jsonl`, `report.html` | accuracy, spending; simulation: statistics | see the report |
 
-What clients have to remember (filter by norms: what is left of each record's budget) is theirs and not here: on one machine it is
-in a folder beside the run directory, `RUN.clients`.
+What clients have to remember (filter by norms: what is left of each record's budget) is theirs and
+not here: on one machine it is in a folder beside the run directory, `RUN.clients`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,17 @@ class RunDirectory:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.account: RunAccount | None = None  # None as long as nothing is charged: without a plan, or before it is admitted
+        # None as long as nothing is charged: without a plan, or before it is admitted
+        self.account: RunAccount | None = None
 
     # --- opening ---
 
     @classmethod
     def create(cls, folder: Path, settings: dict[str, Any]) -> RunDirectory:
         """Start a new run in an empty or new folder."""
-        if folder.exists() and (not folder.is_dir() or any(not _leftover(path) for path in folder.iterdir())):
+        if folder.exists() and (
+            not folder.is_dir() or any(not _leftover(path) for path in folder.iterdir())
+        ):
             hint = (
                 "use --resume to go on with it, or choose another folder"
                 if (folder / "run.json").exists()
@@ -77,7 +80,10 @@ class RunDirectory:
         ):  # what rounds were planned anew changes
             then, now = stored["settings"].get(key), settings["settings"].get(key)
             if then != now:
-                raise InvalidInput(f"{folder} holds another run: {key} was {then!r} and is now {now!r}; choose another folder")
+                raise InvalidInput(
+                    f"{folder} holds another run: {key} was {then!r} and is now {now!r}; choose "
+                    "another folder"
+                )
         if stored["settings"].get("plan") != settings["settings"].get("plan"):
             stored["settings"]["plan"] = settings["settings"]["plan"]
             write_whole(folder / "run.json", _json(stored))
@@ -106,16 +112,24 @@ class RunDirectory:
         return account
 
     @contextmanager
-    def charging(self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:
+    def charging(
+        self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool
+    ) -> Iterator[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
         if plan is None:
             yield
             return
         location = self.ledger_location(ledger)
         if location is None:
-            raise Refused(f"{self.folder}/run.json names no ledger, so its rounds cannot be charged; start a new run")
+            raise Refused(
+                f"{self.folder}/run.json names no ledger, so its rounds cannot be charged; start a "
+                "new run"
+            )
         refuse_gone(location, self.folder)
-        with one_at_a_time(self.folder), Ledger.open_or_create(location, simulation=simulation) as book:
+        with (
+            one_at_a_time(self.folder),
+            Ledger.open_or_create(location, simulation=simulation) as book,
+        ):
             account = self.account_in(book)
             check_planned_on(book, plan)
             account.admit(plan.proposal(), simulation=simulation)
@@ -136,10 +150,18 @@ class RunDirectory:
         if self.account is None or not self.account.was_reserved(done):
             return told + "; no round was under way"
         if self.kept(done) is not None:
-            return told + f"; round {done + 1} was under way and its release is stored: it is used again"
+            return (
+                told
+                + f"; round {done + 1} was under way and its release is stored: it is used again"
+            )
         if simulation:
-            return told + f"; round {done + 1} was under way: the simulation repeats it, charged once"
-        return told + f"; round {done + 1} was under way and its release is lost: its budget stays spent and it is skipped"
+            return (
+                told + f"; round {done + 1} was under way: the simulation repeats it, charged once"
+            )
+        return told + (
+            f"; round {done + 1} was under way and its release is lost: its budget stays spent "
+            "and it is skipped"
+        )
 
     # --- the store of the rounds ---
 
@@ -153,7 +175,9 @@ class RunDirectory:
     def keep(self, round: int, kept: Kept) -> None:
         """Release and memory are one file: a kill leaves both or neither."""
         about = {"round": round, "bit": kept.release.bit, "statistics": kept.statistics}
-        arrays = {"update": kept.release.update} | {f"{_MEMORY}{name}": array for name, array in kept.memory.items()}
+        arrays = {"update": kept.release.update} | {
+            f"{_MEMORY}{name}": array for name, array in kept.memory.items()
+        }
         write_whole(self.folder / "release.safetensors", pack(arrays, about))
         if self.account is not None:
             self.account.commit(round, kept.release)
@@ -163,11 +187,14 @@ class RunDirectory:
         if found is None or found[0] != round:
             return None
         if self.account is not None:
-            self.account.commit(round, found[1].release)  # the kill may have come between the release and its entry
+            # the kill may have come between the release and its entry
+            self.account.commit(round, found[1].release)
         return found[1]
 
     def memory(self) -> Memory | None:
-        """An older copy of the file is no better than none: it is not the memory of the last release."""
+        """An older copy of the file is no better than none: it is not the memory of the last
+        release.
+        """
         found = self._last_kept()
         if self._released_after(-1 if found is None else found[0]):
             return None
@@ -178,7 +205,10 @@ class RunDirectory:
         if self.account is None:
             progress = self.progress()
             return progress is not None and progress.done > round + 1
-        return any(state == "committed" and number > round for number, state in self.account.run.rounds.items())
+        return any(
+            state == "committed" and number > round
+            for number, state in self.account.run.rounds.items()
+        )
 
     def _last_kept(self) -> tuple[int, Kept] | None:
         """The round whose release is on disk, and the release."""
@@ -186,8 +216,14 @@ class RunDirectory:
         if not path.exists():
             return None
         arrays, about = read_tensors(path)
-        memory = {name.removeprefix(_MEMORY): array for name, array in arrays.items() if name.startswith(_MEMORY)}
-        return about["round"], Kept(Release(arrays["update"], about["bit"]), about["statistics"], memory)
+        memory = {
+            name.removeprefix(_MEMORY): array
+            for name, array in arrays.items()
+            if name.startswith(_MEMORY)
+        }
+        return about["round"], Kept(
+            Release(arrays["update"], about["bit"]), about["statistics"], memory
+        )
 
     def lose(self, round: int) -> None:
         if self.account is not None:
@@ -238,7 +274,9 @@ class RunDirectory:
         plan.save(self.folder / "plan.json")
         write_whole(self.folder / "certificate.json", _json(verdict))
 
-    def write_model(self, tensors: dict[str, npt.NDArray[np.float32]], about: dict[str, Any]) -> None:
+    def write_model(
+        self, tensors: dict[str, npt.NDArray[np.float32]], about: dict[str, Any]
+    ) -> None:
         write_whole(self.folder / "model.safetensors", pack(tensors, about))
 
 
@@ -277,7 +315,10 @@ def _checkpoint(progress: Progress) -> bytes:
     }
     if progress.votes.size:
         arrays["votes"] = np.ascontiguousarray(progress.votes)
-    return pack(arrays, {"done": progress.done, "tail_count": progress.tail_count, "method": progress.method})
+    return pack(
+        arrays,
+        {"done": progress.done, "tail_count": progress.tail_count, "method": progress.method},
+    )
 
 
 def _json(content: dict[str, Any]) -> bytes:

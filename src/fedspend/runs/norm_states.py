@@ -22,7 +22,9 @@ OLD_FILE = "norms.safetensors"
 
 
 def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
-    """One for each client, in the order of the plan; none unless records pay for their own norms."""
+    """One for each client, in the order of the plan;
+    none unless records pay for their own norms.
+    """
     if setup.plan is None or not setup.plan.by_norm:
         return []
     terms = setup.method.terms(0, setup.method.start())
@@ -32,13 +34,16 @@ def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
 
 
 def refuse_leftovers(setup: Setup, states: States) -> None:
-    """A new run begins with full budgets: states that are there already are another run's, and are not overwritten."""
+    """A new run begins with full budgets: states that are there already are another run's, and are
+    not overwritten.
+    """
     if setup.plan is None or not setup.plan.by_norm:
         return
     for client in setup.plan.clients:
         if states.read(client) is not None:
             raise InvalidInput(
-                f"{states.place(client)} belongs to another run; choose another folder, or remove it if that run is not to go on"
+                f"{states.place(client)} belongs to another run; choose another folder, or remove "
+                "it if that run is not to go on"
             )
 
 
@@ -50,9 +55,18 @@ def adopt_norms(folder: Path, budgets: list[NormBudget], setup: Setup) -> None:
     assert setup.plan is not None  # there are no budgets of norms without one
     arrays, about = read_tensors(path)
     records = len(setup.plan.names)
-    fits = set(arrays) == {"before", "after"} and all(one.shape == (records,) for one in arrays.values())
-    if not (fits and about.get("plan") == setup.plan.hash and type(about.get("round")) is int and about["round"] >= 0):
-        raise InvalidInput(f"{path} belongs to another run; restore the run's own file, or start a new run")
+    fits = set(arrays) == {"before", "after"} and all(
+        one.shape == (records,) for one in arrays.values()
+    )
+    if not (
+        fits
+        and about.get("plan") == setup.plan.hash
+        and type(about.get("round")) is int
+        and about["round"] >= 0
+    ):
+        raise InvalidInput(
+            f"{path} belongs to another run; restore the run's own file, or start a new run"
+        )
     for number, budget in enumerate(budgets):
         mine = setup.plan.owner == number
         budget.adopt(about["round"], arrays["before"][mine], arrays["after"][mine])

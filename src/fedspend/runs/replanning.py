@@ -1,11 +1,12 @@
 """Planning the rest of a run anew, after rounds were lost.
 
-A round that was reserved and whose release is gone has been paid for. Without `--replan` the run has one round less. With it, what
-is left of the run's budget is spread over as many rounds as are still missing: the full number of releases, a little more noise in
-each (`planning.replanning`), or for records a little less sampling (`records.replanning`).
+A round that was reserved and whose release is gone has been paid for. Without `--replan` the run
+has one round less. With it, what is left of the run's budget is spread over as many rounds as are
+still missing: the full number of releases, a little more noise in each (`planning.replanning`), or
+for records a little less sampling (`records.replanning`).
 
-Guarantee: rounds that were begun stay as they are; the run as a whole claims no more than it did; the ledger admits the new plan
-like any other.
+Guarantee: rounds that were begun stay as they are; the run as a whole claims no more than it did;
+the ledger admits the new plan like any other.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.directory import RunDirectory
 
 
-def plan_anew(folder: Path, ledger: Ledger, plan: AnyPlan, rounds: int, on_note: Callable[[str], None]) -> AnyPlan:
-    """The plan of the run in `folder`, long enough for `rounds` releases in spite of those that were lost."""
+def plan_anew(
+    folder: Path, ledger: Ledger, plan: AnyPlan, rounds: int, on_note: Callable[[str], None]
+) -> AnyPlan:
+    """The plan of the run in `folder`, long enough for `rounds` releases in spite of those that
+    were lost.
+    """
     directory = RunDirectory(folder)
     account = directory.account = directory.account_in(ledger)
     if not account.admitted or ledger.simulation:  # a simulation repeats what was lost

@@ -1,7 +1,8 @@
 """From a config to the parts of a run: data, model, plan, method, engine terms.
 
-Everything that decides privacy comes from the plan. Which randomness is used is decided here: `seeded`, a simulation that
-protects nobody, by default for public data; `os` by default for your own.
+Everything that decides privacy comes from the plan. Which randomness is used is decided here:
+`seeded`, a simulation that protects nobody, by default for public data; `os` by default for your
+own.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Setup:
     tensorboard: bool = False
 
     def workload(self, states: States | None = None) -> Workload:
-        """What the engine works on: rows by id, and a module of its own, which nothing else runs."""
+        """What the engine works on: rows by id, and a module of its own,
+        which nothing else runs.
+        """
         dataset, student = self.federation.dataset, self.training.server.student
         return Workload(
             module=copy.deepcopy(self.module),
@@ -82,10 +85,17 @@ class Setup:
         )
 
 
-def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | None = None, *, begun: bool = True) -> Setup:
+def from_config(
+    config: Config,
+    ledger: Ledger | None = None,
+    stored: AnyPlan | None = None,
+    *,
+    begun: bool = True,
+) -> Setup:
     """Load, deal, build and plan what `config` describes, within what `ledger` allows.
 
-    A `stored` plan is taken as it is: that of a run that has `begun`, or one that was made for a new run.
+    A `stored` plan is taken as it is: that of a run that has `begun`, or one that was made for a
+    new run.
     """
     seed = config.train.seed
     name = config.method.name or "dp-fedavg"
@@ -93,7 +103,9 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         raise InvalidInput(f"method must be one of {', '.join(METHODS)}; got {name!r}")
     local = LocalTraining(
         # records: the sum of their rates
-        batch_size=1 if name in RECORD_METHODS else needed(config.train.batch_size, "train.batch_size"),
+        batch_size=1
+        if name in RECORD_METHODS
+        else needed(config.train.batch_size, "train.batch_size"),
         steps=config.train.local_steps,
         epochs=config.train.local_epochs,
         momentum=config.train.momentum,
@@ -110,11 +122,17 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         made = of_records = record_plan(config, federation, ledger, stored)
         method: Method = RecordLevel(of_records, name)
     else:
-        wrong = f"the run was begun with a record-level method, and the config says {name!r}; choose another folder"
+        wrong = (
+            f"the run was begun with a record-level method, and the config says {name!r}; choose "
+            "another folder"
+        )
         begun_with = None if stored is None else Plan.expect(stored, wrong)
         if name not in ("fedavg", "privacy-free"):  # which have no privacy to plan
             planned, inputs = _plan(source, name, ledger, begun_with, begun)
-        federation, made = _with_features(config, _federation(source, planned, inputs), source), planned
+        federation, made = (
+            _with_features(config, _federation(source, planned, inputs), source),
+            planned,
+        )
         method = make_method(name, planned, config, len(federation.clients))
     module = models.build(
         needed(config.model.name, "model.name"),
@@ -124,7 +142,8 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         **({} if config.model.hidden is None else {"hidden": config.model.hidden}),
     )
     randomness = Randomness(seed, "os" if is_real(config) else "seeded")
-    rounds = needed(config.train.rounds, "train.rounds") if made is None else made.rounds  # more than asked for, if planned anew
+    # more than asked for, if planned anew
+    rounds = needed(config.train.rounds, "train.rounds") if made is None else made.rounds
     student = None
     if name == VOTES and planned is not None:
         student = student_of(config, planned, federation.dataset, module, randomness)
@@ -134,7 +153,9 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
         federation=federation,
         module=module,
         plan=made,
-        labels=None if made is None or inputs is None else _groups_of(inputs.population, made.clients),
+        labels=None
+        if made is None or inputs is None
+        else _groups_of(inputs.population, made.clients),
         method=method,
         training=Training(
             server=Server(
@@ -146,7 +167,12 @@ def from_config(config: Config, ledger: Ledger | None = None, stored: AnyPlan | 
             ),
             clients=federation.clients,
             local=local,
-            client_lr=lr_schedule(needed(config.train.lr, "train.lr"), config.train.lr_schedule, config.train.lr_end, rounds),
+            client_lr=lr_schedule(
+                needed(config.train.lr, "train.lr"),
+                config.train.lr_schedule,
+                config.train.lr_end,
+                rounds,
+            ),
             noise=place,
             layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
             bits=bits,
@@ -165,13 +191,18 @@ def _shape(config: Config, method: str) -> Shape:
     shape.check_lr(needed(config.train.lr, "train.lr"))
     if shape.blur > 0 and method == "fedavg":
         # a warning and no refusal, so that one config serves a comparison of several methods
-        message = "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not clip"
+        message = (
+            "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not "
+            "clip"
+        )
         warnings.warn(message, FedspendWarning, stacklevel=2)
     return shape
 
 
 def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
-    """Who adds noise, and the bits of discrete noise; without a plan there is none to make discrete."""
+    """Who adds noise, and the bits of discrete noise; without a plan there is none to make
+    discrete.
+    """
     choose("noise", noise, ("central", "distributed", "discrete", "discrete-distributed"))
     place = "distributed" if noise.endswith("distributed") else "central"
     if made is None or not noise.startswith("discrete"):
@@ -180,20 +211,32 @@ def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tup
     return place, bits
 
 
-def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | None, begun: bool) -> tuple[Plan, Inputs]:
+def _plan(
+    source: Source, method: str, ledger: Ledger | None, stored: Plan | None, begun: bool
+) -> tuple[Plan, Inputs]:
     config = source.config
-    remaining, accounts = config.ledger.spend == "remaining", ledger is not None and len(ledger.accounts()) > 0
+    remaining, accounts = (
+        config.ledger.spend == "remaining",
+        ledger is not None and len(ledger.accounts()) > 0,
+    )
     if remaining and not accounts:
         raise InvalidInput(
-            "spending what remains needs a ledger with client accounts: give one that exists and has some with --ledger"
+            "spending what remains needs a ledger with client accounts: give one that exists and "
+            "has some with --ledger"
         )
-    lifetime = remaining or (stored is not None and "ledger" in stored.parameters)  # then budgets are what the ledger has
-    inputs = resolve(config, registered=registered(ledger) if ledger is not None and accounts and lifetime else None, source=source)
+    # then budgets are what the ledger has
+    lifetime = remaining or (stored is not None and "ledger" in stored.parameters)
+    inputs = resolve(
+        config,
+        registered=registered(ledger) if ledger is not None and accounts and lifetime else None,
+        source=source,
+    )
     request = replace(inputs.request, method=method)
     if stored is not None:
         listed = set(inputs.roster).difference(source.left_out)
         if begun and inputs.listed_in is None and source.natural:
-            # The data's ids became the roster when the plan was made: who has no rows any more is on it all the same.
+            # The data's ids became the roster when the plan was made: who has no rows any more is
+            # on it all the same.
             listed.update(client for client in stored.clients if client not in source.left_out)
         check_roster(stored, inputs.population, listed, ledger, begun=begun)
         if "ledger" not in stored.parameters:
@@ -201,59 +244,83 @@ def _plan(source: Source, method: str, ledger: Ledger | None, stored: Plan | Non
         return stored, inputs
     if ledger is None:
         return request.plan(), inputs
-    made = plan_within(ledger, request, spend=config.ledger.spend, exhausted=config.ledger.exhausted)
+    made = plan_within(
+        ledger, request, spend=config.ledger.spend, exhausted=config.ledger.exhausted
+    )
     return made, inputs
 
 
-def check_roster(stored: Plan, population: Population, listed: set[str], ledger: Ledger | None, *, begun: bool) -> None:
-    """A plan is for the clients that are listed now: all of them, but for those who have nothing left in a ledger."""
+def check_roster(
+    stored: Plan, population: Population, listed: set[str], ledger: Ledger | None, *, begun: bool
+) -> None:
+    """A plan is for the clients that are listed now: all of them, but for those who have nothing
+    left in a ledger.
+    """
     planned = set(stored.clients)
     stranger = next((client for client in stored.clients if client not in listed), None)
     if stranger is not None:
         raise InvalidInput(
-            f"the plan has client {stranger!r}, who is not among the clients here{hint_alike(stranger, listed)}; make another plan"
+            f"the plan has client {stranger!r}, who is not among the clients "
+            f"here{hint_alike(stranger, listed)}; make another plan"
         )
     absent = [client for client in population.clients if client not in planned]
     if ledger is not None and len(ledger.accounts()) and (begun or "ledger" in stored.parameters):
         accounts = {*ledger.accounts().number, *names_today(ledger.accounts())}
         known = [client for client in absent if client in accounts]
-        # A run that has begun has spent some of what its members had; who was left out then has an account all the same.
-        out = set(known) if begun else {client for client, left in zip(known, has_left(ledger, known), strict=True) if not left}
+        # A run that has begun has spent some of what its members had; who was left out then has an
+        # account all the same.
+        out = (
+            set(known)
+            if begun
+            else {
+                client
+                for client, left in zip(known, has_left(ledger, known), strict=True)
+                if not left
+            }
+        )
         absent = [client for client in absent if client not in out]
     if absent:
         raise InvalidInput(
-            f"client {absent[0]!r} is not in the plan{hint_alike(absent[0], planned)}; make another plan, or list it under "
-            "data.leave_out"
+            f"client {absent[0]!r} is not in the plan{hint_alike(absent[0], planned)}; make "
+            "another plan, or list it under data.leave_out"
         )
 
 
 def check_budgets(stored: Plan, population: Population) -> None:
-    """A run goes on under the budgets that it began with; that its clients are listed is checked before."""
+    """A run goes on under the budgets that it began with; that its clients are listed is checked
+    before.
+    """
     now = dict(zip(population.clients, population.epsilons.tolist(), strict=True))
     for client, then in zip(stored.clients, stored.budget.tolist(), strict=True):
         if now.get(client, then) != then:
             raise InvalidInput(
-                f"the plan has a budget of {then:g} for client {client!r}, and the config has {now[client]:g}; make them agree, or "
-                "start another run"
+                f"the plan has a budget of {then:g} for client {client!r}, and the config has "
+                f"{now[client]:g}; make them agree, or start another run"
             )
 
 
 def _federation(source: Source, made: Plan | None, inputs: Inputs | None) -> Federation:
-    """Which rows each client of the plan holds: by id where clients are natural, else as they were dealt to the whole roster."""
+    """Which rows each client of the plan holds: by id where clients are natural, else as they were
+    dealt to the whole roster.
+    """
     if made is None or inputs is None:
         return federation_of(source)
     if source.natural:
         return joined(source, made.clients, inputs.roster, inputs.listed_in)
     federation = dealt(source, len(inputs.roster))
     shard_of = dict(zip(inputs.roster, federation.shards, strict=True))
-    return replace(federation, clients=made.clients, shards=tuple(shard_of[client] for client in made.clients))
+    return replace(
+        federation, clients=made.clients, shards=tuple(shard_of[client] for client in made.clients)
+    )
 
 
 def _with_features(config: Config, federation: Federation, source: Source) -> Federation:
     if config.model.features == "none":
         return federation
     shards = federation.shards if source.natural else None
-    return replace(federation, dataset=cached_features(config.model.features, federation.dataset, shards))
+    return replace(
+        federation, dataset=cached_features(config.model.features, federation.dataset, shards)
+    )
 
 
 def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -270,7 +337,12 @@ def make_method(name: str, made: Plan | None, config: Config, clients: int) -> M
     if name == "adaptive-clip":
         expected = float(made.round_rate.min()) * clients
         usual = max(0.05 * expected, 1.01 * float(made.schedules.noise_multiplier.max()) / 2)
-        return AdaptiveClip(made, config.method.bit_noise or usual, config.method.target_quantile, config.method.clip_lr)
+        return AdaptiveClip(
+            made,
+            config.method.bit_noise or usual,
+            config.method.target_quantile,
+            config.method.clip_lr,
+        )
     return Planned(made, name)
 
 
@@ -288,10 +360,18 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
     return at
 
 
-def _settings(source: Source, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None) -> dict[str, Any]:
-    """Every setting that has an effect on the result, given or default; workers have none, and votes only where clients vote."""
+def _settings(
+    source: Source, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None
+) -> dict[str, Any]:
+    """Every setting that has an effect on the result, given or default; workers have none, and
+    votes only where clients vote.
+    """
     config = source.config
-    values = {f"{section}.{key}": config.value(f"{section}.{key}") for section, keys in SECTIONS.items() for key in keys}
+    values = {
+        f"{section}.{key}": config.value(f"{section}.{key}")
+        for section, keys in SECTIONS.items()
+        for key in keys
+    }
     values["data.partition"] = source.partition
     if ballot is not None:
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
@@ -299,10 +379,19 @@ def _settings(source: Source, made: AnyPlan | None, randomness: Randomness, ball
     without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
     for unimportant in ("engine.workers", "train.tensorboard", "ledger.location", *without_effect):
         values.pop(unimportant, None)
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None}
-    return values | {"plan": None if made is None else made.hash, "privacy.randomness": randomness.source}
+    values = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value is not None
+    }
+    return values | {
+        "plan": None if made is None else made.hash,
+        "privacy.randomness": randomness.source,
+    }
 
 
 def flat_parameters(module: torch.nn.Module) -> np.ndarray[Any, np.dtype[np.float32]]:
-    flat: np.ndarray[Any, np.dtype[np.float32]] = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
+    flat: np.ndarray[Any, np.dtype[np.float32]] = torch.cat(
+        [p.detach().reshape(-1) for p in module.parameters()]
+    ).numpy()
     return flat.astype(np.float32)

@@ -1,7 +1,7 @@
 """Train: plan, verify, run the rounds, keep the account.
 
-Guarantee: nothing is trained under a plan that the independent verifier does not pass. What was used for randomness is
-stamped on certificate, metrics and model.
+Guarantee: nothing is trained under a plan that the independent verifier does not pass. What was
+used for randomness is stamped on certificate, metrics and model.
 """
 
 from __future__ import annotations
@@ -52,13 +52,24 @@ from fedspend.runs.norm_states import adopt_norms, norm_budgets, refuse_leftover
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.setup import Setup, flat_parameters, from_config, noise_terms
 from fedspend.server.methods.planned import Planned
-from fedspend.server.rounds import FOR_THE_OPERATOR, Kept, Progress, Record, Server, Store, Training, begin, run_rounds
+from fedspend.server.rounds import (
+    FOR_THE_OPERATOR,
+    Kept,
+    Progress,
+    Record,
+    Server,
+    Store,
+    Training,
+    begin,
+    run_rounds,
+)
 from fedspend.server.student import NAME as VOTES
 from fedspend.verification.verify import verify
 
 OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
 OnNote = Callable[[str], None]
-Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]  # (features, labels) by client id; or of "0", "1", ...
+# (features, labels) by client id; or of "0", "1", ...
+Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +102,17 @@ def train(
     on_note: OnNote = lambda _: None,
     **options: Any,
 ) -> Result:
-    """Train from a config (a TOML file or a dict of sections), or from your own arrays, module and plan.
+    """Train from a config (a TOML file or a dict of sections), or from your own arrays, module and
+    plan.
 
     `train("quickstart.toml", output="runs/first")`, also with a `plan` that was made before, or
-    `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y), lr=0.1, batch_size=32, local_steps=10)`.
-    Clients are joined with the plan by id; one that is missing has no rows. A list stands for clients "0", "1", ...
+    `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y), lr=0.1,
+    batch_size=32, local_steps=10)`. Clients are joined with the plan by id; one that is missing has
+    no rows. A list stands for clients "0", "1", ...
 
-    `ledger` (a path or postgresql://...) is charged, or one in the run directory. With `resume` and `replan`, rounds that were
-    lost are made up for: what is left of the run's budget is spread anew. `on_note` hears what a recovery found.
+    `ledger` (a path or postgresql://...) is charged, or one in the run directory. With `resume` and
+    `replan`, rounds that were lost are made up for: what is left of the run's budget is spread
+    anew. `on_note` hears what a recovery found.
     """
     if (config is None) == (clients is None):
         raise InvalidInput("train needs either a config, or clients with a model and a plan")
@@ -108,11 +122,14 @@ def train(
         where = None if ledger is None else str(ledger)
         if where is not None and as_mapping(clients) is None and not setup.randomness.simulation:
             raise InvalidInput(
-                "a ledger that outlives the run takes named clients, and a list has no names; give clients as a dict of "
-                "id: (features, labels)"
+                "a ledger that outlives the run takes named clients, and a list has no names; "
+                "give clients as a dict of id: (features, labels)"
             )
     elif options or model is not None or test is not None:
-        raise InvalidInput("model, test and training options go with clients=...; a config says these things itself")
+        raise InvalidInput(
+            "model, test and training options go with clients=...; a config says these things "
+            "itself"
+        )
     else:
         assert config is not None
         settings = any_config(config, overrides)
@@ -125,12 +142,17 @@ def train(
                 refuse_without_effect(settings)
             if replan and folder is not None and book is not None and stored is not None:
                 with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
-                    stored = plan_anew(folder, book, stored, needed(settings.train.rounds, "train.rounds"), on_note)
+                    stored = plan_anew(
+                        folder, book, stored, needed(settings.train.rounds, "train.rounds"), on_note
+                    )
             setup = from_config(settings, book, stored, begun=begun)
             if where is not None and setup.plan is not None:
                 check_names_last(setup.plan, setup, settings)
     if folder is None and where is not None:
-        raise InvalidInput("a run that charges a ledger needs a run directory to recover from: give output=, or name no ledger")
+        raise InvalidInput(
+            "a run that charges a ledger needs a run directory to recover from: give output=, or "
+            "name no ledger"
+        )
     return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
 
 
@@ -143,30 +165,46 @@ def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:
 
 
 def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
-    """A plan that was made and checked before, if it is for this config and this run; of records more is asked later."""
+    """A plan that was made and checked before, if it is for this config and this run; of records
+    more is asked later.
+    """
     method, rounds = config.method.name or "dp-fedavg", config.train.rounds
     if stored is not None:
         if stored.hash != plan.hash:
-            raise InvalidInput("the run was begun under another plan; drop --plan, or choose another folder")
+            raise InvalidInput(
+                "the run was begun under another plan; drop --plan, or choose another folder"
+            )
         return plan
     unit = "record" if method in RECORD_METHODS else "client"
     if plan.unit != unit:
-        raise InvalidInput(f"the plan is for {plan.unit}s, and the config's method {method!r} for {unit}s; make them agree")
+        raise InvalidInput(
+            f"the plan is for {plan.unit}s, and the config's method {method!r} for {unit}s; make "
+            "them agree"
+        )
     if plan.parameters.get("method", method) != method:
-        raise InvalidInput(f"the plan is for method {plan.parameters['method']!r}, and the config says {method!r}; make them agree")
+        raise InvalidInput(
+            f"the plan is for method {plan.parameters['method']!r}, and the config says "
+            f"{method!r}; make them agree"
+        )
     if config.ledger.spend == "remaining" and "ledger" not in plan.parameters:
         raise InvalidInput(
-            "the plan was made for budgets of one run, and --remaining spends what a ledger has left; drop --remaining, or make "
-            "the plan with fedspend plan --ledger"
+            "the plan was made for budgets of one run, and --remaining spends what a ledger has "
+            "left; drop --remaining, or make the plan with fedspend plan --ledger"
         )
     if plan.rounds != rounds:
-        raise InvalidInput(f"the plan has {plan.rounds} rounds, and the config says {rounds}; make them agree")
+        raise InvalidInput(
+            f"the plan has {plan.rounds} rounds, and the config says {rounds}; make them agree"
+        )
     return plan
 
 
 @contextmanager
-def prepared(folder: Path | None, ledger: str | None, *, resume: bool) -> Iterator[tuple[Ledger | None, AnyPlan | None]]:
-    """What is there before planning: the ledger, if there is one yet, and the plan of the run to be resumed."""
+def prepared(
+    folder: Path | None, ledger: str | None, *, resume: bool
+) -> Iterator[tuple[Ledger | None, AnyPlan | None]]:
+    """What is there before planning: the ledger, if there is one yet, and the plan of the run to be
+    resumed.
+    """
     stored = None
     if folder is not None and resume and (folder / "run.json").exists():
         directory = RunDirectory(folder)
@@ -202,14 +240,22 @@ def from_arrays(
     engine: str = "local",
     workers: int | None = None,
 ) -> Setup:
-    """A run on arrays that are already in memory: (features, labels) by client id, or one pair per client of the plan."""
+    """A run on arrays that are already in memory: (features, labels) by client id, or one pair per
+    client of the plan.
+    """
     if model is None or plan is None or test is None:
-        raise InvalidInput("train(clients=...) also needs model=, plan= and test=(features, labels)")
+        raise InvalidInput(
+            "train(clients=...) also needs model=, plan= and test=(features, labels)"
+        )
     plan = Plan.expect(
-        plan, "train(clients=...) is for plans of clients; a plan of records goes with the config that it was made for"
+        plan,
+        "train(clients=...) is for plans of clients; a plan of records goes with the config that "
+        "it was made for",
     )
     if plan.parameters.get("method") == VOTES:
-        raise InvalidInput(f"the plan is for method {VOTES!r}, which needs public rows; train it from a config")
+        raise InvalidInput(
+            f"the plan is for method {VOTES!r}, which needs public rows; train it from a config"
+        )
     check_module(model)
     shape = Shape(blur, lus)
     shape.check_lr(lr)
@@ -217,7 +263,9 @@ def from_arrays(
     source = Randomness(seed, randomness)  # type: ignore[arg-type]
     rows = rows_of(clients, plan, simulation=source.simulation)
     with torch.no_grad():
-        classes = int(model(torch.as_tensor(np.asarray(test[0])[:1], dtype=torch.float32)).shape[-1])
+        classes = int(
+            model(torch.as_tensor(np.asarray(test[0])[:1], dtype=torch.float32)).shape[-1]
+        )
     federation = data.of_named(rows, test=test, classes=classes)
     return Setup(
         federation=federation,
@@ -250,27 +298,36 @@ def from_arrays(
 
 
 def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tuple[Any, Any]]:
-    """Every client of the plan with its rows, found by id. A list has no ids, so real rows are not taken from one by position."""
+    """Every client of the plan with its rows, found by id. A list has no ids, so real rows are not
+    taken from one by position.
+    """
     named = as_mapping(clients)
     if named is not None:
         listed = set(plan.clients)
         raw_ids = clients if isinstance(clients, Mapping) else getattr(clients, "index", ())
         # A plan of an older version may have names that are written in another way today.
-        given = {raw if raw in listed else name: rows for raw, (name, rows) in zip(raw_ids, named.items(), strict=True)}
+        given = {
+            raw if raw in listed else name: rows
+            for raw, (name, rows) in zip(raw_ids, named.items(), strict=True)
+        }
         stranger = next((client for client in given if client not in listed), None)
         if stranger is not None:
             raise InvalidInput(
-                f"client {stranger!r} has rows and is not in the plan{hint_alike(stranger, listed)}; give it a budget in another "
-                "plan, or leave its rows out"
+                f"client {stranger!r} has rows and is not in the "
+                f"plan{hint_alike(stranger, listed)}; give it a budget in another plan, or leave "
+                "its rows out"
             )
         return {client: given.get(client, ([], [])) for client in plan.clients}
     pairs = list(clients)
     if len(pairs) != len(plan.clients):
-        raise InvalidInput(f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them agree")
+        raise InvalidInput(
+            f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them "
+            "agree"
+        )
     if not simulation and plan.clients != numbered(len(pairs)):
         raise InvalidInput(
-            f"the plan names its clients ({plan.clients[0]!r}, ...) and a list has no names, so rows could go to another's budget; "
-            "give clients as a dict of id: (features, labels)"
+            f"the plan names its clients ({plan.clients[0]!r}, ...) and a list has no names, so "
+            "rows could go to another's budget; give clients as a dict of id: (features, labels)"
         )
     return dict(zip(plan.clients, pairs, strict=True))
 
@@ -295,7 +352,9 @@ def run(
             refuse_leftovers(setup, states)
             check_ledger(setup, ledger)
         verdict = examine(setup, folder)
-        store: RunDirectory | Memory = Memory() if folder is None else _open(setup, folder, resume, ledger)
+        store: RunDirectory | Memory = (
+            Memory() if folder is None else _open(setup, folder, resume, ledger)
+        )
         setup = replace(setup, training=replace(setup.training, run=store.run_id))
         budgets = norm_budgets(setup, states)
         if folder is not None:
@@ -314,19 +373,26 @@ def run(
                 for budget in budgets:
                     budget.enrol()
             elif any(budget.missing for budget in budgets):
-                on_note("the states of some clients are gone: for them, all rounds so far count as paid at the clip")
+                on_note(
+                    "the states of some clients are gone: for them, all rounds so far count as "
+                    "paid at the clip"
+                )
             progress = _play(setup, engine, store, progress, folder, on_round)
             store.finish()
     finally:
         engine.close()
     load_parameters(setup.module, progress)
     plan_hash = "" if setup.plan is None else setup.plan.hash
-    store.write_model(named_arrays(setup.module), {"randomness": setup.randomness.source, "plan": plan_hash})
+    store.write_model(
+        named_arrays(setup.module), {"randomness": setup.randomness.source, "plan": plan_hash}
+    )
     return Result(store.metrics(), setup.module, setup.plan, folder)
 
 
 def check_ledger(setup: Setup, ledger: str | None) -> None:
-    """Refuse what the ledger would refuse, before anything is written. A run with a ledger of its own begins with an empty one."""
+    """Refuse what the ledger would refuse, before anything is written. A run with a ledger of its
+    own begins with an empty one.
+    """
     if setup.plan is None:
         return
     if ledger is not None and holds_ledger(ledger):
@@ -350,7 +416,9 @@ def _play(
 ) -> Progress:
     observer = Observer.of(setup)
     log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
-    rounds = run_rounds(progress, setup.method, engine, setup.training, setup.randomness, store, observer.record)
+    rounds = run_rounds(
+        progress, setup.method, engine, setup.training, setup.randomness, store, observer.record
+    )
     for after, record in rounds:
         progress = after
         if log is not None:
@@ -371,11 +439,13 @@ def _open(setup: Setup, folder: Path, resume: bool, ledger: str | None) -> RunDi
     about = {
         "settings": setup.settings,
         "simulation": setup.randomness.simulation,
-        "majority": float(np.bincount(labels).max() / labels.size),  # what guessing the commonest class would score
+        # what guessing the commonest class would score
+        "majority": float(np.bincount(labels).max() / labels.size),
         "groups": None if setup.labels is None else list(setup.labels),
         "environment": environment(),
     }
-    if resume and (folder / "run.json").exists():  # a run that was killed before its first file begins anew
+    # a run that was killed before its first file begins anew
+    if resume and (folder / "run.json").exists():
         return RunDirectory.resume(folder, about)
     if setup.plan is not None:
         location = stored_location(ledger or str(folder / OWN), folder)
@@ -394,8 +464,12 @@ def environment() -> dict[str, str]:
 
 
 def examine(setup: Setup, folder: Path | None) -> dict[str, Any] | None:
-    """The verdict to keep beside the plan, None if it is there. Refuses a plan that does not verify, before anything is written."""
-    if setup.plan is None or (folder is not None and RunDirectory(folder).certified(setup.plan.hash)):
+    """The verdict to keep beside the plan, None if it is there. Refuses a plan that does not
+    verify, before anything is written.
+    """
+    if setup.plan is None or (
+        folder is not None and RunDirectory(folder).certified(setup.plan.hash)
+    ):
         return None
     verdict = verify(setup.plan)
     if not verdict.ok:
@@ -436,7 +510,9 @@ class Observer:
         if self.setup.randomness.simulation:
             return line | statistics
         self._tell(progress.done, statistics)
-        return line | {name: value for name, value in statistics.items() if name not in FOR_THE_OPERATOR}
+        return line | {
+            name: value for name, value in statistics.items() if name not in FOR_THE_OPERATOR
+        }
 
     @staticmethod
     def _tell(round: int, statistics: Record) -> None:
@@ -453,7 +529,10 @@ class Observer:
         """Largest epsilon spent so far in each group."""
         if self.setup.plan is None or self.grouping is None:
             return {}
-        spent, of_client = self.setup.plan.spent_by_schedule()[round], self.setup.plan.schedules.of_client
+        spent, of_client = (
+            self.setup.plan.spent_by_schedule()[round],
+            self.setup.plan.schedules.of_client,
+        )
         return {
             label: float(spent[of_client[members]].max())
             for label, members in zip(self.grouping.labels, self.grouping.members, strict=True)
@@ -477,7 +556,13 @@ class Memory(Store):
     run_id = ""
 
     @contextmanager
-    def charging(self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool) -> Iterator[None]:  # noqa: ARG002
+    def charging(
+        self,
+        plan: AnyPlan | None,  # noqa: ARG002
+        ledger: str | None,  # noqa: ARG002
+        *,
+        simulation: bool,  # noqa: ARG002
+    ) -> Iterator[None]:
         yield
 
     def recovery(self, done: int, simulation: bool) -> str:  # noqa: ARG002

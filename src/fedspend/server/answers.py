@@ -4,9 +4,9 @@ much noise arrived with it.
 Guarantee: everyone who was asked is either in `answered` or in `discarded`, never in both and never
 twice. The received variance counts the noise of those who answered and of nobody else, so whatever
 does not arrive is topped up. An answer that comes from outside is checked before it is added: whose
-it is, for which round of which run, its length, that it is finite, and its norm. Under central noise an answer
-that is too long is clipped again (on the grid, where that cannot be done exactly, discarded); under
-distributed noise its norm says nothing, since it carries noise that was counted.
+it is, for which round of which run, its length, that it is finite, and its norm. Under central
+noise an answer that is too long is clipped again (on the grid, where that cannot be done exactly,
+discarded); under distributed noise its norm says nothing, since it carries noise that was counted.
 """
 
 from __future__ import annotations
@@ -71,10 +71,14 @@ class Tally:
             self._reports[contribution.client] = "it answered without having been asked"
             return
         if contribution.run != task.shared.run:
-            self._reports[contribution.client] = f"an answer of run {contribution.run!r} came and was ignored"
+            self._reports[contribution.client] = (
+                f"an answer of run {contribution.run!r} came and was ignored"
+            )
             return
         if contribution.round != task.shared.round:
-            self._reports[contribution.client] = f"an answer of round {contribution.round + 1} came late and was ignored"
+            self._reports[contribution.client] = (
+                f"an answer of round {contribution.round + 1} came late and was ignored"
+            )
             return
         if self._counted(contribution.client):
             self._reports[contribution.client] = "it answered twice; the first answer counts"
@@ -114,7 +118,10 @@ class Tally:
     def _problem(self, contribution: Contribution, task: ClientTask) -> str:
         vector, bit, shared = contribution.vector, contribution.bit, task.shared
         if vector.shape != self._total.shape or vector.dtype != np.float64:
-            return f"its vector is {vector.dtype} of shape {vector.shape}, not float64 of {self._total.shape}"
+            return (
+                f"its vector is {vector.dtype} of shape {vector.shape}, not float64 of "
+                f"{self._total.shape}"
+            )
         if not np.isfinite(vector).all():
             return "its vector is not finite"
         if shared.grid is not None and not (vector == np.rint(vector)).all():
@@ -137,7 +144,9 @@ class Tally:
         norm = _norm(vector)
         if norm <= task.clip_norm * _SLACK:
             return vector
-        self._reports[task.client] = f"its norm was {norm:.6g}, and its clip {task.clip_norm:.6g}; it was clipped again"
+        self._reports[task.client] = (
+            f"its norm was {norm:.6g}, and its clip {task.clip_norm:.6g}; it was clipped again"
+        )
         clipped: FloatArray = vector * (task.clip_norm * ROUNDING / norm)
         return clipped
 
@@ -158,7 +167,13 @@ def _statistics(remarks: Sequence[Remarks]) -> Statistics:
     )
 
 
-def gather(tasks: Sequence[ClientTask], replies: Iterable[Reply | Lost], size: int, *, outside: bool = False) -> Answers:
+def gather(
+    tasks: Sequence[ClientTask],
+    replies: Iterable[Reply | Lost],
+    size: int,
+    *,
+    outside: bool = False,
+) -> Answers:
     """The answers of replies as they come."""
     tally = Tally(tasks, size, outside=outside)
     for reply in replies:

@@ -72,24 +72,35 @@ class Gaussian:
         return NO_MEMORY
 
     def release(self, sum: Sum, memory: Memory) -> tuple[Noised, Memory]:
-        return (self._continuous(sum) if sum.grid is None else self._discrete(sum, sum.grid)), memory
+        return (
+            self._continuous(sum) if sum.grid is None else self._discrete(sum, sum.grid)
+        ), memory
 
     def _continuous(self, sum: Sum) -> Noised:
         missing, total = sum.deviation**2 - sum.received_variance, sum.total
         if missing > 0:
-            total = total + np.sqrt(missing) * self.randomness.normal(total.size, "noise", sum.round)
+            total = total + np.sqrt(missing) * self.randomness.normal(
+                total.size, "noise", sum.round
+            )
         return Noised(total / sum.denominator)
 
     def _discrete(self, sum: Sum, grid: Grid) -> Noised:
         missing = grid.in_steps(sum.deviation**2) - grid.in_steps(sum.received_variance)
-        noised = sum.total.astype(np.int64) + grid.noise(missing, self.randomness.words("noise", sum.round))
+        noised = sum.total.astype(np.int64) + grid.noise(
+            missing, self.randomness.words("noise", sum.round)
+        )
         wrapped, overflowed = grid.wrapped(noised)
         update: FloatArray = wrapped.astype(np.float64) * grid.step / sum.denominator
         return Noised(update, overflowed)
 
 
 def release_bit(
-    bits: float, deviation: float, denominator: float, randomness: Randomness, round: int, discrete: bool = False
+    bits: float,
+    deviation: float,
+    denominator: float,
+    randomness: Randomness,
+    round: int,
+    discrete: bool = False,
 ) -> float:
     """The noised share of clients whose update was within their clip, from the sum of their shifted
     bits.
@@ -99,9 +110,13 @@ def release_bit(
     noise.
     """
     if discrete:
-        halves = round_half(bits) + int(sample(Fraction(2 * deviation) ** 2, 1, randomness.words("bit-noise", round))[0])
+        halves = round_half(bits) + int(
+            sample(Fraction(2 * deviation) ** 2, 1, randomness.words("bit-noise", round))[0]
+        )
         return halves / 2 / denominator + 0.5
-    return (bits + deviation * float(randomness.normal(1, "bit-noise", round)[0])) / denominator + 0.5
+    return (
+        bits + deviation * float(randomness.normal(1, "bit-noise", round)[0])
+    ) / denominator + 0.5
 
 
 def round_half(bits: float) -> int:

@@ -27,8 +27,10 @@ from fedspend.server.student import Student
 
 Record = dict[str, Any]
 NORM_QUANTILES = (0.1, 0.5, 0.9)
-FOR_THE_OPERATOR = ("discarded", "lost", "reports")  # statistics of a real run that are shown and not kept
-ABOUT_UPDATES = ("clipped_share", "mean_norm", "norm_quantiles")  # votes are all as long as their clip
+# statistics of a real run that are shown and not kept
+FOR_THE_OPERATOR = ("discarded", "lost", "reports")
+# votes are all as long as their clip
+ABOUT_UPDATES = ("clipped_share", "mean_norm", "norm_quantiles")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Server:
     lr: float = 1.0
     momentum: float = 0.0
     tail: int = 1  # the final model is the mean of this many last iterates
-    student: Student | None = None  # what learns from released votes; None: releases are updates of the model
+    # what learns from released votes; None: releases are updates of the model
+    student: Student | None = None
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,19 @@ class Progress:
     tail_sum: FloatArray  # float64 sum of the last iterates
     tail_count: int
     method: State
-    votes: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))  # all that a student has heard
+    # all that a student has heard
+    votes: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
     @property
     def model(self) -> Float32Array:
         """The parameters that would be handed out now: the tail mean once the tail has begun, the
         iterate before.
         """
-        return self.parameters if self.tail_count == 0 else (self.tail_sum / self.tail_count).astype(np.float32)
+        return (
+            self.parameters
+            if self.tail_count == 0
+            else (self.tail_sum / self.tail_count).astype(np.float32)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +111,9 @@ class Store(Protocol):
     def kept(self, round: int) -> Kept | None: ...
 
     def memory(self) -> Memory | None:
-        """The mechanism's memory after the last release: empty before the first one, None if it was lost."""
+        """The mechanism's memory after the last release: empty before the first one, None if it was
+        lost.
+        """
         ...
 
     def was_reserved(self, round: int) -> bool: ...
@@ -115,7 +125,9 @@ class Store(Protocol):
 
 def begin(parameters: Float32Array, method: Method) -> Progress:
     zero = np.zeros(parameters.size)
-    return Progress(0, parameters.astype(np.float32), zero.astype(np.float32), zero, 0, method.start())
+    return Progress(
+        0, parameters.astype(np.float32), zero.astype(np.float32), zero, 0, method.start()
+    )
 
 
 def run_rounds(
@@ -168,7 +180,9 @@ def remembered(mechanism: Mechanism, store: Store, done: int) -> Memory:
     """
     found, start = store.memory(), mechanism.start()
     if found is None and start and done > 0:
-        raise Refused("the mechanism's private state is gone, and its noise depends on it; start a new run")
+        raise Refused(
+            "the mechanism's private state is gone, and its noise depends on it; start a new run"
+        )
     return found or start
 
 
@@ -188,19 +202,26 @@ def play(
     shared = round_task(progress, terms, training)
     tasks = tasks_of(cohort, terms, training.clients, shared)
     answers = gather(tasks, engine.run(tasks), shared.size, outside=engine.outside)
-    sum = Sum(t, answers.total, answers.received_variance, terms.deviation, terms.denominator, shared.grid)
+    sum = Sum(
+        t, answers.total, answers.received_variance, terms.deviation, terms.denominator, shared.grid
+    )
     noised, memory = mechanism.release(sum, memory)
     bit = None
     if terms.bit_deviation is not None:
         discrete = shared.grid is not None
-        bit = release_bit(answers.bits, terms.bit_deviation, terms.denominator, randomness, t, discrete=discrete)
+        bit = release_bit(
+            answers.bits, terms.bit_deviation, terms.denominator, randomness, t, discrete=discrete
+        )
     statistics = describe(answers, terms, randomness.simulation)
     if student is not None:
-        statistics = {name: value for name, value in statistics.items() if name not in ABOUT_UPDATES}
+        statistics = {
+            name: value for name, value in statistics.items() if name not in ABOUT_UPDATES
+        }
         if randomness.simulation and shared.noise == 0:  # else what arrives has noise in it already
             statistics |= student.describe(answers.total, noised.update)
     if randomness.simulation and noised.overflowed is not None:
-        statistics["overflowed"] = noised.overflowed  # counted before the modulus is taken, so not private
+        # counted before the modulus is taken, so not private
+        statistics["overflowed"] = noised.overflowed
     return Kept(Release(noised.update.astype(np.float32), bit), statistics, memory)
 
 
@@ -217,14 +238,18 @@ def round_task(progress: Progress, terms: RoundTerms, training: Training) -> Rou
         run=training.run,
         plan=training.plan,
         layers=training.layers,
-        grid=None if training.bits is None else Grid.of(terms.clip_norm, terms.deviation, size, training.bits),
+        grid=None
+        if training.bits is None
+        else Grid.of(terms.clip_norm, terms.deviation, size, training.bits),
         noise=float(terms.deviation / np.sqrt(clients)) if training.noise == "distributed" else 0.0,
         bit=terms.bit_deviation is not None,
         asked=None if student is None else student.ballot.asked(t),
     )
 
 
-def tasks_of(cohort: IntArray, terms: RoundTerms, clients: Sequence[str], shared: RoundTask) -> list[ClientTask]:
+def tasks_of(
+    cohort: IntArray, terms: RoundTerms, clients: Sequence[str], shared: RoundTask
+) -> list[ClientTask]:
     """One task for each client of the cohort, in its order."""
     return [
         ClientTask(
@@ -261,7 +286,9 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Record:
         "cohort": cohort,
         "clipped_share": float(found.clipped.sum() / count),
         "mean_norm": float(found.norms.mean()) if told else 0.0,
-        "norm_quantiles": np.quantile(found.norms, NORM_QUANTILES).tolist() if told else [0.0] * len(NORM_QUANTILES),
+        "norm_quantiles": np.quantile(found.norms, NORM_QUANTILES).tolist()
+        if told
+        else [0.0] * len(NORM_QUANTILES),
         **public,
     }
 

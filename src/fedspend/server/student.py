@@ -41,8 +41,8 @@ class Ballot:
     def __post_init__(self) -> None:
         if not 1 <= self.queries <= len(self.rows):
             raise InvalidInput(
-                f"queries must be from 1 to the number of public rows, {len(self.rows):,}, got {self.queries!r}; "
-                "by default every public row is asked about once"
+                f"queries must be from 1 to the number of public rows, {len(self.rows):,}, got "
+                f"{self.queries!r}; by default every public row is asked about once"
             )
 
     @property
@@ -77,8 +77,14 @@ class Student:
         """All votes released so far, (public rows, classes), with one more round; a row that is
         asked again adds them up.
         """
-        total = votes.copy() if votes.size else np.zeros((len(self.ballot.rows), self.ballot.classes), dtype=np.float32)
-        total[self.ballot.asked(round)] += released.reshape(self.ballot.queries, self.ballot.classes)
+        total = (
+            votes.copy()
+            if votes.size
+            else np.zeros((len(self.ballot.rows), self.ballot.classes), dtype=np.float32)
+        )
+        total[self.ballot.asked(round)] += released.reshape(
+            self.ballot.queries, self.ballot.classes
+        )
         return total
 
     def taught(self, parameters: Float32Array, votes: Float32Array, round: int) -> Float32Array:
@@ -86,13 +92,18 @@ class Student:
         most noised votes.
         """
         known = np.flatnonzero(votes.any(axis=1))
-        rows, labels = self.ballot.rows[torch.from_numpy(known)], torch.from_numpy(votes[known].argmax(axis=1))
+        rows, labels = (
+            self.ballot.rows[torch.from_numpy(known)],
+            torch.from_numpy(votes[known].argmax(axis=1)),
+        )
         generator = self.randomness.generator("student", round + 1)  # 0 is the order of the rows
         flat, start = FlatModule(fresh(self.module)), torch.from_numpy(parameters)
         with single_threaded():
             torch.manual_seed(int(generator.integers(2**63)))  # for dropout and the like
             flat.load(start)
-            for positions in step_batches(generator, len(known), LocalTraining(self.batch_size, epochs=self.epochs)):
+            for positions in step_batches(
+                generator, len(known), LocalTraining(self.batch_size, epochs=self.epochs)
+            ):
                 chosen = torch.from_numpy(positions)
                 flat.step(as_batch(rows[chosen]), labels[chosen], self.lr)
             moved = torch.empty(flat.size)
@@ -103,11 +114,16 @@ class Student:
         """How far a round's voters agreed and what noise did to the labels. Not private: for
         simulations only.
         """
-        before, after = (votes.reshape(self.ballot.queries, self.ballot.classes) for votes in (cast, released))
+        before, after = (
+            votes.reshape(self.ballot.queries, self.ballot.classes) for votes in (cast, released)
+        )
         total = before.sum(axis=1)
         voted = total > 0
         if not voted.any():
             return {"agreement": None, "labels_changed": None}
         changed = before.argmax(axis=1) != after.argmax(axis=1)
         agreement = before[voted].max(axis=1) / total[voted]
-        return {"agreement": float(agreement.mean()), "labels_changed": float(changed[voted].mean())}
+        return {
+            "agreement": float(agreement.mean()),
+            "labels_changed": float(changed[voted].mean()),
+        }

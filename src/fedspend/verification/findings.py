@@ -1,7 +1,9 @@
-"""What a verification has looked at and what it found wrong: while under way (`Findings`) and as its result (`Verification`).
+"""What a verification has looked at and what it found wrong: while under way (`Findings`) and as
+its result (`Verification`).
 
-Guarantee: every condition that does not hold is counted and fails its check; the first `LISTED` are also written out. A
-condition that is neither true nor false (NaN) must reach `record` as false: compare so that NaN fails.
+Guarantee: every condition that does not hold is counted and fails its check; the first `LISTED` are
+also written out. A condition that is neither true nor false (NaN) must reach `record` as false:
+compare so that NaN fails.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ LISTED = 20  # failures written out; the rest are counted
 
 @dataclass(frozen=True)
 class Check:
-    """One condition: whether it holds, for how many schedules it was looked at, by what, and the number nearest to failing."""
+    """One condition: whether it holds, for how many schedules it was looked at, by what, and the
+    number nearest to failing.
+    """
 
     name: str
     passed: bool
@@ -45,10 +49,21 @@ class Findings:
     def ok(self) -> bool:
         return all(check.passed for check in self.checks) and self.failure_count == 0
 
-    def record(self, name: str, good: BoolArray, accountant: str, worst: float, meaning: str, sentence: Callable[..., str]) -> None:
-        """Note a check over an array of conditions, with a sentence for each of the first that fail."""
+    def record(
+        self,
+        name: str,
+        good: BoolArray,
+        accountant: str,
+        worst: float,
+        meaning: str,
+        sentence: Callable[..., str],
+    ) -> None:
+        """Note a check over an array of conditions, with a sentence for each of the first that
+        fail.
+        """
         bad = np.argwhere(~good)
-        looked_at = min(int(good.shape[-1]), self.schedules)  # conditions are per schedule or per client
+        # conditions are per schedule or per client
+        looked_at = min(int(good.shape[-1]), self.schedules)
         self.checks.append(Check(name, len(bad) == 0, looked_at, accountant, worst, meaning))
         self.fail(len(bad), (sentence(*map(int, place)) for place in bad))
 
@@ -64,7 +79,8 @@ class Verification:
 
     ok: bool
     plan_hash: str
-    epsilon: FloatArray = field(repr=False)  # (clients,) by PLD where `by_pld`, else the reproduced Rényi bound
+    # (clients,) by PLD where `by_pld`, else the reproduced Rényi bound
+    epsilon: FloatArray = field(repr=False)
     by_pld: BoolArray = field(repr=False)
     worst_margin: float  # smallest 1 - PLD epsilon / budget; NaN if no PLD was computed
     schedules: int
@@ -81,7 +97,9 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values; what is not finite becomes None."""
-        whole = {name: getattr(self, name) for name in self.__dataclass_fields__} | {"sampled": self.sampled}
+        whole = {name: getattr(self, name) for name in self.__dataclass_fields__} | {
+            "sampled": self.sampled
+        }
         whole["checks"] = [asdict(one) for one in self.checks]
         whole["observers"] = [asdict(one) for one in self.observers]
         plain: dict[str, Any] = _jsonable(whole)

@@ -1,7 +1,8 @@
 """What a schedule reveals to observers who see less or more than the plan assumes.
 
-Guarantee: every epsilon here is an upper bound for its observer, read from the second accountant's Rényi divergence or from a
-closed form. The plan promises only the first of them; the others say what is lost when its assumption fails.
+Guarantee: every epsilon here is an upper bound for its observer, read from the second accountant's
+Rényi divergence or from a closed form. The plan promises only the first of them; the others say
+what is lost when its assumption fails.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ Divergence = Callable[[Any, Any, Any], FloatArray]
 
 @dataclass(frozen=True)
 class Observer:
-    """Epsilon against one kind of observer: by budget where there are few schedules, and its range over the schedules shown."""
+    """Epsilon against one kind of observer: by budget where there are few schedules, and its range
+    over the schedules shown.
+    """
 
     name: str
     assumption: str
@@ -43,31 +46,74 @@ def observers_of(
     colluders: int,
     by_budget: bool,
 ) -> tuple[Observer, ...]:
-    """Epsilon of schedules, with their claims and budgets, against each observer, at the best of sorted `orders`."""
+    """Epsilon of schedules, with their claims and budgets, against each observer, at the best of
+    sorted `orders`.
+    """
 
     def lowest(divergence: Divergence, scale: float = 1.0) -> FloatArray:
-        return np.array([lowest_epsilon(divergence, runs, scale, orders, delta) for runs in schedules])
+        return np.array(
+            [lowest_epsilon(divergence, runs, scale, orders, delta) for runs in schedules]
+        )
 
     rows = [
-        ("plan", "other clients and the public, who see every release and not who took part", claim),
-        ("participation revealed", "learns in which rounds a client took part", lowest(participation_revealed)),
-        ("picked every round", "the client takes part in every round: sampling hides nothing", lowest(no_amplification)),
+        (
+            "plan",
+            "other clients and the public, who see every release and not who took part",
+            claim,
+        ),
+        (
+            "participation revealed",
+            "learns in which rounds a client took part",
+            lowest(participation_revealed),
+        ),
+        (
+            "picked every round",
+            "the client takes part in every round: sampling hides nothing",
+            lowest(no_amplification),
+        ),
     ]
     if colluders > 0:
         known = "distributed noise: they know and subtract their own noise, all sampled"
-        rows.append((f"{colluders} colluding clients", known, lowest(renyi_divergence, math.sqrt(1 - colluders / clients))))
+        rows.append(
+            (
+                f"{colluders} colluding clients",
+                known,
+                lowest(renyi_divergence, math.sqrt(1 - colluders / clients)),
+            )
+        )
     alone = "distributed noise, no secure aggregation: an update under its own share of noise"
-    rows.append(("sees single updates", alone, lowest(participation_revealed, 1 / math.sqrt(clients))))
-    return tuple(_observer(name, assumption, budget, values, by_budget) for name, assumption, values in rows)
+    rows.append(
+        ("sees single updates", alone, lowest(participation_revealed, 1 / math.sqrt(clients)))
+    )
+    return tuple(
+        _observer(name, assumption, budget, values, by_budget) for name, assumption, values in rows
+    )
 
 
-def _observer(name: str, assumption: str, budget: FloatArray, epsilon: FloatArray, by_budget: bool) -> Observer:
-    groups = tuple((float(b), float(epsilon[budget == b].max())) for b in np.unique(budget)) if by_budget else ()
-    return Observer(name, assumption, groups, float(epsilon.min()), float(np.median(epsilon)), float(epsilon.max()))
+def _observer(
+    name: str, assumption: str, budget: FloatArray, epsilon: FloatArray, by_budget: bool
+) -> Observer:
+    groups = (
+        tuple((float(b), float(epsilon[budget == b].max())) for b in np.unique(budget))
+        if by_budget
+        else ()
+    )
+    return Observer(
+        name,
+        assumption,
+        groups,
+        float(epsilon.min()),
+        float(np.median(epsilon)),
+        float(epsilon.max()),
+    )
 
 
-def participation_revealed(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike) -> FloatArray:
-    """Divergence of a round whose cohort is public: `log(1 - q + q exp((a-1) a / (2 sigma^2))) / (a-1)`."""
+def participation_revealed(
+    rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike
+) -> FloatArray:
+    """Divergence of a round whose cohort is public:
+    `log(1 - q + q exp((a-1) a / (2 sigma^2))) / (a-1)`.
+    """
     q, s, a = (np.asarray(value, dtype=np.float64) for value in (rate, noise, order))
     with np.errstate(divide="ignore"):
         log_moment: FloatArray = np.logaddexp(np.log1p(-q), np.log(q) + (a - 1) * a / (2 * s**2))
@@ -75,20 +121,29 @@ def participation_revealed(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt
 
 
 def no_amplification(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike) -> FloatArray:  # noqa: ARG001
-    """Divergence of a Gaussian round in which the client certainly takes part: `a / (2 sigma^2)`."""
-    result: FloatArray = np.asarray(order, dtype=np.float64) / (2 * np.asarray(noise, dtype=np.float64) ** 2)
+    """Divergence of a Gaussian round in which the client certainly takes part:
+    `a / (2 sigma^2)`.
+    """
+    result: FloatArray = np.asarray(order, dtype=np.float64) / (
+        2 * np.asarray(noise, dtype=np.float64) ** 2
+    )
     return result
 
 
-def lowest_epsilon(divergence: Divergence, runs: Runs, scale: float, orders: FloatArray, delta: float) -> float:
-    """Epsilon of one schedule, its noise times `scale`, at the best of sorted `orders`: every eighth, then those around the best.
+def lowest_epsilon(
+    divergence: Divergence, runs: Runs, scale: float, orders: FloatArray, delta: float
+) -> float:
+    """Epsilon of one schedule, its noise times `scale`, at the best of sorted `orders`: every
+    eighth, then those around the best.
 
     Any order gives a valid bound, so skipping some can only read higher.
     """
     rate, noise, count = (np.asarray(part, dtype=np.float64) for part in runs)
 
     def read(some: FloatArray) -> FloatArray:
-        return epsilon_at(count @ divergence(rate[:, None], scale * noise[:, None], some[None, :]), some, delta)
+        return epsilon_at(
+            count @ divergence(rate[:, None], scale * noise[:, None], some[None, :]), some, delta
+        )
 
     coarse = np.arange(0, orders.size, 8)
     values = read(orders[coarse])

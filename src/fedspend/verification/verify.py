@@ -1,8 +1,10 @@
-"""The independent check of a plan. It shares no accounting code with the planner: `second_accountant` recomputes everything.
+"""The independent check of a plan. It shares no accounting code with the planner:
+`second_accountant` recomputes everything.
 
-Guarantee: if `Verification.ok`, every client's claim is reproduced and within its budget, every pessimistic PLD epsilon that was
-computed is within the budget too, and every clip belongs to its noise. Where PLD was only sampled, the reproduced Rényi bound
-alone carries the guarantee, and the result says so. Conditions are written so that NaN fails them.
+Guarantee: if `Verification.ok`, every client's claim is reproduced and within its budget, every
+pessimistic PLD epsilon that was computed is within the budget too, and every clip belongs to its
+noise. Where PLD was only sampled, the reproduced Rényi bound alone carries the guarantee, and the
+result says so. Conditions are written so that NaN fails them.
 """
 
 from __future__ import annotations
@@ -18,8 +20,22 @@ import numpy as np
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.verification.findings import Check, Findings, Verification
-from fedspend.verification.observers import Observer, lowest_epsilon, no_amplification, observers_of, participation_revealed, spread
-from fedspend.verification.second_accountant import Runs, epsilon_at, fft_epsilon, pld_epsilon, pld_epsilons, renyi_divergence
+from fedspend.verification.observers import (
+    Observer,
+    lowest_epsilon,
+    no_amplification,
+    observers_of,
+    participation_revealed,
+    spread,
+)
+from fedspend.verification.second_accountant import (
+    Runs,
+    epsilon_at,
+    fft_epsilon,
+    pld_epsilon,
+    pld_epsilons,
+    renyi_divergence,
+)
 from fedspend.verification.second_accountant.lattice import MOST_NOISE, lattice_divergence
 
 if TYPE_CHECKING:
@@ -45,17 +61,24 @@ CLIP_TOLERANCE = 1e-9
 PLD_TOLERANCE, FFT_TOLERANCE = 1e-4, 5e-3
 RELATIVE = "largest relative difference"
 SHOWN = 20  # schedules for which all orders are read
-# A PLD reading takes about 0.05 s for each distinct round of its schedule, so a sample is bounded by its rounds.
+# A PLD reading takes about 0.05 s for each distinct round of its schedule, so a sample is bounded
+# by its rounds.
 SAMPLED_ROUNDS, FEWEST_SAMPLED = 2000, 24
 
 
 def verify(
-    plan: AnyPlan | str | Path, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200
+    plan: AnyPlan | str | Path,
+    *,
+    colluders: int = 0,
+    progress: Progress | None = None,
+    seed: int = 0,
+    max_pld: int = 200,
 ) -> Verification:
     """Check a plan of clients or of records, or the plan in a file, against everything it promises.
 
-    Never raises for a plan that breaks its promise. `verify_clients` and `records.verify_records` say what is checked. For a plan
-    of records, `colluders` is refused, and `progress`, `seed` and `max_pld` have no effect.
+    Never raises for a plan that breaks its promise. `verify_clients` and `records.verify_records`
+    say what is checked. For a plan of records, `colluders` is refused, and `progress`, `seed` and
+    `max_pld` have no effect.
     """
     if isinstance(plan, str | Path):
         from fedspend.planning.protocol import load_any_plan
@@ -65,34 +88,49 @@ def verify(
 
 
 def verify_clients(
-    plan: Plan, *, colluders: int = 0, progress: Progress | None = None, seed: int = 0, max_pld: int = 200
+    plan: Plan,
+    *,
+    colluders: int = 0,
+    progress: Progress | None = None,
+    seed: int = 0,
+    max_pld: int = 200,
 ) -> Verification:
     """Check a plan of clients.
 
     - Well formed: rates in (0, 1], everything else finite and positive, delta in (0, 1).
     - Claim within budget, for every client.
-    - Claim reproduced, for every schedule: at its witness order to 1e-6 by our second Rényi accountant; for a plan by PLD, to
-      1e-4 by dp-accounting and to 0.5% (or its error bound) by our FFT accountant.
-    - PLD within budget: dp-accounting's pessimistic epsilon, for all distinct schedules up to `max_pld`; beyond, for the extremes
-      and a random sample drawn from the plan's hash and `seed`, together `max_pld` of them, but no more than 2000 distinct rounds
-      or 24 schedules, whichever is more. For the others the reproduced claim is enough: a Rényi bound at any one order is a valid
-      bound on epsilon, and PLD merely shows how much of it is slack. A plan by PLD is checked whole.
-    - A plan for discrete noise: its witness orders are whole and its claims are reproduced by sums over the integers, for up to 20
-      schedules from the strictest to the loosest. It gets no PLD reading.
-    - Clip norms: `clip_norm * noise_multiplier` is `clip` times the harmonic mean of the clients' noise, in every round.
+    - Claim reproduced, for every schedule: at its witness order to 1e-6 by our second Rényi
+    accountant; for a plan by PLD, to 1e-4 by dp-accounting and to 0.5% (or its error bound) by our
+    FFT accountant.
+    - PLD within budget: dp-accounting's pessimistic epsilon, for all distinct schedules up to
+    `max_pld`; beyond, for the extremes and a random sample drawn from the plan's hash and `seed`,
+    together `max_pld` of them, but no more than 2000 distinct rounds or 24 schedules, whichever is
+    more. For the others the reproduced claim is enough: a Rényi bound at any one order is a valid
+    bound on epsilon, and PLD merely shows how much of it is slack. A plan by PLD is checked whole.
+    - A plan for discrete noise: its witness orders are whole and its claims are reproduced by sums
+    over the integers, for up to 20 schedules from the strictest to the loosest. It gets no PLD
+    reading.
+    - Clip norms: `clip_norm * noise_multiplier` is `clip` times the harmonic mean of the clients'
+    noise, in every round.
 
-    `colluders` is for the observer of that name (default 10, or all but one client if there are fewer).
+    `colluders` is for the observer of that name (default 10, or all but one client if there are
+    fewer).
     """
     colluders = colluders or min(10, len(plan.clients) - 1)
     if not 0 <= colluders < max(len(plan.clients), 1):
-        raise InvalidInput(f"colluders must be fewer than the {len(plan.clients)} clients of the plan, got {colluders}")
+        raise InvalidInput(
+            f"colluders must be fewer than the {len(plan.clients)} clients of the plan, got "
+            f"{colluders}"
+        )
     return _Verifier(plan, colluders, progress or (lambda *_: None), seed, max_pld).run()
 
 
 class _Verifier:
     """One verification under way: the plan, read-only, and what has been found."""
 
-    def __init__(self, plan: Plan, colluders: int, progress: Progress, seed: int, max_pld: int) -> None:
+    def __init__(
+        self, plan: Plan, colluders: int, progress: Progress, seed: int, max_pld: int
+    ) -> None:
         self.plan, self.table, self.runs = plan, plan.schedules, _runs_of_schedules(plan.schedules)
         self.colluders, self.progress, self.seed, self.max_pld = colluders, progress, seed, max_pld
         self.findings = Findings(self.table.count)
@@ -116,7 +154,8 @@ class _Verifier:
         pld = np.full(self.table.count, np.nan)
         observers: tuple[Observer, ...] = ()
         if 0 < self.plan.delta < 1:
-            # A loss distribution is for continuous noise; that of discrete noise is not known, and its Rényi bound stands alone.
+            # A loss distribution is for continuous noise; that of discrete noise is not known, and
+            # its Rényi bound stands alone.
             chosen = usable[:0] if self.plan.discrete else self.choose(usable)
             if self.plan.accountant == "rdp":
                 rdp = self.check_witness(usable)
@@ -154,7 +193,9 @@ class _Verifier:
         return f"client {name}" + (f" (and {others} with the same schedule)" if others > 0 else "")
 
     def check_form(self) -> IntArray:
-        """Rates, noise, clips, budgets, delta; returns the schedules that can be accounted at all."""
+        """Rates, noise, clips, budgets, delta;
+        returns the schedules that can be accounted at all.
+        """
         table, plan, fail = self.table, self.plan, self.findings.fail
         limits = (
             ("sampling_rate", 1.0, "in (0, 1]"),
@@ -167,9 +208,18 @@ class _Verifier:
             good = (values > 0) & (values <= largest)
             sound &= good.all(axis=0)
             bad = np.argwhere(~good)
-            fail(len(bad), (f"{self.who(s)}, round {t + 1}: {name} is {values[t, s]!r}, not {wanted}" for t, s in bad))
+            fail(
+                len(bad),
+                (
+                    f"{self.who(s)}, round {t + 1}: {name} is {values[t, s]!r}, not {wanted}"
+                    for t, s in bad
+                ),
+            )
         unusable = np.flatnonzero(~((plan.budget > 0) & (plan.budget < np.inf)))
-        broken = (f"client {plan.clients[n]!r}: budget is {plan.budget[n]!r}, not finite and positive" for n in unusable)
+        broken = (
+            f"client {plan.clients[n]!r}: budget is {plan.budget[n]!r}, not finite and positive"
+            for n in unusable
+        )
         fail(len(unusable), broken)
         if not 0 < plan.delta < 1:
             fail(1, [f"delta is {plan.delta!r}, not between 0 and 1"])
@@ -178,9 +228,18 @@ class _Verifier:
         if plan.accountant not in ("rdp", "pld"):
             fail(1, [f"the accountant is {plan.accountant!r}; only rdp and pld can be checked"])
         found = self.findings.failure_count
-        check = Check("well formed", found == 0, table.count, "none", float(found), "values outside their range")
+        check = Check(
+            "well formed",
+            found == 0,
+            table.count,
+            "none",
+            float(found),
+            "values outside their range",
+        )
         self.findings.checks.append(check)
-        return np.flatnonzero(sound & (self.clients_of > 0) & (self.budget > 0) & (self.budget < np.inf))
+        return np.flatnonzero(
+            sound & (self.clients_of > 0) & (self.budget > 0) & (self.budget < np.inf)
+        )
 
     def check_claims(self) -> None:
         """Every client's claim is a number and within the client's own budget."""
@@ -190,12 +249,19 @@ class _Verifier:
             worst = float(np.max(claim / budget))
 
         def sentence(n: int) -> str:
-            return f"client {self.plan.clients[n]!r}: claims epsilon {claim[n]:.9g}, over its budget of {budget[n]:.9g}"
+            return (
+                f"client {self.plan.clients[n]!r}: claims epsilon {claim[n]:.9g}, over its budget "
+                f"of {budget[n]:.9g}"
+            )
 
-        self.findings.record("claim within budget", good, "none", worst, "largest claim / budget", sentence)
+        self.findings.record(
+            "claim within budget", good, "none", worst, "largest claim / budget", sentence
+        )
 
     def check_witness(self, usable: IntArray) -> FloatArray:
-        """Claims of a Rényi plan, reproduced at their witness orders; returns the reproduced epsilon of every schedule, or inf."""
+        """Claims of a Rényi plan, reproduced at their witness orders; returns the reproduced
+        epsilon of every schedule, or inf.
+        """
         claim, order = self.table.epsilon, self.table.order
         listed = np.isin(order, np.array(self.plan.orders))
         unlisted, meaning = float((~listed).sum()), "witness orders outside the plan's orders"
@@ -203,13 +269,17 @@ class _Verifier:
         def not_listed(s: int) -> str:
             return f"{self.who(s)}: the claim's order {order[s]!r} is not one of the plan's orders"
 
-        self.findings.record("witness order published", listed, "none", unlisted, meaning, not_listed)
+        self.findings.record(
+            "witness order published", listed, "none", unlisted, meaning, not_listed
+        )
         read = usable[(order[usable] > 1) & (order[usable] < np.inf)]
         mine = np.full(self.table.count, np.inf)
         for start in range(0, read.size, 2000):
             block = read[start : start + 2000]
             owner = np.repeat(np.arange(block.size), [len(self.runs[s][0]) for s in block])
-            rate, noise, count = (np.concatenate([self.runs[s][part] for s in block]) for part in range(3))
+            rate, noise, count = (
+                np.concatenate([self.runs[s][part] for s in block]) for part in range(3)
+            )
             cost = renyi_divergence(rate, noise, order[block][owner]) * count
             total = np.bincount(owner, weights=cost, minlength=block.size)
             mine[block] = epsilon_at(total, order[block], self.plan.delta)
@@ -219,37 +289,70 @@ class _Verifier:
 
         def sentence(i: int) -> str:
             s = int(usable[i])
-            return f"{self.who(s)}: claims epsilon {claim[s]:.9g}, but it is {mine[s]:.9g} at order {order[s]:g}"
+            return (
+                f"{self.who(s)}: claims epsilon {claim[s]:.9g}, but it is {mine[s]:.9g} at order "
+                f"{order[s]:g}"
+            )
 
         worst = _largest_relative(off, claim[usable])
-        self.findings.record("claim reproduced", good, "second Rényi accountant", worst, RELATIVE, sentence)
+        self.findings.record(
+            "claim reproduced", good, "second Rényi accountant", worst, RELATIVE, sentence
+        )
         return mine
 
     def check_discrete(self, usable: IntArray) -> None:
-        """Claims for discrete noise: by Rényi at whole orders, and reproduced on the integers themselves."""
+        """Claims for discrete noise: by Rényi at whole orders, and reproduced on the integers
+        themselves.
+        """
         order, claim, delta = self.table.order, self.table.epsilon, self.plan.delta
         whole = (order >= 2) & (order == np.floor(order))
         fractional = float((~whole).sum())
 
         def not_whole(s: int) -> str:
-            return f"{self.who(s)}: a claim for discrete noise needs a whole order, not {order[s]!r}"
+            return (
+                f"{self.who(s)}: a claim for discrete noise needs a whole order, not {order[s]!r}"
+            )
 
-        self.findings.record("whole orders", whole, "none", fractional, "claims at orders that prove nothing", not_whole)
+        self.findings.record(
+            "whole orders",
+            whole,
+            "none",
+            fractional,
+            "claims at orders that prove nothing",
+            not_whole,
+        )
         if self.plan.accountant != "rdp":
-            self.findings.fail(1, [f"the accountant is {self.plan.accountant!r}; discrete noise can be checked by rdp only"])
+            self.findings.fail(
+                1,
+                [
+                    f"the accountant is {self.plan.accountant!r}; discrete noise can be checked by "
+                    "rdp only"
+                ],
+            )
         small = (self.table.noise_multiplier <= MOST_NOISE).all(axis=0) & whole
         read = spread(usable[small[usable]], self.budget, SHOWN)
-        divergence = [sum(k * lattice_divergence(q, s, order[n]) for q, s, k in zip(*self.runs[int(n)], strict=True)) for n in read]
+        divergence = [
+            sum(
+                k * lattice_divergence(q, s, order[n])
+                for q, s, k in zip(*self.runs[int(n)], strict=True)
+            )
+            for n in read
+        ]
         found = epsilon_at(np.array(divergence), order[read], delta)
         off = np.abs(found - claim[read])
 
         def sentence(i: int) -> str:
             s = int(read[i])
-            return f"{self.who(s)}: claims epsilon {claim[s]:.9g}, but it is {found[i]:.9g} on the integers"
+            return (
+                f"{self.who(s)}: claims epsilon {claim[s]:.9g}, but it is {found[i]:.9g} on the "
+                "integers"
+            )
 
         worst = _largest_relative(off, claim[read])
         good = off <= CLAIM_TOLERANCE * claim[read] + 1e-12
-        self.findings.record("claim reproduced", good, "sum over the integers", worst, RELATIVE, sentence)
+        self.findings.record(
+            "claim reproduced", good, "sum over the integers", worst, RELATIVE, sentence
+        )
 
     def choose(self, usable: IntArray) -> IntArray:
         """The schedules whose PLD is computed: all, or the extremes and a random sample."""
@@ -259,7 +362,14 @@ class _Verifier:
         size = min(self.max_pld, max(FEWEST_SAMPLED, int(SAMPLED_ROUNDS / rounds_each)))
         noise, rate = self.table.noise_multiplier[:, usable], self.table.sampling_rate[:, usable]
         used = self.table.epsilon[usable] / self.budget[usable]
-        keys = (self.budget[usable], noise.min(axis=0), noise.max(axis=0), rate.max(axis=0), rate.min(axis=0), used)
+        keys = (
+            self.budget[usable],
+            noise.min(axis=0),
+            noise.max(axis=0),
+            rate.max(axis=0),
+            rate.min(axis=0),
+            used,
+        )
         extremes = [int(i) for key in keys for i in (np.argmax(key), np.argmin(key))]
         digest = hashlib.sha256(f"{self.plan_hash}:{self.seed}".encode()).digest()
         shuffled = np.random.default_rng(list(digest)).permutation(usable.size)
@@ -267,41 +377,75 @@ class _Verifier:
         return np.sort(usable[np.array(picked, dtype=np.int64)])
 
     def check_pld(self, chosen: IntArray) -> FloatArray:
-        """Pessimistic PLD epsilon of the chosen schedules, each within the smallest budget of its followers."""
-        delta, budget, rounds = self.plan.delta, self.budget[chosen], [self.runs[int(s)] for s in chosen]
+        """Pessimistic PLD epsilon of the chosen schedules, each within the smallest budget of its
+        followers.
+        """
+        delta, budget, rounds = (
+            self.plan.delta,
+            self.budget[chosen],
+            [self.runs[int(s)] for s in chosen],
+        )
         found = np.array(pld_epsilons(rounds, delta, self.progress))
-        # Every interval gives an upper bound, so a near miss deserves a finer grid and no merging of rounds.
+        # Every interval gives an upper bound, so a near miss deserves a finer grid and no merging
+        # of rounds.
         for i in np.flatnonzero((found > budget) & (found <= 1.05 * budget)):
-            finer = pld_epsilon(*rounds[int(i)], delta, interval=1e-5 * min(max(found[i], 1.0), 10.0), most_distinct=1 << 30)
+            finer = pld_epsilon(
+                *rounds[int(i)],
+                delta,
+                interval=1e-5 * min(max(found[i], 1.0), 10.0),
+                most_distinct=1 << 30,
+            )
             found[i] = min(found[i], finer)
         with np.errstate(invalid="ignore", divide="ignore"):
             worst = float(np.max(found / budget, initial=0.0))
 
         def sentence(i: int) -> str:
-            return f"{self.who(chosen[i])}: the PLD epsilon is {found[i]:.9g}, over the budget of {budget[i]:.9g}"
+            return (
+                f"{self.who(chosen[i])}: the PLD epsilon is {found[i]:.9g}, over the budget of "
+                f"{budget[i]:.9g}"
+            )
 
         meaning = "largest PLD epsilon / budget"
-        self.findings.record("PLD within budget", found <= budget, "dp-accounting PLD", worst, meaning, sentence)
+        self.findings.record(
+            "PLD within budget", found <= budget, "dp-accounting PLD", worst, meaning, sentence
+        )
         return found
 
     def check_pld_claims(self, chosen: IntArray, pld: FloatArray) -> None:
-        """Claims of a plan by PLD: reproduced by dp-accounting, and by an accountant that shares nothing with it."""
-        delta, claim, rounds = self.plan.delta, self.table.epsilon[chosen], [self.runs[int(s)] for s in chosen]
+        """Claims of a plan by PLD: reproduced by dp-accounting, and by an accountant that shares
+        nothing with it.
+        """
+        delta, claim, rounds = (
+            self.plan.delta,
+            self.table.epsilon[chosen],
+            [self.runs[int(s)] for s in chosen],
+        )
         mine = pld.copy()
         for i in np.flatnonzero(~(np.abs(mine - claim) <= PLD_TOLERANCE * claim)):
             mine[i] = pld_epsilon(*rounds[int(i)], delta, interval=1e-4, most_distinct=1 << 30)
         brackets = [fft_epsilon(*one, delta) for one in rounds]
-        lower, estimate, upper = (np.array([getattr(b, name) for b in brackets]) for name in ("lower", "estimate", "upper"))
+        lower, estimate, upper = (
+            np.array([getattr(b, name) for b in brackets])
+            for name in ("lower", "estimate", "upper")
+        )
         slack = FFT_TOLERANCE * claim + 1e-4
 
         def found_by(accountant: str, found: FloatArray, good: BoolArray, finder: str) -> None:
             def sentence(i: int) -> str:
-                return f"{self.who(chosen[i])}: claims epsilon {claim[i]:.9g}, but {finder} finds {found[i]:.9g}"
+                return (
+                    f"{self.who(chosen[i])}: claims epsilon {claim[i]:.9g}, but {finder} finds "
+                    f"{found[i]:.9g}"
+                )
 
             worst = _largest_relative(np.abs(found - claim), claim)
             self.findings.record("claim reproduced", good, accountant, worst, RELATIVE, sentence)
 
-        found_by("dp-accounting PLD", mine, np.abs(mine - claim) <= PLD_TOLERANCE * claim + 1e-6, "dp-accounting")
+        found_by(
+            "dp-accounting PLD",
+            mine,
+            np.abs(mine - claim) <= PLD_TOLERANCE * claim + 1e-6,
+            "dp-accounting",
+        )
         within = (lower - slack <= claim) & (claim <= upper + slack)
         found_by("own FFT accountant", estimate, within, "the FFT accountant")
 
@@ -309,26 +453,46 @@ class _Verifier:
         """`c_n = c s_t / sigma_n` with s_t the harmonic mean over clients, recomputed here."""
         table, plan = self.table, self.plan
         with np.errstate(all="ignore"):
-            round_noise = self.clients_of.sum() / (self.clients_of / table.noise_multiplier).sum(axis=1)
+            round_noise = self.clients_of.sum() / (self.clients_of / table.noise_multiplier).sum(
+                axis=1
+            )
             wanted = plan.clip * round_noise[:, None]
             off = np.abs(table.clip_norm * table.noise_multiplier / wanted - 1)
             good = (off <= CLIP_TOLERANCE) | (self.clients_of == 0)
 
         def sentence(t: int, s: int) -> str:
             right = wanted[t, 0] / table.noise_multiplier[t, s]
-            return f"{self.who(s)}, round {t + 1}: clip_norm {table.clip_norm[t, s]:.9g} should be {right:.9g}"
+            return (
+                f"{self.who(s)}, round {t + 1}: clip_norm {table.clip_norm[t, s]:.9g} should be "
+                f"{right:.9g}"
+            )
 
-        self.findings.record("clip norms match noise", good, "none", float(np.max(off)), RELATIVE, sentence)
+        self.findings.record(
+            "clip norms match noise", good, "none", float(np.max(off)), RELATIVE, sentence
+        )
 
     def observe(self, shown: IntArray) -> tuple[Observer, ...]:
-        """The shown schedules against other observers, and their claims against all the orders that the plan could have used."""
+        """The shown schedules against other observers, and their claims against all the orders that
+        the plan could have used.
+        """
         orders, delta = np.sort(np.array(self.plan.orders, dtype=np.float64)), self.plan.delta
         rounds, claim = [self.runs[int(s)] for s in shown], self.table.epsilon[shown]
         if self.plan.accountant == "rdp":
-            mine = np.array([lowest_epsilon(renyi_divergence, one, 1.0, orders, delta) for one in rounds])
+            mine = np.array(
+                [lowest_epsilon(renyi_divergence, one, 1.0, orders, delta) for one in rounds]
+            )
             gap = float(np.max(1 - mine / np.maximum(claim, 1e-12)))
-            meaning = "largest part of a claim that another order of the plan would save; not a failure"
-            check = Check("claim against all orders", True, shown.size, "second Rényi accountant", gap, meaning)
+            meaning = (
+                "largest part of a claim that another order of the plan would save; not a failure"
+            )
+            check = Check(
+                "claim against all orders",
+                True,
+                shown.size,
+                "second Rényi accountant",
+                gap,
+                meaning,
+            )
             self.findings.checks.append(check)
         return observers_of(
             rounds,
@@ -355,5 +519,11 @@ def _runs_of_schedules(table: Schedules) -> list[Runs]:
     runs: list[Runs] = []
     for s in range(table.count):
         start = np.flatnonzero(begins[:, s])
-        runs.append((rate[start, s].tolist(), noise[start, s].tolist(), np.diff(start, append=table.rounds).tolist()))
+        runs.append(
+            (
+                rate[start, s].tolist(),
+                noise[start, s].tolist(),
+                np.diff(start, append=table.rounds).tolist(),
+            )
+        )
     return runs

@@ -33,11 +33,14 @@ class AdaptiveClip:
         largest = float(self.plan.schedules.noise_multiplier.max())
         if not largest < 2 * self.bit_noise:
             raise InvalidInput(
-                f"bit_noise {self.bit_noise:g} is too small: the plan's noise multipliers reach {largest:.4g} and must stay "
-                f"below twice bit_noise; use at least {largest:.4g} (0.05 times the expected cohort is usual)"
+                f"bit_noise {self.bit_noise:g} is too small: the plan's noise multipliers reach "
+                f"{largest:.4g} and must stay below twice bit_noise; use at least {largest:.4g} "
+                "(0.05 times the expected cohort is usual)"
             )
         if not 0 < self.target_quantile < 1:
-            raise InvalidInput(f"target_quantile must lie strictly between 0 and 1, got {self.target_quantile!r}")
+            raise InvalidInput(
+                f"target_quantile must lie strictly between 0 and 1, got {self.target_quantile!r}"
+            )
         if not self.clip_lr > 0:
             raise InvalidInput(f"clip_lr must be positive, got {self.clip_lr!r}")
 
@@ -64,4 +67,6 @@ class AdaptiveClip:
         if release.bit is None:
             raise InvalidInput("adaptive-clip needs the released bit")
         share = float(np.clip(release.bit, 0.0, 1.0))
-        return {"clip": state["clip"] * float(np.exp(-self.clip_lr * (share - self.target_quantile)))}
+        return {
+            "clip": state["clip"] * float(np.exp(-self.clip_lr * (share - self.target_quantile)))
+        }

@@ -26,8 +26,10 @@ class RoundTerms:
     clip_norm: FloatArray  # (clients,)
     deviation: float  # of the noise on the sum of updates
     denominator: float  # what the noised sum is divided by: planned, never counted
-    bit_deviation: float | None = None  # of the noise on the sum of shifted bits, where the method asks for them
-    records: Callable[[int], RecordTerms] | None = None  # record-level methods: client number -> its own records' terms
+    # of the noise on the sum of shifted bits, where the method asks for them
+    bit_deviation: float | None = None
+    # record-level methods: client number -> its own records' terms
+    records: Callable[[int], RecordTerms] | None = None
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ def noise_level_of(multiplier: float, *, rate: float, clients: int, clip: float)
     return multiplier * clip / math.sqrt(rate * clients)
 
 
-def budget_of(noise_level: float, *, rate: float, clients: int, clip: float, rounds: int, delta: float) -> float:
+def budget_of(
+    noise_level: float, *, rate: float, clients: int, clip: float, rounds: int, delta: float
+) -> float:
     """What rounds at this noise level cost every client: the budget whose plan has exactly this
     noise (and not less).
 
@@ -58,10 +60,14 @@ def budget_of(noise_level: float, *, rate: float, clients: int, clip: float, rou
     low, high = NOISE_RANGE
     if not low <= multiplier <= high:
         raise InvalidInput(
-            f"noise_level {noise_level:g} is a noise multiplier of {multiplier:.3g} at rate {rate:g}, {clients} clients and clip "
-            f"{clip:g}; the accountant knows {low:g} to {high:g}: change noise_level or clip"
+            f"noise_level {noise_level:g} is a noise multiplier of {multiplier:.3g} at rate "
+            f"{rate:g}, {clients} clients and clip {clip:g}; the accountant knows {low:g} to "
+            f"{high:g}: change noise_level or clip"
         )
     cost = float(epsilon(rounds * rdp(rate, multiplier, ORDERS), ORDERS, check_delta(delta)))
     if not cost > 0:
-        raise InvalidInput(f"noise_level {noise_level:g} costs no epsilon at delta {delta:g}: so much noise has no plan; use less")
+        raise InvalidInput(
+            f"noise_level {noise_level:g} costs no epsilon at delta {delta:g}: so much noise has "
+            "no plan; use less"
+        )
     return cost

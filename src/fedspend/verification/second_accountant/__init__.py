@@ -1,12 +1,18 @@
-"""A second accountant, for checking the first: it shares no code with `fedspend.accounting`, and no method either.
+"""A second accountant, for checking the first: it shares no code with `fedspend.accounting`, and no
+method either.
 
-Guarantee: three readings of one mechanism, rounds of a Gaussian of sensitivity 1 on a Poisson sample, adding or removing one
-client. `renyi_divergence` is right to 1e-9, `pld_epsilon` is never too low, and `fft_epsilon` brackets the truth.
+Guarantee: three readings of one mechanism, rounds of a Gaussian of sensitivity 1 on a Poisson
+sample, adding or removing one client. `renyi_divergence` is right to 1e-9, `pld_epsilon` is never
+too low, and `fft_epsilon` brackets the truth.
 """
 
 from fedspend.verification.second_accountant.fft import fft_epsilon
 from fedspend.verification.second_accountant.pld import _merged, pld_epsilon
-from fedspend.verification.second_accountant.renyi import divergence_of_schedule, epsilon_at, renyi_divergence
+from fedspend.verification.second_accountant.renyi import (
+    divergence_of_schedule,
+    epsilon_at,
+    renyi_divergence,
+)
 from fedspend.verification.second_accountant.workers import Runs, pld_epsilons
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Epsilon by a privacy loss accountant of our own.
 
-Guarantee: the true epsilon lies in the `Bracket` that `fft_epsilon` returns. It needs neither dp-accounting nor a Rényi
-divergence, so agreement with either is evidence for both.
+Guarantee: the true epsilon lies in the `Bracket` that `fft_epsilon` returns. It needs neither
+dp-accounting nor a Rényi divergence, so agreement with either is evidence for both.
 """
 
 from __future__ import annotations
@@ -31,20 +31,31 @@ LARGEST_GRID = 1 << 21
 Direction = Literal["add", "remove"]
 
 
-def fft_epsilon(rates: Sequence[float], noises: Sequence[float], counts: Sequence[int], delta: float) -> Bracket:
-    """Epsilon of runs of identical rounds by our own privacy loss accountant, the larger of add and remove.
+def fft_epsilon(
+    rates: Sequence[float], noises: Sequence[float], counts: Sequence[int], delta: float
+) -> Bracket:
+    """Epsilon of runs of identical rounds by our own privacy loss accountant, the larger of add and
+    remove.
 
-    The privacy loss of a round is put on a grid of step h with its mean kept, rounds are composed by FFT, and the bracket is the
-    accountant's error bound (Gopi, Lee, Wutschitz 2021, https://arxiv.org/abs/2106.02848): rounding moves a sum of k losses by
-    at most `h sqrt(k/2 log(2/eta))` except with probability eta (Hoeffding). For delta below 1e-10 FFT round-off widens it.
+    The privacy loss of a round is put on a grid of step h with its mean kept, rounds are composed
+    by FFT, and the bracket is the accountant's error bound (Gopi, Lee, Wutschitz 2021,
+    https://arxiv.org/abs/2106.02848): rounding moves a sum of k losses by at most
+    `h sqrt(k/2 log(2/eta))` except with probability eta (Hoeffding). For delta below 1e-10 FFT
+    round-off widens it.
     """
-    (q, s), of_run = np.unique(np.array([rates, noises], dtype=np.float64), axis=1, return_inverse=True)
+    (q, s), of_run = np.unique(
+        np.array([rates, noises], dtype=np.float64), axis=1, return_inverse=True
+    )
     k = np.bincount(of_run.reshape(-1), weights=counts).astype(np.int64)
     both = [_fft_direction("add", q, s, k, delta), _fft_direction("remove", q, s, k, delta)]
-    return Bracket(*(max(getattr(one, name) for one in both) for name in ("lower", "estimate", "upper")))
+    return Bracket(
+        *(max(getattr(one, name) for one in both) for name in ("lower", "estimate", "upper"))
+    )
 
 
-def _fft_direction(direction: Direction, q: FloatArray, s: FloatArray, k: IntArray, delta: float) -> Bracket:
+def _fft_direction(
+    direction: Direction, q: FloatArray, s: FloatArray, k: IntArray, delta: float
+) -> Bracket:
     rounds, eta = int(k.sum()), 1e-3 * delta
     hoeffding = math.sqrt(rounds / 2 * math.log(2 / eta))
     reach = -float(special.ndtri(eta / 100 / rounds))  # beyond it, all rounds together hold eta/100
@@ -52,7 +63,9 @@ def _fft_direction(direction: Direction, q: FloatArray, s: FloatArray, k: IntArr
     first = _composed_losses(direction, q, s, k, widest / 2048, reach, eta)
     rough = _epsilon_of_losses(*first, delta)
     spread = float(first[0][-1] - first[0][0])
-    mesh = max(5e-4 * max(rough, 2e-2 * spread) / hoeffding, spread / LARGEST_GRID, widest / LARGEST_GRID)
+    mesh = max(
+        5e-4 * max(rough, 2e-2 * spread) / hoeffding, spread / LARGEST_GRID, widest / LARGEST_GRID
+    )
     losses, mass = _composed_losses(direction, q, s, k, mesh, reach, eta)
     error, slip = mesh * hoeffding, 2 * eta + 1e-14
     return Bracket(
@@ -63,19 +76,33 @@ def _fft_direction(direction: Direction, q: FloatArray, s: FloatArray, k: IntArr
 
 
 def _composed_losses(
-    direction: Direction, q: FloatArray, s: FloatArray, k: IntArray, mesh: float, reach: float, eta: float
+    direction: Direction,
+    q: FloatArray,
+    s: FloatArray,
+    k: IntArray,
+    mesh: float,
+    reach: float,
+    eta: float,
 ) -> tuple[FloatArray, FloatArray]:
-    """Grid and mass of the summed privacy loss, on the range that holds all but eta/10 (Chernoff)."""
-    parts = [_round_losses(direction, float(rate), float(noise), mesh, reach) for rate, noise in zip(q, s, strict=True)]
+    """Grid and mass of the summed privacy loss,
+    on the range that holds all but eta/10 (Chernoff).
+    """
+    parts = [
+        _round_losses(direction, float(rate), float(noise), mesh, reach)
+        for rate, noise in zip(q, s, strict=True)
+    ]
     means = [float(mass @ index) for index, mass, _ in parts]
     variance = 1 + sum(
-        count * float(mass @ (index - mean) ** 2) for count, mean, (index, mass, _) in zip(k, means, parts, strict=True)
+        count * float(mass @ (index - mean) ** 2)
+        for count, mean, (index, mass, _) in zip(k, means, parts, strict=True)
     )
     tilts: FloatArray = np.exp2(np.arange(-6.0, 6.0)) / math.sqrt(variance)
     log_tail = math.log(20 / eta)
 
     def farthest(sign: int) -> int:
-        moments = np.stack([_log_moments(sign * index[::sign], mass[::sign], tilts) for index, mass, _ in parts])
+        moments = np.stack(
+            [_log_moments(sign * index[::sign], mass[::sign], tilts) for index, mass, _ in parts]
+        )
         return math.ceil(float(((k @ moments + log_tail) / tilts).min()))
 
     low, high = -farthest(-1), farthest(1)
@@ -91,7 +118,9 @@ def _composed_losses(
 
 
 def _log_moments(index: IntArray, mass: FloatArray, tilts: FloatArray) -> FloatArray:
-    """Upper bounds of log(sum mass exp(tilt index)) for positive tilts; neighbours are lumped into the highest."""
+    """Upper bounds of log(sum mass exp(tilt index)) for positive tilts; neighbours are lumped into
+    the highest.
+    """
     start = np.arange(0, index.size, max(1, index.size // 4096))
     highest = np.append(index[start[1:] - 1], index[-1])
     with np.errstate(divide="ignore"):
@@ -100,10 +129,13 @@ def _log_moments(index: IntArray, mass: FloatArray, tilts: FloatArray) -> FloatA
     return bounds
 
 
-def _round_losses(direction: Direction, q: float, s: float, mesh: float, reach: float) -> tuple[IntArray, FloatArray, float]:
+def _round_losses(
+    direction: Direction, q: float, s: float, mesh: float, reach: float
+) -> tuple[IntArray, FloatArray, float]:
     """Grid indices and mass of one round's privacy loss, and the offset that restores its mean.
 
-    With P = (1-q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2): log(P/Q) under P for removal, log(Q/P) under Q for addition.
+    With P = (1-q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2): log(P/Q) under P for removal, log(Q/P)
+    under Q for addition.
     """
     sign = 1.0 if direction == "remove" else -1.0
 
@@ -133,15 +165,21 @@ def _round_losses(direction: Direction, q: float, s: float, mesh: float, reach: 
 
 
 def _normal_mass(edges: FloatArray) -> FloatArray:
-    """Mass of N(0, 1) between neighbouring edges (in either order), taken from the nearer tail so that far bins keep digits."""
+    """Mass of N(0, 1) between neighbouring edges (in either order), taken from the nearer tail so
+    that far bins keep digits.
+    """
     left, right = np.minimum(edges[:-1], edges[1:]), np.maximum(edges[:-1], edges[1:])
     flip = left > 0
-    mass: FloatArray = special.ndtr(np.where(flip, -left, right)) - special.ndtr(np.where(flip, -right, left))
+    mass: FloatArray = special.ndtr(np.where(flip, -left, right)) - special.ndtr(
+        np.where(flip, -right, left)
+    )
     return mass
 
 
 def _epsilon_of_losses(losses: FloatArray, mass: FloatArray, delta: float) -> float:
-    """The smallest epsilon >= 0 with `E[(1 - exp(epsilon - loss))_+] <= delta`: bisection for its cell, then closed form."""
+    """The smallest epsilon >= 0 with `E[(1 - exp(epsilon - loss))_+] <= delta`: bisection for its
+    cell, then closed form.
+    """
 
     def at_most_delta(index: int) -> bool:
         return bool(-np.expm1(losses[index] - losses[index:]) @ mass[index:] <= delta)
@@ -152,5 +190,12 @@ def _epsilon_of_losses(losses: FloatArray, mass: FloatArray, delta: float) -> fl
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if at_most_delta(middle) else (middle, high)
-    beyond, tilted = float(mass[high:].sum()) - delta, float(np.exp(losses[high] - losses[high:]) @ mass[high:])
-    return max(0.0, float(losses[high]) + math.log(beyond / tilted)) if beyond > 0 and tilted > 0 else 0.0
+    beyond, tilted = (
+        float(mass[high:].sum()) - delta,
+        float(np.exp(losses[high] - losses[high:]) @ mass[high:]),
+    )
+    return (
+        max(0.0, float(losses[high]) + math.log(beyond / tilted))
+        if beyond > 0 and tilted > 0
+        else 0.0
+    )

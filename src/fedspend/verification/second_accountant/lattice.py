@@ -1,7 +1,9 @@
-"""Rényi divergence of a round with discrete Gaussian noise, summed over the whole numbers themselves.
+"""Rényi divergence of a round with discrete Gaussian noise, summed over the whole numbers
+themselves.
 
-Guarantee: `lattice_divergence` is the divergence for a contribution of one step on the coarsest grid there is. At whole orders it
-depends on the grid as little as the Gaussian's does: every moment of the likelihood ratio up to the order is the Gaussian's.
+Guarantee: `lattice_divergence` is the divergence for a contribution of one step on the coarsest
+grid there is. At whole orders it depends on the grid as little as the Gaussian's does: every moment
+of the likelihood ratio up to the order is the Gaussian's.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ import numpy as np
 
 from fedspend.verification.second_accountant.renyi import REACH, log_integrand
 
-MOST_NOISE = 2000.0  # beyond, the sum is longer than it is worth: the terms differ from the integral by less than exp(-10^7)
+# beyond, the sum is longer than it is worth: the terms differ from the integral by less than
+# exp(-10^7)
+MOST_NOISE = 2000.0
 
 
 def lattice_divergence(rate: float, noise: float, order: float) -> float:
-    """Of `(1-q) N_Z(0, s^2) + q N_Z(1, s^2)` from `N_Z(0, s^2)`, s the noise multiplier: `log E[(1+u)^a] / (a-1)`, term by term.
+    """Of `(1-q) N_Z(0, s^2) + q N_Z(1, s^2)` from `N_Z(0, s^2)`, s the noise multiplier:
+    `log E[(1+u)^a] / (a-1)`, term by term.
 
     >>> round(lattice_divergence(0.9, 2.4, 2), 15)
     0.142861666907219

@@ -1,7 +1,8 @@
 """Epsilon by dp-accounting's privacy loss distributions.
 
-Guarantee: `pld_epsilon` is never below the true epsilon. dp-accounting's estimate is pessimistic at every grid, and what is
-done here to save time (a coarser grid, near rounds merged to the lower noise and the higher rate) can only raise it.
+Guarantee: `pld_epsilon` is never below the true epsilon. dp-accounting's estimate is pessimistic at
+every grid, and what is done here to save time (a coarser grid, near rounds merged to the lower
+noise and the higher rate) can only raise it.
 """
 
 from __future__ import annotations
@@ -27,26 +28,36 @@ def pld_epsilon(
     interval: float | None = None,
     most_distinct: int = 100,
 ) -> float:
-    """Epsilon of runs of identical rounds by dp-accounting's pessimistic privacy loss distributions; at no `interval` too low.
+    """Epsilon of runs of identical rounds by dp-accounting's pessimistic privacy loss
+    distributions; at no `interval` too low.
 
-    Without an `interval` it is about 2e-4 of epsilon. More than `most_distinct` different rounds are merged, each into the lowest
-    noise and the highest rate of its neighbourhood: less noise or a higher rate can only cost more, so it stays an upper bound.
+    Without an `interval` it is about 2e-4 of epsilon. More than `most_distinct` different rounds
+    are merged, each into the lowest noise and the highest rate of its neighbourhood: less noise or
+    a higher rate can only cost more, so it stays an upper bound.
     """
-    q, s, k = _merged(np.asarray(rates, float), np.asarray(noises, float), np.asarray(counts, np.int64), most_distinct)
-    # A grid point costs dp-accounting about 8 microseconds a round. Small noise has losses in the thousands, where a fine grid
-    # shows nothing more, and a coarse one is still pessimistic.
+    q, s, k = _merged(
+        np.asarray(rates, float),
+        np.asarray(noises, float),
+        np.asarray(counts, np.int64),
+        most_distinct,
+    )
+    # A grid point costs dp-accounting about 8 microseconds a round. Small noise has losses in the
+    # thousands, where a fine grid shows nothing more, and a coarse one is still pessimistic.
     points = (3e5 if interval is None else 3e6) / math.sqrt(q.size)
     one_round = float((20 / s + 0.5 / s**2).max())
     divergence = divergence_of_schedule(q, s, k, ROUGH_ORDERS)
-    mean = float(divergence[0])  # of the summed loss, about: near order 1 it is the Kullback-Leibler divergence
+    # of the summed loss, about: near order 1 it is the Kullback-Leibler divergence
+    mean = float(divergence[0])
     all_rounds = mean + 20 * math.sqrt(2 * mean) + one_round
     if interval is None:
         rough = float(epsilon_at(divergence, ROUGH_ORDERS, delta).min())
-        # Rounding to the grid adds variance: measured, epsilon rises by about 3 (interval / deviation of one loss)^2, relative.
+        # Rounding to the grid adds variance: measured, epsilon rises by about 3 (interval /
+        # deviation of one loss)^2, relative.
         deviation = math.sqrt(2 * mean / float(k.sum()))
         interval = min(max(2e-4 * rough, 1e-5), 1e-3, 4e-3 * deviation)
     interval = max(interval, one_round / points, all_rounds / points, 1e-9)
-    interval = 2.0 ** math.floor(math.log2(interval))  # so that schedules of different budgets can share cached rounds
+    # so that schedules of different budgets can share cached rounds
+    interval = 2.0 ** math.floor(math.log2(interval))
     composed: Any = None
     for rate, noise, count in zip(q, s, k, strict=True):
         repeated = _round_pld(float(rate), float(noise), interval)
@@ -65,8 +76,12 @@ def _round_pld(rate: float, noise: float, interval: float) -> Any:
     )
 
 
-def _merged(q: FloatArray, s: FloatArray, k: IntArray, most: int) -> tuple[FloatArray, FloatArray, IntArray]:
-    """The same rounds with equal ones counted together, and near ones too (to the safe side) while there are more than `most`."""
+def _merged(
+    q: FloatArray, s: FloatArray, k: IntArray, most: int
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """The same rounds with equal ones counted together, and near ones too (to the safe side) while
+    there are more than `most`.
+    """
     rounds = np.stack([q, s])
     distinct, of_round = np.unique(rounds, axis=1, return_inverse=True)
     step = 1e-4

@@ -1,7 +1,8 @@
 """Rényi divergence of a round by quadrature, and the epsilon it bounds.
 
-Guarantee: `renyi_divergence` is right to 1e-9 relative (Gauss-Legendre panels on the region that holds the mass), so an epsilon
-read from it at any one order is an upper bound to that accuracy. The planner's accountant integrates another way.
+Guarantee: `renyi_divergence` is right to 1e-9 relative (Gauss-Legendre panels on the region that
+holds the mass), so an epsilon read from it at any one order is an upper bound to that accuracy. The
+planner's accountant integrates another way.
 """
 
 from __future__ import annotations
@@ -24,16 +25,21 @@ MOST_PANELS = 2e6  # of one integral: ten times what the orders and the noise of
 def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike) -> FloatArray:
     """Rényi divergence of one round, elementwise over rates, noise multipliers and orders.
 
-    `log(E_x[(1+u)^a]) / (a-1)` with `u = q (exp(x/s - 1/(2 s^2)) - 1)` and x ~ N(0, 1); removal is the larger of the two
-    directions (Mironov, Talwar, Zhang 2019, https://arxiv.org/abs/1908.10530, Theorem 5). As E[u] = 0, the integrand is
-    `(1+u)^a - 1 - a u >= 0`, which loses no digits when u is small.
+    `log(E_x[(1+u)^a]) / (a-1)` with `u = q (exp(x/s - 1/(2 s^2)) - 1)` and x ~ N(0, 1); removal is
+    the larger of the two directions (Mironov, Talwar, Zhang 2019, https://arxiv.org/abs/1908.10530,
+    Theorem 5). As E[u] = 0, the integrand is `(1+u)^a - 1 - a u >= 0`, which loses no digits when u
+    is small.
 
     >>> round(float(renyi_divergence(0.9, 2.4, 2)), 15)
     0.142861666907219
     """
-    q, s, a = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in (rate, noise, order)))
+    q, s, a = np.broadcast_arrays(
+        *(np.asarray(value, dtype=np.float64) for value in (rate, noise, order))
+    )
     if not bool(np.all((q > 0) & (q <= 1) & (s > 0) & (s < np.inf) & (a > 1) & (a < np.inf))):
-        raise InvalidInput("the accountant needs 0 < rate <= 1, finite noise > 0 and finite order > 1")
+        raise InvalidInput(
+            "the accountant needs 0 < rate <= 1, finite noise > 0 and finite order > 1"
+        )
     shape, (q, s, a) = q.shape, (q.ravel(), s.ravel(), a.ravel())
     # (1+u)^a has branch points at distance pi s from the axis: a panel of 3 s keeps 16 nodes exact.
     # The modes lie between 0 and max(a,2)/s.
@@ -41,18 +47,25 @@ def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.Array
     needed = np.ceil((np.maximum(a, 2.0) / s + 2 * REACH) / width)
     if not bool(np.all(needed <= MOST_PANELS)):
         at = int(needed.argmax())
-        raise InvalidInput(f"order {a[at]:g} at a noise multiplier of {s[at]:g} is beyond what the accountant can integrate")
+        raise InvalidInput(
+            f"order {a[at]:g} at a noise multiplier of {s[at]:g} is beyond what the accountant can "
+            "integrate"
+        )
     panels = needed.astype(np.int64)
     log_moment = np.empty(q.size)
     batch = (np.cumsum(panels) - panels) // PANELS_AT_ONCE
     for cells in np.split(np.arange(q.size), np.flatnonzero(np.diff(batch)) + 1):
         if cells.size:
-            log_moment[cells] = _log_moment_excess(q[cells], s[cells], a[cells], width[cells], panels[cells])
+            log_moment[cells] = _log_moment_excess(
+                q[cells], s[cells], a[cells], width[cells], panels[cells]
+            )
     result: FloatArray = (np.logaddexp(0.0, log_moment) / (a - 1)).reshape(shape)
     return result
 
 
-def _log_moment_excess(q: FloatArray, s: FloatArray, a: FloatArray, width: FloatArray, panels: IntArray) -> FloatArray:
+def _log_moment_excess(
+    q: FloatArray, s: FloatArray, a: FloatArray, width: FloatArray, panels: IntArray
+) -> FloatArray:
     """log(E[(1+u)^a] - 1) of each cell, over panels found by looking at their edges first."""
     edges = panels + 1
     cell = np.repeat(np.arange(q.size), edges)
@@ -60,14 +73,21 @@ def _log_moment_excess(q: FloatArray, s: FloatArray, a: FloatArray, width: Float
     edge = (np.arange(cell.size) - first[cell]) * width[cell] - REACH
     at_edge = log_integrand(edge, q[cell], s[cell], a[cell])
     top = np.maximum.reduceat(at_edge, first)
-    # The integrand's log curves down by at most 1 (Gaussian) away from u = 0, so a panel of width 2 is never much above its edges.
+    # The integrand's log curves down by at most 1 (Gaussian) away from u = 0, so a panel of width 2
+    # is never much above its edges.
     keep = np.maximum(at_edge[:-1], at_edge[1:]) > top[cell[:-1]] - KEPT
     left = np.flatnonzero(keep & (cell[:-1] == cell[1:]))
     owner = cell[left]
     half = width[owner, None] / 2
-    height = log_integrand(edge[left, None] + half * (1 + NODES), q[owner, None], s[owner, None], a[owner, None])
+    height = log_integrand(
+        edge[left, None] + half * (1 + NODES), q[owner, None], s[owner, None], a[owner, None]
+    )
     area = half[:, 0] * (np.exp(height - top[owner, None]) @ WEIGHTS)
-    result: FloatArray = top + np.log(np.bincount(owner, weights=area, minlength=q.size)) - 0.5 * math.log(2 * math.pi)
+    result: FloatArray = (
+        top
+        + np.log(np.bincount(owner, weights=area, minlength=q.size))
+        - 0.5 * math.log(2 * math.pi)
+    )
     return result
 
 
@@ -88,7 +108,9 @@ def log_integrand(x: FloatArray, q: FloatArray, s: FloatArray, a: FloatArray) ->
             value[small] = np.log(b * (b - 1) / 2 * v**2 * series)
         if large.any():
             b, far = a[large], loss[large]
-            log_u = np.log(q[large]) + np.where(far > 40, far, np.log(np.expm1(np.minimum(far, 41))))
+            log_u = np.log(q[large]) + np.where(
+                far > 40, far, np.log(np.expm1(np.minimum(far, 41)))
+            )
             p = np.where(far > 700, b * log_u, power[large])
             value[large] = p + np.log1p(-np.exp(-p) - np.exp(np.log(b) + log_u - p))
     result: FloatArray = value - x**2 / 2
@@ -101,12 +123,18 @@ def epsilon_at(divergence: npt.ArrayLike, order: npt.ArrayLike, delta: float) ->
     Canonne, Kamath, Steinke 2020, https://arxiv.org/abs/2004.00010, Proposition 12.
     """
     a = np.asarray(order, dtype=np.float64)
-    epsilon: FloatArray = np.asarray(divergence) + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    epsilon: FloatArray = (
+        np.asarray(divergence) + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    )
     return np.maximum(epsilon, 0.0)
 
 
-def divergence_of_schedule(rates: npt.ArrayLike, noises: npt.ArrayLike, counts: npt.ArrayLike, orders: npt.ArrayLike) -> FloatArray:
+def divergence_of_schedule(
+    rates: npt.ArrayLike, noises: npt.ArrayLike, counts: npt.ArrayLike, orders: npt.ArrayLike
+) -> FloatArray:
     """Rényi divergence of runs of identical rounds at each of `orders`: divergences add up."""
-    per_round = renyi_divergence(np.asarray(rates)[:, None], np.asarray(noises)[:, None], np.asarray(orders)[None, :])
+    per_round = renyi_divergence(
+        np.asarray(rates)[:, None], np.asarray(noises)[:, None], np.asarray(orders)[None, :]
+    )
     total: FloatArray = np.asarray(counts, dtype=np.float64) @ per_round
     return total

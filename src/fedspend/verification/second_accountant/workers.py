@@ -1,7 +1,8 @@
 """PLD readings of many schedules, on two worker processes.
 
-Guarantee: the answers are those of `pld_epsilon`, in the order of the schedules. A worker that dies costs time, not an answer.
-A worker is a plain Python that imports this module by name and runs `serve`.
+Guarantee: the answers are those of `pld_epsilon`, in the order of the schedules. A worker that dies
+costs time, not an answer. A worker is a plain Python that imports this module by name and runs
+`serve`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from fedspend.verification.second_accountant.pld import pld_epsilon
 
-Runs = tuple[Sequence[float], Sequence[float], Sequence[int]]  # rates, noise multipliers and counts of a schedule's runs
+# rates, noise multipliers and counts of a schedule's runs
+Runs = tuple[Sequence[float], Sequence[float], Sequence[int]]
 WORKERS = 2
 
 
-def pld_epsilons(schedules: Sequence[Runs], delta: float, progress: Callable[[int, int], None]) -> list[float]:
-    """`pld_epsilon` of every schedule; on worker processes where there are enough to pay for starting them."""
+def pld_epsilons(
+    schedules: Sequence[Runs], delta: float, progress: Callable[[int, int], None]
+) -> list[float]:
+    """`pld_epsilon` of every schedule; on worker processes where there are enough to pay for
+    starting them.
+    """
     if len(schedules) < 16 or (os.cpu_count() or 1) < 2:
         found = []
         for runs in schedules:
@@ -29,10 +35,23 @@ def pld_epsilons(schedules: Sequence[Runs], delta: float, progress: Callable[[in
             progress(len(found), len(schedules))
         return found
     idle: queue.Queue[subprocess.Popen[str]] = queue.Queue()
-    # Plain child processes, not multiprocessing: that would import the caller's main script a second time.
-    command = [sys.executable, "-c", "from fedspend.verification.second_accountant.workers import serve; serve()"]
+    # Plain child processes, not multiprocessing: that would import the caller's main script a
+    # second time.
+    command = [
+        sys.executable,
+        "-c",
+        "from fedspend.verification.second_accountant.workers import serve; serve()",
+    ]
     for _ in range(WORKERS):
-        idle.put(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+        idle.put(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        )
 
     def ask(runs: Runs) -> float:
         worker = idle.get()
@@ -63,6 +82,8 @@ def pld_epsilons(schedules: Sequence[Runs], delta: float, progress: Callable[[in
 
 
 def serve() -> None:
-    """Answer `pld_epsilon` for one JSON list of arguments per line on standard input: what a verifier's worker process runs."""
+    """Answer `pld_epsilon` for one JSON list of arguments per line on standard input: what a
+    verifier's worker process runs.
+    """
     for line in sys.stdin:
         print(json.dumps(pld_epsilon(*json.loads(line))), flush=True)
