@@ -32,10 +32,10 @@ ORDER = (
 )
 # Calls upwards, made when a function runs and never on import.
 UPWARDS = {
-    ("accounting", "planning"),  # a PLD plan is a value of the planner's
     ("planning", "verification"),  # a plan says who checks it
     ("planning", "ledger"),  # and what it asks of the ledger
     ("planning", "records"),  # a file of plans may hold either kind
+    ("planning", "server"),  # a method says which policies it may have
     ("records", "configuration"),  # `records.plan_of` reads a config
     ("design", "runs"),  # a search trains
 }

@@ -151,7 +151,7 @@ def random_terms(draw):
     rounds = draw(st.integers(1, 60))
     rate = 10.0 ** draw(st.floats(-3, 0))
     several = lambda element: draw(st.lists(element, min_size=clients, max_size=clients))  # noqa: E731
-    policy = draw(st.sampled_from([p for p in POLICIES if p != "spend-as-you-go-literal"]))
+    policy = draw(st.sampled_from([p for p in POLICIES.names if p != "spend-as-you-go-literal"]))
     terms = {
         "delta": 10.0 ** draw(st.floats(-9, -4)),
         "rounds": rounds,

@@ -14,7 +14,7 @@ from torch import nn
 import fedspend
 from fedspend.basics.registry import Entry, Registry
 from fedspend.data import DATA_SETS, PARTITIONS, load, partition, rows
-from fedspend.engines.local import ENGINES
+from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
 from fedspend.models import MODELS, build
 

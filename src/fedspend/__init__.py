@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fedspend import design as design
     from fedspend import records as records
     from fedspend.configuration.register import register as register
+    from fedspend.planning.making import plan as plan
     from fedspend.planning.plan import Plan as Plan
-    from fedspend.planning.plan import plan as plan
     from fedspend.runs.training import train as train
     from fedspend.verification.verify import Verification as Verification
     from fedspend.verification.verify import verify as verify
@@ -39,7 +39,7 @@ __all__ = [
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
 _HOME = {
     "Plan": "planning.plan",
-    "plan": "planning.plan",
+    "plan": "planning.making",
     "register": "configuration.register",
     "train": "runs.training",
     "Verification": "verification.verify",

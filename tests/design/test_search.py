@@ -24,7 +24,7 @@ from fedspend.design.recommendation import config_of_point, recommend
 from fedspend.design.searching import run_search
 from fedspend.design.trainings import Line
 from fedspend.errors import InvalidInput, Refused
-from fedspend.planning.plan import plan
+from fedspend.planning.making import plan
 from fedspend.runs.setup import from_config
 from fedspend.runs.training import run
 from fedspend.server.methods.dp_fedsgd import budget_of

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fedspend
+from fedspend.accounting.accountants import cumulative_epsilon_rdp
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, rdp
 from fedspend.configuration.config import config_of
 from fedspend.errors import InvalidInput, Refused
@@ -24,7 +25,6 @@ from fedspend.noise import discrete_gaussian
 from fedspend.noise.discrete_gaussian import sample
 from fedspend.noise.grid import Grid, check_on_grid, sum_excess
 from fedspend.noise.randomness import Randomness
-from fedspend.planning.plan import cumulative_epsilon_rdp
 from fedspend.runs.setup import from_config
 from fedspend.runs.training import run, train
 from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, release_bit

@@ -261,15 +261,10 @@ def noise_multiplier(
         whole_number("rounds", rounds, 1),
     )
     distinct, where = np.unique(budget.ravel(), return_inverse=True)
-    if accountant == "pld":
-        from fedspend.accounting.pld import uniform_noise
+    from fedspend.accounting.accountants import ACCOUNTANTS
 
-        noise = np.array([uniform_noise(float(e), delta, rate, rounds) for e in distinct])
-    elif accountant == "rdp":
-        alpha = tuple(check_orders(ORDERS if orders is None else orders).tolist())
-        noise = uniform(distinct, delta, rate, rounds, alpha).noise[0]
-    else:
-        raise InvalidInput(f"accountant must be 'rdp' or 'pld', got {accountant!r}")
+    alpha = tuple(check_orders(ORDERS if orders is None else orders).tolist())
+    noise = ACCOUNTANTS[accountant].constant_noise(distinct, delta, rate, rounds, alpha)
     result = noise[where].reshape(budget.shape)
     return float(result) if result.ndim == 0 else result
 

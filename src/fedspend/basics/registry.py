@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedspend.basics.choices import choose
 from fedspend.errors import InvalidInput
@@ -25,13 +25,18 @@ class Entry:
 
 
 E = TypeVar("E", bound=Entry)
+_OF_SECTION: dict[str, list[Registry[Any]]] = {}
 
 
 class Registry(Generic[E]):
-    """Entries in the order in which they came."""
+    """Entries in the order in which they came. `section` is that of the config in which they are
+    named and their keys stand.
+    """
 
-    def __init__(self, what: str, *entries: E) -> None:
+    def __init__(self, what: str, *entries: E, section: str) -> None:
         self.what, self._entries = what, {entry.name: entry for entry in entries}
+        self._ours = frozenset(self._entries)
+        _OF_SECTION.setdefault(section, []).append(self)
 
     def add(self, entry: E) -> E:
         """One more; refuses a name that is taken, or that a config could not write."""
@@ -67,5 +72,24 @@ class Registry(Generic[E]):
         return iter(self._entries.values())
 
     @property
+    def own(self) -> tuple[str, ...]:
+        """The names that users have added."""
+        return tuple(name for name in self._entries if name not in self._ours)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._entries)
+
+
+def own_entries(section: str) -> list[Entry]:
+    """What users have added to the registries of a section."""
+    return [registry[name] for registry in _OF_SECTION.get(section, ()) for name in registry.own]
+
+
+def own_keys(section: str) -> set[str]:
+    """The keys that users' own entries take from a section of the config."""
+    return {key for entry in own_entries(section) for key in entry.keys}
+
+
+def entries_with(section: str, key: str) -> list[Entry]:
+    return [entry for entry in own_entries(section) if key in entry.keys]

@@ -7,8 +7,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from fedspend.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedspend.data.sources import Status
 
 HELP = "list data sets, or fetch one"
 DESCRIPTION = (
@@ -45,7 +49,7 @@ def show(args: argparse.Namespace) -> int:
         raise InvalidInput(
             f"'fedspend data list' takes no name, got {args.name!r}; it lists all of them"
         )
-    lines = status()
+    lines = [*status(), *of_ones_own()]
     if args.json:
         print(
             json.dumps(
@@ -65,11 +69,27 @@ def show(args: argparse.Namespace) -> int:
         table.add_column(heading)
     for line in lines:
         place = (
-            str(line.where) if line.where else "bundled" if line.ready else f"not here: {line.hint}"
+            str(line.where)
+            if line.where
+            else "registered"
+            if line.licence == "your own"
+            else "bundled"
+            if line.ready
+            else f"not here: {line.hint}"
         )
         table.add_row(line.name, line.about, line.licence, place)
     console().print(table)
     return 0
+
+
+def of_ones_own() -> list[Status]:
+    """Data sets that a loaded file has registered."""
+    from fedspend.data import DATA_SETS
+    from fedspend.data.sources import Status
+
+    return [
+        Status(name, DATA_SETS[name].help, True, None, "your own", "") for name in DATA_SETS.own
+    ]
 
 
 def fetch(args: argparse.Namespace) -> int:

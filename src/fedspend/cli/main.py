@@ -59,6 +59,13 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         allow_abbrev=False,
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
+    top.add_argument(
+        "--load",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="run a Python file first that registers entries of your own (may be repeated)",
+    )
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     parsers = {}
     for name, module in COMMANDS.items():
@@ -112,6 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with short_warnings():
             args = parse(sys.argv[1:] if argv is None else argv)
+            for file in args.load:
+                load(file)
             code: int = COMMANDS[args.command].run(args)
             sys.stdout.flush()
         return code
@@ -132,6 +141,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain("out of memory; plan fewer clients or rounds at a time", 2)
     except KeyboardInterrupt:
         return complain("interrupted", 130)
+
+
+def load(file: str) -> None:
+    """Run a user's own file. It is their program: what it raises is theirs to read, in one line."""
+    import runpy
+
+    try:
+        runpy.run_path(file, run_name="fedspend_own")
+    except (FedspendError, OSError):
+        raise
+    except Exception as error:
+        raise InvalidInput(f"--load {file}: {type(error).__name__}: {error}") from error
 
 
 def explain(error: OSError) -> str:

@@ -125,14 +125,14 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.configuration.config import load_config
     from fedspend.configuration.effects import refuse_without_effect
     from fedspend.configuration.plan_inputs import Flags, resolve
-    from fedspend.records.policies import METHODS as RECORD_METHODS
+    from fedspend.server.methods.table import protects_records
 
     flags = Flags(
         **{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__}
     )
     config = load_config(args.config, args.set)
     ledger = args.ledger or (config.ledger.location if config.ledger.spend == "remaining" else None)
-    if (flags.method or config.method.name) in RECORD_METHODS:
+    if protects_records(flags.method or config.method.name or ""):
         from fedspend.cli import plan_records
 
         return single(args, plan_records.make(args, ledger))

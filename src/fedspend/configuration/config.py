@@ -18,8 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedspend.basics.registry import own_keys
 from fedspend.configuration import sections
-from fedspend.configuration.keys import AnyKey
+from fedspend.configuration.keys import ANYTHING, AnyKey
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.toml_lines import value_lines
 from fedspend.errors import InvalidInput
@@ -88,7 +89,14 @@ class Config:
         or None.
         """
         section, key = name.split(".")
+        if key not in SECTIONS[section]:  # of a user's own entry
+            return self.values.get(section, {}).get(key)
         return getattr(getattr(self.settings, section), key)
+
+    def options(self, section: str, keys: Iterable[str]) -> dict[str, Any]:
+        """What was given for these keys: the arguments of an entry that takes them by name."""
+        given = self.values.get(section, {})
+        return {key: given[key] for key in keys if key in given}
 
     def given(self, name: str) -> bool:
         section, key = name.split(".")
@@ -151,7 +159,7 @@ def checked(
     values: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
     for section, table in document.items():
-        keys = lookup(SECTIONS, section, "section", "", place(section))
+        keys = keys_of(section, place(section))
         if not isinstance(table, dict):
             raise InvalidInput(
                 f"{place(section)}: {section!r} must be a section, written [{section}], got "
@@ -232,7 +240,7 @@ def read_table(
             result[name] = key.read(value)
         except ValueError:
             raise InvalidInput(
-                f"{place(*here)}: {name} in {title} must be {key.wanted}, got {shown(value)}"
+                f"{place(*here)}: {name} in {title} must be {key.asks}, got {shown(value)}"
             ) from None
         if key.table is not None:
             inner, singular = key.table, name.removesuffix("s")
@@ -266,7 +274,7 @@ def apply_override(text: str, values: dict[str, dict[str, Any]], origins: dict[s
         raise InvalidInput(
             f"{where}: an override is written section.key=value, for example privacy.rate=0.5"
         )
-    keys = lookup(SECTIONS, section, "section", "", where)
+    keys = keys_of(section, where)
     checked = read_table(
         {key: override_value(value_text.strip(), where)},
         keys,
@@ -314,6 +322,13 @@ def one_source_of_budgets(
             f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one of "
             "them"
         )
+
+
+def keys_of(section: str, where: str) -> Mapping[str, AnyKey]:
+    """The keys that a section may have: ours, and those of users' own entries."""
+    ours: Mapping[str, AnyKey] = lookup(SECTIONS, section, "section", "", where)
+    theirs = sorted(own_keys(section).difference(ours))
+    return {**ours, **dict.fromkeys(theirs, ANYTHING)} if theirs else ours
 
 
 def lookup(known: Mapping[str, Any], name: str, kind: str, inside: str, where: str) -> Any:

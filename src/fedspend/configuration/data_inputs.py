@@ -16,10 +16,10 @@ from fedspend import data
 from fedspend.budgets.identity import hint_alike, read_ids
 from fedspend.budgets.population import numbered
 from fedspend.configuration.config import Config, needed
-from fedspend.configuration.sections import SECTIONS
 from fedspend.data import Dataset, Federation
 from fedspend.data.dataset import Rows, without_tests_of
 from fedspend.data.loading import DATA_SETS, NATURAL, OWN, read
+from fedspend.data.partition import PARTITIONS
 from fedspend.errors import InvalidInput
 
 _OPTIONS = {
@@ -46,7 +46,7 @@ def options_of(name: str) -> tuple[str, ...]:
     """
     if name in _OPTIONS or name not in DATA_SETS:
         return _OPTIONS.get(name, ())
-    return tuple(key for key in DATA_SETS[name].keys if key in SECTIONS["data"])
+    return DATA_SETS[name].keys
 
 
 def is_real(config: Config) -> bool:
@@ -276,8 +276,6 @@ def dealt(source: Source, clients: int) -> Federation:
         source.dataset,
         clients=clients,
         kind=source.partition,
-        alpha=config.data.alpha,
-        shards=config.data.shards,
-        classes_per_client=config.data.classes_per_client,
         seed=source.seed,
+        **{key: config.value(f"data.{key}") for entry in PARTITIONS for key in entry.keys},
     )

@@ -12,33 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from fedspend.basics.registry import entries_with, own_keys
 from fedspend.configuration.config import BUDGET_SOURCES, Config
 from fedspend.configuration.sections import SECTIONS
 from fedspend.data.loading import DATA_SETS, FILES
 from fedspend.data.partition import PARTITIONS
 from fedspend.data.sources import BUNDLED, SOURCES
+from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
-from fedspend.planning.policies import POLICIES, SAVING, WEIGHTED, policy_for
-from fedspend.records.policies import METHODS as RECORD_METHODS
+from fedspend.planning.policies import POLICIES, policy_for, with_key
+from fedspend.server.methods.table import METHODS, methods_for, protects_records
 
 VOTES = "ae-dpfl"
-# nothing is private, so budgets are there for other methods only
-WITHOUT_PLAN = ("fedavg", "privacy-free")
-CLIENT_METHODS = (
-    "fedavg",
-    "dp-fedavg",
-    "idp-fedavg",
-    "time-adaptive",
-    "adaptive-clip",
-    "dp-fedsgd",
-    VOTES,
-)
-METHODS = (*CLIENT_METHODS, *RECORD_METHODS, "privacy-free")
 # ours; their registry needs torch
 MODELS = ("logistic", "mlp", "cnn", "lenet", "small-cnn", "resnet18")
 # models that engine local runs for all clients at once, in this process
 BATCHED = ("logistic", "mlp")
-ALL_POLICIES = frozenset(POLICIES)
 OURS = frozenset((*BUNDLED, *SOURCES, *FILES))  # data sets
 
 
@@ -56,16 +45,36 @@ def method_of(config: Config) -> str:
     return config.method.name or "dp-fedavg"
 
 
-def by_method(needs: str, methods: Sequence[str], *keys: str) -> Rule:
+def by_method(methods: Sequence[str], *keys: str, needs: str | None = None) -> Rule:
     """Keys of some methods. An unknown method uses everything: the complaint will be about its
     name.
     """
     return Rule(
         keys,
         lambda config: method_of(config) in methods or method_of(config) not in METHODS,
-        needs,
+        needs or named("method.name", methods),
         ("method.name",),
     )
+
+
+def named(setting: str, names: Sequence[str]) -> str:
+    """
+    >>> named("method.name", ["rpdp"]), named("data.name", ["csv", "npz"])
+    ('method.name = "rpdp"', 'data.name csv or npz')
+    """
+    if len(names) == 1:
+        return f'{setting} = "{names[0]}"'
+    return f"{setting} {', '.join(names[:-1])} or {names[-1]}"
+
+
+def of_methods() -> list[Rule]:
+    """A rule for every key of [method]: the entries say whose it is."""
+    users = {
+        key: [entry.name for entry in METHODS if key in entry.keys]
+        for key in SECTIONS["method"]
+        if key != "name"
+    }
+    return [by_method(names, f"method.{key}") for key, names in users.items()]
 
 
 def by_partition(kind: str, key: str) -> Rule:
@@ -78,11 +87,6 @@ def by_partition(kind: str, key: str) -> Rule:
 
 def by_source(sources: Sequence[str], *keys: str) -> Rule:
     """Options of some kinds of data; without a name of data nothing is known yet."""
-    needs = (
-        f"data.name {', '.join(sources[:-1])} or {sources[-1]}"
-        if len(sources) > 1
-        else f'data.name = "{sources[0]}"'
-    )
 
     def used(config: Config) -> bool:
         name = config.data.name
@@ -92,7 +96,7 @@ def by_source(sources: Sequence[str], *keys: str) -> Rule:
             name not in OURS and any(key.removeprefix("data.") in asked for key in keys)
         )
 
-    return Rule(keys, used, needs, ("data.name",))
+    return Rule(keys, used, named("data.name", sources), ("data.name",))
 
 
 def policies_of(config: Config) -> frozenset[str]:
@@ -100,7 +104,7 @@ def policies_of(config: Config) -> frozenset[str]:
     read here.
     """
     privacy = config.privacy
-    if method_of(config) in WITHOUT_PLAN:
+    if method_of(config) in methods_for(None):
         return frozenset()
     saves = privacy.saving_rate is not None or any(
         "saving_rate" in group for group in privacy.groups or ()
@@ -117,17 +121,20 @@ def policies_of(config: Config) -> frozenset[str]:
             )
         except InvalidInput:
             continue
-    return ALL_POLICIES  # a name is wrong, or two contradict each other: planning says which
+    return frozenset(
+        POLICIES.names
+    )  # a name is wrong, or two contradict each other: planning says which
 
 
-def by_policy(needs: str, policies: Sequence[str], *keys: str) -> Rule:
+def by_policy(what: str, *keys: str) -> Rule:
     """Keys of some policies. What records make of them is said where records are planned."""
+    key = keys[0].removeprefix("privacy.")
     return Rule(
         keys,
         lambda config: (
-            method_of(config) in RECORD_METHODS or not policies_of(config).isdisjoint(policies)
+            protects_records(method_of(config)) or not policies_of(config).isdisjoint(with_key(key))
         ),
-        needs,
+        f"a policy {what} ({' or '.join(with_key(key))})",
         (
             "method.name",
             "privacy.policy",
@@ -141,9 +148,9 @@ def by_policy(needs: str, policies: Sequence[str], *keys: str) -> Rule:
 def workers_work(config: Config) -> bool:
     name = config.model.name
     return (
-        config.engine.name == "local"
-        and name not in BATCHED
-        and method_of(config) not in RECORD_METHODS
+        "workers" in ENGINES[config.engine.name].keys
+        and (name not in BATCHED or config.engine.name != "local")
+        and not protects_records(method_of(config))
     )
 
 
@@ -161,32 +168,16 @@ RULES = (
         'model.name = "mlp"',
         ("model.name",),
     ),
+    *of_methods(),
+    by_method((VOTES,), *(f"votes.{key}" for key in SECTIONS["votes"])),
     by_method(
-        'method.name = "adaptive-clip"',
-        ("adaptive-clip",),
-        "method.target_quantile",
-        "method.clip_lr",
-        "method.bit_noise",
-    ),
-    by_method('method.name = "dp-fedsgd"', ("dp-fedsgd",), "method.noise_level"),
-    by_method(
-        "method.name rpdp, minimum or dropout", ("rpdp", "minimum", "dropout"), "method.rates"
-    ),
-    by_method('method.name = "rpdp"', ("rpdp",), "method.saving_share"),
-    by_method('method.name = "filter"', ("filter",), "method.common_rate", "method.charge"),
-    by_method(f'method.name = "{VOTES}"', (VOTES,), *(f"votes.{key}" for key in SECTIONS["votes"])),
-    by_method(
-        f"a record-level method ({', '.join(RECORD_METHODS)})",
-        (*RECORD_METHODS, *WITHOUT_PLAN),
+        # where nothing is private, budgets are there for other methods only
+        (*methods_for("record"), *methods_for(None)),
         "privacy.noise_multiplier",
+        needs=f"a record-level method ({', '.join(methods_for('record'))})",
     ),
-    by_policy(f"a policy with weights ({' or '.join(WEIGHTED)})", WEIGHTED, "privacy.weights"),
-    by_policy(
-        f"a policy that saves ({' or '.join(SAVING)})",
-        SAVING,
-        "privacy.saving_rate",
-        "privacy.transition",
-    ),
+    by_policy("with weights", "privacy.weights"),
+    by_policy("that saves", "privacy.saving_rate", "privacy.transition"),
     Rule(
         ("privacy.bits",),
         lambda config: config.privacy.noise.startswith("discrete"),
@@ -203,7 +194,7 @@ RULES = (
         ("engine.name",),
         # Records are trained by the reference engine whatever is said, so whoever says that is
         # right.
-        lambda config: method_of(config) not in RECORD_METHODS or config.engine.name == "reference",
+        lambda config: not protects_records(method_of(config)) or config.engine.name == "reference",
         "a method for whole clients: records are trained by the reference engine",
         ("method.name",),
     ),
@@ -221,10 +212,35 @@ def without_effect(config: Config) -> dict[str, Rule]:
     """The keys that were given and do nothing."""
     return {
         key: rule
-        for rule in RULES
+        for rule in (*RULES, *of_own_entries())
         for key in rule.keys
         if config.given(key) and not rule.used(config)
     }
+
+
+def of_own_entries() -> list[Rule]:
+    """A rule for every key that only users' own entries have: it is for those that name it."""
+    return [
+        rule
+        for section in SECTIONS
+        for key in sorted(own_keys(section).difference(SECTIONS[section]))
+        for rule in [of_own_key(section, key)]
+    ]
+
+
+def of_own_key(section: str, key: str) -> Rule:
+    users = [entry.name for entry in entries_with(section, key)]
+    # a config names entries in these places
+    deciders = tuple(
+        f"{section}.{place}" for place in ("name", "partition", "policy", "accountant")
+    )
+    known = [name for name in deciders if name.partition(".")[2] in SECTIONS[section]]
+    return Rule(
+        (f"{section}.{key}",),
+        lambda config: any(config.value(name) in users for name in known),
+        f"one of your own entries that take it ({', '.join(users)})",
+        tuple(known),
+    )
 
 
 def left_alone(config: Config, key: str, rule: Rule, changed: Collection[str] = ()) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, overload
@@ -33,6 +33,12 @@ class Key(Generic[T]):
     default: T | None = None
     table: Mapping[str, AnyKey] | None = None
     placed: Callable[[str, Path], str] | None = None
+    registry: Registry[Any] | None = None
+
+    @property
+    def asks(self) -> str:
+        """What a good value is, with the names that have been registered meanwhile."""
+        return self.wanted if self.registry is None else one_of(self.registry.names)
 
 
 AnyKey = Key[Any]
@@ -103,6 +109,10 @@ def ledger(help: str) -> Key[str]:
     return replace(text(help), placed=placed)
 
 
+def one_of(names: Iterable[str]) -> str:
+    return "one of " + ", ".join(f'"{name}"' for name in names)
+
+
 def registered(registry: Registry[Any], help: str) -> Key[str]:
     """The name of an entry, ours or one that was registered meanwhile."""
 
@@ -110,7 +120,7 @@ def registered(registry: Registry[Any], help: str) -> Key[str]:
         require(isinstance(value, str) and value in registry)
         return str(value)
 
-    return Key(read, "one of " + ", ".join(f'"{name}"' for name in registry.names), help)
+    return Key(read, one_of(registry.names), help, registry=registry)
 
 
 def choice(*names: str, help: str) -> Key[str]:
@@ -118,7 +128,15 @@ def choice(*names: str, help: str) -> Key[str]:
         require(isinstance(value, str) and value in names)
         return str(value)
 
-    return Key(read, "one of " + ", ".join(f'"{name}"' for name in names), help)
+    return Key(read, one_of(names), help)
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+# a key of a user's own entry, which checks it itself
+ANYTHING: AnyKey = Key(_anything, "a value", "of an entry of your own")
 
 
 def flag(help: str) -> Key[bool]:

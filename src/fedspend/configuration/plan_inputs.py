@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from fedspend.budgets.population import (
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
 from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
-from fedspend.planning.policies import POLICIES, SAVING, WEIGHTED, assign_saving_rates, policy_for
+from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
 
@@ -98,7 +98,7 @@ class Inputs:
     def request_for(self, policy: str) -> PlanRequest:
         """The same for another policy, which gets only what it uses."""
         asked = self.request
-        if policy in SAVING and asked.saving_rate is None:
+        if POLICIES[policy].saves and asked.saving_rate is None:
             raise InvalidInput(
                 f"policy {policy!r} needs a saving rate: give --saving-rate or saving_rate under "
                 "[privacy] in the config"
@@ -115,9 +115,12 @@ class Inputs:
             asked,
             policy=policy,
             method=None,
-            saving_rate=asked.saving_rate if policy in SAVING else None,
-            transition=asked.transition if policy in SAVING else None,
+            saving_rate=asked.saving_rate if POLICIES[policy].saves else None,
+            transition=asked.transition if POLICIES[policy].saves else None,
             weights=asked.weights if fits else None,
+            options={
+                key: value for key, value in asked.options.items() if key in POLICIES[policy].keys
+            },
         )
 
 
@@ -177,10 +180,11 @@ def resolve(
     if (
         (flags.permute_rates or config.privacy.permute_rates)
         and not flags.compare
-        and chosen not in SAVING
+        and not POLICIES[chosen].saves
     ):
         raise InvalidInput(
-            f"--permute-rates needs a policy that saves ({' or '.join(SAVING)}), not {chosen!r}"
+            "--permute-rates needs a policy that saves "
+            f"({' or '.join(with_key('saving_rate'))}), not {chosen!r}"
         )
     if flags.permute_rates or config.privacy.permute_rates:
         if not isinstance(saving, np.ndarray):
@@ -192,11 +196,11 @@ def resolve(
     # A method, or a policy from a flag, takes what it uses from the config and leaves the rest, so
     # that one config serves several methods; flags that do not fit are said to.
     if flags.policy is not None or method is not None or flags.weights is not None:
-        if chosen not in SAVING and flags.saving_rate is None:
+        if not POLICIES[chosen].saves and flags.saving_rate is None:
             saving = None
-        if chosen not in SAVING and flags.transition is None:
+        if not POLICIES[chosen].saves and flags.transition is None:
             transition = None
-        if chosen not in WEIGHTED and flags.weights is None:
+        if not POLICIES[chosen].weighs and flags.weights is None:
             weights = None
     request = PlanRequest(
         epsilons=population.epsilons,
@@ -212,8 +216,14 @@ def resolve(
         clip=config.privacy.clip if flags.clip is None else flags.clip,
         accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
         noise="discrete" if config.privacy.noise.startswith("discrete") else "continuous",
+        options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)
+
+
+def own_options(config: Config, policy: str) -> dict[str, Any]:
+    """What the config has for a policy of one's own; ours take typed settings."""
+    return config.options("privacy", POLICIES[policy].keys) if policy in POLICIES.own else {}
 
 
 def either(flag: T | None, setting: T | None) -> T | None:
@@ -313,8 +323,8 @@ def population_of_noise(who: Clients) -> Population | None:
         )
     if (flags.accountant or config.privacy.accountant) != "rdp":
         raise InvalidInput(
-            f"{config.where(name)}: noise_level is accounted by 'rdp'; with 'pld' give a budget, "
-            "which then needs less noise"
+            f"{config.where(name)}: noise_level is accounted by 'rdp'; with another accountant "
+            "give a budget, which then needs less noise"
         )
     ids = who.ids()
     budget = dp_fedsgd.budget_of(
@@ -508,8 +518,8 @@ def parse_policies(text: str) -> list[str]:
     for n, name in enumerate(names):
         if name not in POLICIES:
             raise InvalidInput(
-                f"--compare: unknown policy {name!r}; the policies are {', '.join(POLICIES)}"
+                f"--compare: unknown policy {name!r}; the policies are {', '.join(POLICIES.names)}"
             )
         if name in names[:n]:
-            raise InvalidInput(f"--compare: policy {name!r} stands there twice; keep one")
+            raise InvalidInput(f"--compare: policy {name!r} is listed twice; remove one")
     return names

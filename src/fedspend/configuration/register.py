@@ -1,5 +1,5 @@
-"""A user's own entries: data sets, partitions and models that a config may name, from a Python
-file.
+"""A user's own entries, from a Python file: data sets, partitions, models, policies, methods,
+accountants and engines that a config may name.
 
     import fedspend
     from fedspend.data import rows
@@ -11,7 +11,9 @@ file.
     fedspend.register("data set", "our-registry", read, help="admissions of 2019", keys=("path",))
 
 Guarantee: what is entered passes the same checks as what is ours, when it is entered and when it is
-used. A data set is taken for private unless it says that it is public.
+used. A data set is taken for private unless it says that it is public. A policy's schedules are
+sealed at their budgets; what an accountant claims is checked by independent ones; a method cannot
+begin a round that costs more than its plan (`server.methods.guarded`).
 """
 
 from __future__ import annotations
@@ -35,10 +37,17 @@ def register(
 ) -> Entry:
     """Give `make` a name that configs and Python may use from now on; the entry itself.
 
-    `kind` is "data set" (`make(folder, seed, **keys)` gives rows; flags `public`, `natural`),
-    "partition" (`make(labels, clients, generator, **keys)` gives each row's client number) or
-    "model" (`make(input_shape, classes, **keys)` gives a module). `keys` are what it takes from its
-    section.
+    | `kind` | what `make` is called with, and gives | flags |
+    |---|---|---|
+    | "data set" | `make(folder, seed, **keys)`: rows | `public`, `natural` |
+    | "partition" | `make(labels, clients, generator, **keys)`: each row's client number | |
+    | "model" | `make(input_shape, classes, **keys)`: a module | |
+    | "policy" | `make(ask, **keys)`: relative noise by round, or a pair with rates | |
+    | "method" | `make(given, **keys)`: a `server.methods.base.Method` | |
+    | "accountant" | `make(noise, rate, delta)`: the epsilon of one schedule | |
+    | "engine" | `make(work, workers)`: an `engines.base.Engine` | |
+
+    `keys` are what it takes from its section of the config: keys that the section has, or new ones.
     """
     if not callable(make):
         raise InvalidInput(
@@ -74,6 +83,71 @@ def _model(
     return MODELS.add(Model(name, help, keys, make))
 
 
+def _policy(
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+) -> Entry:
+    from fedspend.planning.policies import POLICIES
+    from fedspend.planning.policies.shaped import own_policy
+
+    _only_flags("policy", flags, ())
+    return POLICIES.add(own_policy(name, help, _new("policy", keys, "privacy"), make))
+
+
+def _method(
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+) -> Entry:
+    from fedspend.planning.policies.table import OURS
+    from fedspend.server.methods.base import MethodEntry
+    from fedspend.server.methods.table import METHODS
+
+    _only_flags("method", flags, ())
+    return METHODS.add(
+        MethodEntry(
+            name,
+            help,
+            _new("method", keys, "method"),
+            make=make,
+            policies=OURS,
+            own_policies=True,
+        )
+    )
+
+
+def _accountant(
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+) -> Entry:
+    from fedspend.accounting.accountants import ACCOUNTANTS, own_accountant
+
+    _only_flags("accountant", flags, ())
+    if keys:
+        raise InvalidInput(f"an accountant takes no keys, got {keys[0]!r}")
+    return ACCOUNTANTS.add(own_accountant(name, help, make))
+
+
+def _engine(
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+) -> Entry:
+    from fedspend.engines.table import ENGINES, EngineEntry
+
+    _only_flags("engine", flags, ())
+    if set(keys) - {"workers"}:
+        raise InvalidInput(f"an engine takes no keys but workers, got {keys[0]!r}")
+    return ENGINES.add(EngineEntry(name, help, keys, make=make))
+
+
+def _new(kind: str, keys: tuple[str, ...], section: str) -> tuple[str, ...]:
+    """Keys of its own: what our settings mean must not depend on who reads them."""
+    from fedspend.configuration.sections import SECTIONS
+
+    taken = next((key for key in keys if key in SECTIONS[section]), None)
+    if taken is not None:
+        raise InvalidInput(
+            f"a {kind} of your own cannot take {taken!r}, which [{section}] has already; give it "
+            "another name"
+        )
+    return keys
+
+
 def _only_flags(kind: str, flags: dict[str, bool], known: tuple[str, ...]) -> None:
     for flag, value in flags.items():
         if flag not in known or not isinstance(value, bool):
@@ -88,4 +162,8 @@ _ENTER: dict[
     "data set": _data_set,
     "partition": _partition,
     "model": _model,
+    "policy": _policy,
+    "method": _method,
+    "accountant": _accountant,
+    "engine": _engine,
 }

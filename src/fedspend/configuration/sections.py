@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
+from fedspend.accounting.accountants import ACCOUNTANTS
 from fedspend.configuration.keys import (
     GROUP,
     KEY,
@@ -38,6 +39,7 @@ from fedspend.configuration.keys import (
     wholes,
 )
 from fedspend.data.partition import PARTITIONS
+from fedspend.engines.table import ENGINES
 
 _MOMENTUM = "a number of at least 0 and below 1"
 _LR = "a positive number of at most 1e6"
@@ -218,7 +220,9 @@ class PrivacySettings:
             "neighbouring rounds"
         )
     )
-    accountant: str = setting(choice("rdp", "pld", help="which accountant plans the noise"), "rdp")
+    accountant: str = setting(
+        registered(ACCOUNTANTS, help="which accountant plans the noise"), "rdp"
+    )
     noise: str = setting(
         choice(
             "central",
@@ -374,7 +378,7 @@ class VotesSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    name: str = setting(choice("local", "reference", help="where clients run"), "local")
+    name: str = setting(registered(ENGINES, help="where clients run"), "local")
     workers: int | None = setting(whole(1, "worker processes"))
 
 
@@ -405,5 +409,18 @@ SECTIONS: Mapping[str, Mapping[str, AnyKey]] = MappingProxyType(
 
 
 def settings_of(values: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """The sections from values that have been read already."""
-    return Settings(**{name: section(**values.get(name, {})) for name, section in _TYPES.items()})
+    """The sections from values that have been read already; keys of users' own entries are left to
+    those.
+    """
+    return Settings(
+        **{
+            name: section(
+                **{
+                    key: value
+                    for key, value in values.get(name, {}).items()
+                    if key in SECTIONS[name]
+                }
+            )
+            for name, section in _TYPES.items()
+        }
+    )

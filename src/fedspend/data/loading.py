@@ -79,6 +79,7 @@ DATA_SETS: Registry[DataSet] = Registry(
         _options(read_npz),
         lambda _folder, _seed, **keys: read_npz(**keys),
     ),
+    section="data",
 )
 FILES = ("csv", "npz")
 

@@ -365,6 +365,7 @@ PARTITIONS: Registry[Partition] = Registry(
         deal=_few_classes,
     ),
     Partition("natural", "by the data set's own clients"),
+    section="data",
 )
 
 

@@ -65,7 +65,7 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
     for run, of_class in zip(runs, classes, strict=True):
         members = np.flatnonzero(of_class >= 0)
         parts.append(run.mechanisms(held).take(of_class[members]).renamed(members, count))
-        by_pld[members] |= run.accountant == "pld"
+        by_pld[members] |= run.accountant != "rdp"
     return Histories(Mechanisms.joined(parts, count), of_account, by_pld)
 
 
@@ -267,7 +267,7 @@ def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None 
         run.mechanisms(held=True).take(run.of_class[first]),
     )
     total = Mechanisms.joined([past, own], first.size)
-    by_pld = before.by_pld[history[first]] | (run.accountant == "pld")
+    by_pld = before.by_pld[history[first]] | (run.accountant != "rdp")
     least = np.full(first.size, np.inf)  # the strictest budget of each kind
     np.minimum.at(least, of_account, budget)
     over = np.ones(first.size, dtype=bool)

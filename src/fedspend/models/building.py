@@ -169,4 +169,5 @@ MODELS: Registry[Model] = Registry(
     Model("lenet", "LeNet-5 with ReLU and max pooling", make=_lenet),
     Model("small-cnn", "two small convolutions; about 20,000 parameters", make=_small_cnn),
     Model("resnet18", "ResNet-18 with group norm; 11 million parameters", make=_resnet18),
+    section="model",
 )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspend.accounting.calibration import seal, starting_cost
+from fedspend.accounting.fitting import scaled_to_budget
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import WHOLE_ORDERS
-from fedspend.basics.arrays import BoolArray, FloatArray, distinct_rows
+from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput
 from fedspend.planning.plan import Plan, harmonic_mean
 from fedspend.planning.policies import Spending, Terms, by_itself
@@ -39,10 +39,11 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
         _longer(table[:, column], more) for table in (old.noise_multiplier, old.sampling_rate)
     )
     rest = np.arange(plan.rounds + more)[:, None] >= np.full(first.size, begun)
-    scaled = fitted(
-        noise, rate, rest, old.epsilon[column], plan.delta, Mechanisms.none(first.size), plan.orders
-    )
-    within = fitted(noise, rate, rest, lifetime[first], plan.delta, others.take(first), orders)
+    nothing, claim = Mechanisms.none(first.size), old.epsilon[column]
+    scaled = scaled_to_budget(noise, rate, rest, claim, plan.delta, nothing, plan.orders).noise
+    within = scaled_to_budget(
+        noise, rate, rest, lifetime[first], plan.delta, others.take(first), orders
+    ).noise
     noise = np.where(rest, np.maximum(scaled, within), noise)
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
@@ -57,28 +58,3 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
 
 def _longer(table: FloatArray, more: int) -> FloatArray:
     return np.concatenate([table, np.repeat(table[-1:], more, axis=0)])
-
-
-def fitted(
-    noise: FloatArray,
-    rate: FloatArray,
-    rest: BoolArray,
-    budget: FloatArray,
-    delta: float,
-    past: Mechanisms,
-    orders: tuple[float, ...],
-) -> FloatArray:
-    """Scale the `rest` of each schedule until past and schedule together spend the budget exactly.
-
-    Which order binds depends on the scale, so the two are found in turn; every turn is a valid
-    plan, and two or three settle it.
-    """
-    cost = starting_cost(budget.size, orders, delta, past)
-    binding = np.full(budget.size, -1)
-    for _ in range(8):
-        best = (Mechanisms.of_schedules(noise, rate).curves(orders) + cost).argmin(axis=1)
-        if np.array_equal(best, binding):
-            break
-        binding = best
-        noise = seal(noise, rate, rest, budget, binding, np.asarray(orders), delta, past=past).noise
-    return noise

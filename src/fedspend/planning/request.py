@@ -8,20 +8,22 @@ budgets, saving rates and transitions, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import BoolArray, FloatArray
-from fedspend.planning.plan import Plan, plan_for
+from fedspend.planning.plan import Plan
 from fedspend.planning.policies import Progress
 
 
 @dataclass(frozen=True, eq=False)
 class PlanRequest:
-    """The arguments of `planning.plan.plan_for`. `saving_rate` and `transition` are one for all, or
-    one per client.
+    """What `planning.making.make_plan` goes by. `saving_rate` and `transition` are one for all, or
+    one per client; `options` are for a policy of one's own.
     """
 
     epsilons: FloatArray
@@ -38,10 +40,13 @@ class PlanRequest:
     accountant: str = "rdp"
     noise: str = "continuous"
     past: Mechanisms | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def plan(self, progress: Progress | None = None) -> Plan:
         """The plan that is asked for."""
-        return plan_for(**vars(self), progress=progress)
+        from fedspend.planning.making import make_plan
+
+        return make_plan(self, progress)
 
     def of(self, keep: BoolArray) -> PlanRequest:
         """The same for those to keep alone."""

@@ -100,6 +100,13 @@ class RecordPlan(BasePlan):
         return self.schedules.wide("sampling_rate")
 
     @cached_property
+    def classes_of_client(self) -> list[IntArray]:
+        """For each client the class of each of its records, in the order of the plan."""
+        order = np.argsort(self.owner, kind="stable")
+        counts = np.bincount(self.owner, minlength=len(self.clients))
+        return np.split(self.schedules.of_client[order], np.cumsum(counts)[:-1])
+
+    @cached_property
     def steps(self) -> FloatArray:
         """(rounds, classes): a class takes part in the first so many of a round's local steps; 0 in
         a round at rate 0.

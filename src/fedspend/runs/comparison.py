@@ -23,8 +23,9 @@ import numpy as np
 from fedspend.basics.arrays import FloatArray
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import is_real
-from fedspend.configuration.effects import METHODS, refuse_without_effect_in_all
+from fedspend.configuration.effects import refuse_without_effect_in_all
 from fedspend.errors import InvalidInput
+from fedspend.server.methods.table import METHODS
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
     unknown = [name for name in methods if name not in METHODS]
     if unknown or len(set(methods)) != len(methods) or not methods:
         raise InvalidInput(
-            f"methods must be different ones of {', '.join(METHODS)}; got "
+            f"methods must be different ones of {', '.join(METHODS.names)}; got "
             f"{', '.join(methods) or 'none'}"
         )
     choices: list[list[str]] = []

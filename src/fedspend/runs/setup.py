@@ -26,7 +26,6 @@ from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import Config, needed
 from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined
-from fedspend.configuration.effects import METHODS
 from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.votes import student_of
@@ -42,12 +41,9 @@ from fedspend.noise.grid import FEWEST_BITS, check_on_grid
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
-from fedspend.records.policies import METHODS as RECORD_METHODS
-from fedspend.server.methods.adaptive_clip import AdaptiveClip
-from fedspend.server.methods.base import Method
-from fedspend.server.methods.fedavg import FedAvg
-from fedspend.server.methods.planned import Planned
-from fedspend.server.methods.record_level import RecordLevel
+from fedspend.server.methods.base import Given, Method
+from fedspend.server.methods.guarded import held_to
+from fedspend.server.methods.table import METHODS, protects_records
 from fedspend.server.rounds import Server, Training
 from fedspend.server.student import NAME as VOTES
 from fedspend.server.student import Ballot
@@ -100,11 +96,11 @@ def from_config(
     seed = config.train.seed
     name = config.method.name or "dp-fedavg"
     if name not in METHODS:
-        raise InvalidInput(f"method must be one of {', '.join(METHODS)}; got {name!r}")
+        raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
     local = LocalTraining(
         # records: the sum of their rates
         batch_size=1
-        if name in RECORD_METHODS
+        if protects_records(name)
         else needed(config.train.batch_size, "train.batch_size"),
         steps=config.train.local_steps,
         epochs=config.train.local_epochs,
@@ -115,31 +111,29 @@ def from_config(
     planned: Plan | None = None  # the same, where it is a plan of clients
     inputs: Inputs | None = None
     source = Source(config)
-    if name in RECORD_METHODS:
+    if protects_records(name):
         from fedspend.configuration.record_plans import record_federation, record_plan
 
         federation = _with_features(config, record_federation(source), source)
-        made = of_records = record_plan(config, federation, ledger, stored)
-        method: Method = RecordLevel(of_records, name)
+        made = record_plan(config, federation, ledger, stored)
     else:
         wrong = (
             f"the run was begun with a record-level method, and the config says {name!r}; choose "
             "another folder"
         )
         begun_with = None if stored is None else Plan.expect(stored, wrong)
-        if name not in ("fedavg", "privacy-free"):  # which have no privacy to plan
+        if METHODS[name].unit is not None:
             planned, inputs = _plan(source, name, ledger, begun_with, begun)
         federation, made = (
             _with_features(config, _federation(source, planned, inputs), source),
             planned,
         )
-        method = make_method(name, planned, config, len(federation.clients))
     module = models.build(
         needed(config.model.name, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
         classes=federation.dataset.classes,
         seed=seed,
-        **({} if config.model.hidden is None else {"hidden": config.model.hidden}),
+        **model_options(config),
     )
     randomness = Randomness(seed, "os" if is_real(config) else "seeded")
     # more than asked for, if planned anew
@@ -156,7 +150,7 @@ def from_config(
         labels=None
         if made is None or inputs is None
         else _groups_of(inputs.population, made.clients),
-        method=method,
+        method=make_method(name, made, config, len(federation.clients)),
         training=Training(
             server=Server(
                 rounds,
@@ -184,6 +178,13 @@ def from_config(
         settings=_settings(source, made, randomness, None if student is None else student.ballot),
         tensorboard=config.train.tensorboard,
     )
+
+
+def model_options(config: Config) -> dict[str, Any]:
+    """What the config has for its model; `hidden` also for those that refuse it, in their words."""
+    name = needed(config.model.name, "model.name")
+    keys = models.MODELS[name].keys if name in models.MODELS else ()
+    return config.options("model", {*keys, "hidden"})
 
 
 def _shape(config: Config, method: str) -> Shape:
@@ -331,19 +332,10 @@ def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, .
     return tuple(group_of.get(client, "withdrawn") for client in clients)
 
 
-def make_method(name: str, made: Plan | None, config: Config, clients: int) -> Method:
-    if made is None:
-        return FedAvg(clients, config.privacy.rate or 1.0, name)
-    if name == "adaptive-clip":
-        expected = float(made.round_rate.min()) * clients
-        usual = max(0.05 * expected, 1.01 * float(made.schedules.noise_multiplier.max()) / 2)
-        return AdaptiveClip(
-            made,
-            config.method.bit_noise or usual,
-            config.method.target_quantile,
-            config.method.clip_lr,
-        )
-    return Planned(made, name)
+def make_method(name: str, made: AnyPlan | None, config: Config, clients: int) -> Method:
+    entry, rate = METHODS[name], config.privacy.rate or 1.0
+    method = entry.made(Given(made, clients, rate), config.options("method", entry.keys))
+    return method if made is None else held_to(made, method)
 
 
 def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int], float]:

@@ -44,7 +44,6 @@ from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
-from fedspend.records.policies import METHODS as RECORD_METHODS
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.runs.directory import RunDirectory
@@ -52,6 +51,7 @@ from fedspend.runs.norm_states import adopt_norms, norm_budgets, refuse_leftover
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.setup import Setup, flat_parameters, from_config, noise_terms
 from fedspend.server.methods.planned import Planned
+from fedspend.server.methods.table import protects_records
 from fedspend.server.rounds import (
     FOR_THE_OPERATOR,
     Kept,
@@ -175,7 +175,7 @@ def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
                 "the run was begun under another plan; drop --plan, or choose another folder"
             )
         return plan
-    unit = "record" if method in RECORD_METHODS else "client"
+    unit = "record" if protects_records(method) else "client"
     if plan.unit != unit:
         raise InvalidInput(
             f"the plan is for {plan.unit}s, and the config's method {method!r} for {unit}s; make "

@@ -158,8 +158,9 @@ def run_rounds(
             statistics: Record = {"skipped": True}
         else:
             if found is None:
+                terms = method.terms(t, progress.method)  # may refuse: nothing is spent yet
                 store.reserve(t)
-                found = play(progress, method, engine, training, randomness, mechanism, memory)
+                found = play(progress, terms, engine, training, randomness, mechanism, memory)
                 store.keep(t, found if randomness.simulation else without_remarks(found))
             memory, statistics = found.memory, found.statistics
             progress = step(progress, found.release, method, training.server)
@@ -188,7 +189,7 @@ def remembered(mechanism: Mechanism, store: Store, done: int) -> Memory:
 
 def play(
     progress: Progress,
-    method: Method,
+    terms: RoundTerms,
     engine: Engine,
     training: Training,
     randomness: Randomness,
@@ -197,7 +198,6 @@ def play(
 ) -> Kept:
     """One round up to its release, and what may be written down about it."""
     t, student = progress.done, training.server.student
-    terms = method.terms(t, progress.method)
     cohort = draw_cohort(terms.sampling_rate, randomness, t)
     shared = round_task(progress, terms, training)
     tasks = tasks_of(cohort, terms, training.clients, shared)

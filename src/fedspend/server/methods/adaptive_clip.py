@@ -18,7 +18,8 @@ import numpy as np
 
 from fedspend.errors import InvalidInput
 from fedspend.planning.plan import Plan, harmonic_mean
-from fedspend.server.methods.base import Release, RoundTerms, State
+from fedspend.planning.policies.table import OURS
+from fedspend.server.methods.base import Given, Method, MethodEntry, Release, RoundTerms, State
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,29 @@ class AdaptiveClip:
         return {
             "clip": state["clip"] * float(np.exp(-self.clip_lr * (share - self.target_quantile)))
         }
+
+
+def adaptive_clip(
+    given: Given,
+    *,
+    bit_noise: float | None = None,
+    target_quantile: float = 0.5,
+    clip_lr: float = 0.2,
+) -> Method:
+    """With the usual noise on the bits unless told otherwise: 0.05 times the expected cohort, or as
+    much as the plan needs.
+    """
+    plan = Plan.expect(given.plan, "method 'adaptive-clip' needs a plan of clients")
+    expected = float(plan.round_rate.min()) * given.clients
+    usual = max(0.05 * expected, 1.01 * float(plan.schedules.noise_multiplier.max()) / 2)
+    return AdaptiveClip(plan, bit_noise or usual, target_quantile, clip_lr)
+
+
+ADAPTIVE_CLIP = MethodEntry(
+    "adaptive-clip",
+    "the clip follows a quantile of the updates' norms, at the budgets' expense",
+    ("target_quantile", "clip_lr", "bit_noise"),
+    make=adaptive_clip,
+    policies=OURS,
+    own_policies=True,
+)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspend.server.methods.base import Release, RoundTerms, State
+from fedspend.server.methods.base import MethodEntry, Release, RoundTerms, State
 
 
 @dataclass(frozen=True)
@@ -32,3 +32,17 @@ class FedAvg:
 
     def learn(self, state: State, release: Release) -> State:  # noqa: ARG002 - nothing to adapt
         return state
+
+
+FEDAVG = MethodEntry(
+    "fedavg",
+    "no privacy: the yardstick for methods that protect clients",
+    make=lambda given: FedAvg(given.clients, given.rate),
+    unit=None,
+)
+PRIVACY_FREE = MethodEntry(
+    "privacy-free",
+    "no privacy: the yardstick for methods that protect records",
+    make=lambda given: FedAvg(given.clients, given.rate, "privacy-free"),
+    unit=None,
+)

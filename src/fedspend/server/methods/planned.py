@@ -9,10 +9,12 @@ of a budget; `dp_fedsgd` turns the one into the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedspend.planning.plan import Plan
-from fedspend.server.methods.base import Release, RoundTerms, State
+from fedspend.planning.policies.table import OURS
+from fedspend.server.methods.base import Given, Method, MethodEntry, Release, RoundTerms, State
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,47 @@ class Planned:
 
     def learn(self, state: State, release: Release) -> State:  # noqa: ARG002 - nothing to adapt
         return state
+
+
+def planned(name: str) -> Callable[..., Method]:
+    """How to make a method that does what the plan says and nothing else."""
+
+    def make(given: Given, **_: object) -> Method:  # what the keys say is in the plan
+        return Planned(Plan.expect(given.plan, f"method {name!r} needs a plan of clients"), name)
+
+    return make
+
+
+DP_FEDAVG = MethodEntry(
+    "dp-fedavg",
+    "everyone is protected as the strictest client asks",
+    make=planned("dp-fedavg"),
+    policies=("strictest",),
+)
+IDP_FEDAVG = MethodEntry(
+    "idp-fedavg",
+    "everyone spends its own budget, evenly over the rounds",
+    make=planned("idp-fedavg"),
+    policies=("uniform",),
+)
+TIME_ADAPTIVE = MethodEntry(
+    "time-adaptive",
+    "everyone spends its own budget, and more of it in some rounds than in others",
+    make=planned("time-adaptive"),
+    policies=("spend-as-you-go", "spend-as-you-go-literal", "weights", "geometric"),
+    own_policies=True,
+)
+DP_FEDSGD = MethodEntry(
+    "dp-fedsgd",
+    "a few local steps, and noise that may be given as a level in place of a budget",
+    ("noise_level",),
+    make=planned("dp-fedsgd"),
+    policies=("strictest",),
+)
+AE_DPFL = MethodEntry(
+    "ae-dpfl",
+    "clients vote on public rows, and a student learns from the noised votes",
+    make=planned("ae-dpfl"),
+    policies=OURS,
+    own_policies=True,
+)

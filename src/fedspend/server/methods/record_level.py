@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedspend.basics.arrays import FloatArray, IntArray
-from fedspend.client.task import RecordTerms
+from fedspend.basics.arrays import FloatArray
 from fedspend.records.planning import RecordPlan
-from fedspend.server.methods.base import Release, RoundTerms, State
+from fedspend.server.methods.base import Given, Method, MethodEntry, Release, RoundTerms, State
+
+if TYPE_CHECKING:
+    from fedspend.client.task import RecordTerms
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class RecordLevel:
         return state
 
     def _own(self, round: int, number: int, batch: FloatArray) -> RecordTerms:
-        plan, classes = self.plan, self._classes[number]
+        from fedspend.client.task import RecordTerms  # needs torch, which a plan does not
+
+        plan, classes = self.plan, self.plan.classes_of_client[number]
         return RecordTerms(
             rate=plan.schedules.sampling_rate[round][classes],
             steps=plan.steps[round][classes],
@@ -54,13 +59,24 @@ class RecordLevel:
         )
 
     @cached_property
-    def _classes(self) -> list[IntArray]:
-        """The class of each of a client's records, in the order of the plan."""
-        order = np.argsort(self.plan.owner, kind="stable")
-        counts = np.bincount(self.plan.owner, minlength=len(self.plan.clients))
-        return np.split(self.plan.schedules.of_client[order], np.cumsum(counts)[:-1])
-
-    @cached_property
     def _norm_budget(self) -> FloatArray:
         total: FloatArray = self.plan.steps.sum(axis=0)
         return total
+
+
+def _entry(name: str, help: str, *keys: str) -> MethodEntry:
+    def make(given: Given, **_: object) -> Method:  # what the keys say is in the plan
+        wrong = f"method {name!r} needs a plan of records"
+        return RecordLevel(RecordPlan.expect(given.plan, wrong), name)
+
+    return MethodEntry(name, help, keys, make=make, unit="record")
+
+
+RECORD_METHODS = (
+    _entry(
+        "rpdp", "every record is sampled as often as its budget allows", "rates", "saving_share"
+    ),
+    _entry("minimum", "every record as often as the strictest budget allows", "rates"),
+    _entry("dropout", "only records that allow the mean budget, at its rate", "rates"),
+    _entry("filter", "every record at one rate until its budget is spent", "common_rate", "charge"),
+)

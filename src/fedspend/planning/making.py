@@ -1,0 +1,402 @@
+"""From what is asked to a plan: check the terms, let the policy spend each distinct budget, let the
+accountant take noise away that is not needed, and hand the schedules to the clients.
+
+Guarantee: every schedule has been sealed by the exact kernel at its budget, and an accountant takes
+noise away only as long as it reads no more than that budget itself.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedspend.accounting.accountants import ACCOUNTANTS, Accountant
+from fedspend.accounting.calibration import check_epsilons, check_rate
+from fedspend.accounting.conversion import check_delta
+from fedspend.accounting.mechanisms import Mechanisms
+from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS
+from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
+from fedspend.budgets.identity import as_mapping, read_ids
+from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
+from fedspend.planning.columns import by_client, column_of, numbers_of
+from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
+from fedspend.planning.policies import (
+    POLICIES,
+    Policy,
+    Progress,
+    Spending,
+    Terms,
+    Wish,
+    by_itself,
+    one_for_all,
+    policy_for,
+    round_weights,
+    with_key,
+)
+from fedspend.planning.request import PlanRequest
+from fedspend.planning.schedules import Schedules
+
+NOISES = ("continuous", "discrete")
+MAX_EXACT_SCHEDULES = 4096
+BUDGET_ROUNDING = 5e-4
+MAX_CELLS = 50_000_000  # rounds x schedules
+
+
+def plan(
+    epsilons: Any,
+    *,
+    delta: float,
+    rounds: int,
+    rate: float,
+    policy: str | None = None,
+    saving_rate: Any = None,
+    transition: Any = None,
+    clip: float = 1.0,
+    accountant: str = "rdp",
+    weights: Any = None,
+    clients: Sequence[str] | None = None,
+    method: str | None = None,
+    noise: str = "continuous",
+    past: Mechanisms | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Make the whole schedule for one budget per client, spending every budget exactly.
+
+    `epsilons`, `saving_rate` and `transition` are one value for all, one per client, or values by
+    client id: a dict, or a pandas Series with the ids as its index. Ids come from `clients`, or
+    from `epsilons`; where neither has them, clients are "0", "1", ... Without a policy, a saving
+    rate means `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for
+    `noise="discrete"` is read at whole orders, where its claims are proven for discrete noise too.
+
+    `past`, one history per client, is what a ledger says was spent before: `epsilons` are then
+    lifetime budgets, past and plan together spend them exactly, and `Plan.epsilon` is what the plan
+    adds, read by itself. `options` are for a policy of your own: what it takes by name.
+
+    >>> budgets = [10.0] * 34 + [20.0] * 43 + [30.0] * 23
+    >>> made = plan(budgets, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
+    >>> made.noise_multiplier.shape, [round(float(x), 3) for x in made.noise_multiplier[[0, -1], 0]]
+    ((25, 100), [2.424, 1.967])
+    >>> plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0).clients
+    ('north', 'south')
+    """
+    ids = None if clients is None else read_ids(clients)
+    by_id = as_mapping(epsilons)
+    if by_id is not None:
+        ids = tuple(by_id) if ids is None else ids
+        epsilons = column_of("epsilons", by_id, ids)
+    budget = np.atleast_1d(check_epsilons(epsilons))
+    if budget.ndim != 1:
+        raise InvalidInput(
+            f"epsilons must be a number or a list, got an array of shape {budget.shape}"
+        )
+    if ids is not None and budget.size == 1 and np.ndim(epsilons) == 0:
+        budget = np.full(len(ids), budget[0])
+    ids = tuple(str(n) for n in range(budget.size)) if ids is None else ids
+    request = PlanRequest(
+        epsilons=budget,
+        clients=ids,
+        delta=delta,
+        rounds=rounds,
+        rate=rate,
+        policy=policy,
+        saving_rate=by_client("saving_rate", saving_rate, ids),
+        transition=by_client("transition", transition, ids),
+        clip=clip,
+        accountant=accountant,
+        weights=weights,
+        method=method,
+        noise=noise,
+        past=past,
+        options={} if options is None else dict(options),
+    )
+    return make_plan(request, progress)
+
+
+def make_plan(request: PlanRequest, progress: Progress | None = None) -> Plan:
+    """The plan that is asked for; ids have entered already, through a file of budgets, the data or
+    a ledger, and are taken as they are.
+    """
+    budget, ids = check_epsilons(request.epsilons), tuple(request.clients)
+    if len(ids) != budget.size:
+        raise InvalidInput(
+            f"there must be one budget per client: got {budget.size} for {len(ids)} clients"
+        )
+    check_client_ids(ids)
+    terms, clip = checked_terms(request)
+    accountant = checked_accountant(request)
+    policy = checked_policy(request)
+    saving, switch = saving_terms(
+        policy, terms, request.saving_rate, request.transition, budget.size
+    )
+    weights = weights_of(policy, terms, request.weights)
+    warn_of_delta(terms.delta, budget.size)
+    check_past(request.past, accountant, budget.size)
+
+    lines = distinct_lines(policy, terms, budget, saving, switch, request.past)
+    check_size(terms.rounds, lines.first.size)
+    wish = Wish(
+        budget=lines.target[lines.first],
+        saving_rate=saving[lines.first],
+        transition=switch[lines.first].astype(np.int64),
+        weights=weights,
+        past=None if request.past is None else request.past.take(lines.first),
+        options=request.options,
+        progress=progress,
+    )
+    spending, of_client = spend(policy, terms, wish, lines.of_client)
+    spending = fitted(accountant, terms, wish, spending)
+    parameters: dict[str, Any] = {
+        "policy": policy.name,
+        "rate": terms.rate,
+        "budget_rounding": lines.rounding,
+        **({"noise": request.noise} if request.noise == "discrete" else {}),
+        **({} if request.method is None else {"method": request.method}),
+        **({"weights": weights.tolist()} if policy.weighs else {}),
+        **({"options": dict(request.options)} if request.options else {}),
+    }
+    return Plan(
+        clients=ids,
+        budget=budget,
+        schedules=schedules_of(spending, of_client, clip),
+        delta=terms.delta,
+        clip=clip,
+        accountant=accountant.name,
+        orders=terms.orders,
+        parameters=parameters,
+    )
+
+
+# --- what is asked, checked -----------------------------------------------------------------------
+
+
+def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
+    """The terms of all schedules, and the clip. Discrete noise, planned or past, is read at whole
+    orders.
+    """
+    if request.noise not in NOISES:
+        raise InvalidInput(f"noise must be one of {', '.join(NOISES)}; got {request.noise!r}")
+    discrete = request.noise == "discrete" or (
+        request.past is not None and bool(request.past.discrete.any())
+    )
+    terms = Terms(
+        check_delta(request.delta),
+        check_rate("rate", request.rate),
+        whole_number("rounds", request.rounds, 1),
+        WHOLE_ORDERS if discrete else ORDERS,
+    )
+    check_size(terms.rounds, 1)
+    clip = finite_number("clip", request.clip)
+    if not clip > 0:
+        raise InvalidInput(f"clip must be positive, got {clip!r}")
+    return terms, clip
+
+
+def checked_accountant(request: PlanRequest) -> Accountant:
+    if request.accountant not in ACCOUNTANTS:
+        raise InvalidInput(
+            f"accountant must be one of {', '.join(ACCOUNTANTS.names)}; got {request.accountant!r}"
+        )
+    accountant = ACCOUNTANTS[request.accountant]
+    if request.noise == "discrete" and not accountant.at_orders:
+        raise InvalidInput(
+            f"accountant {accountant.name!r} is for continuous noise: no loss distribution is "
+            "proven for discrete noise; use 'rdp'"
+        )
+    return accountant
+
+
+def checked_policy(request: PlanRequest) -> Policy:
+    policy = POLICIES[
+        policy_for(
+            request.method,
+            request.policy,
+            saves=request.saving_rate is not None,
+            weighted=request.weights is not None,
+        )
+    ]
+    stranger = next((key for key in request.options if key not in policy.keys), None)
+    if stranger is not None:
+        raise InvalidInput(
+            f"policy {policy.name!r} has no option {stranger!r}; it takes "
+            f"{', '.join(policy.keys) or 'none'}"
+        )
+    return policy
+
+
+def weights_of(policy: Policy, terms: Terms, weights: Any) -> FloatArray:
+    if weights is not None and not policy.weighs:
+        raise InvalidInput(
+            f"weights are for the policies {' and '.join(with_key('weights'))}, not for "
+            f"{policy.name!r}; drop one of the two"
+        )
+    return (
+        round_weights(policy.name, weights, terms.rounds)
+        if policy.weighs
+        else np.ones(terms.rounds)
+    )
+
+
+def warn_of_delta(delta: float, clients: int) -> None:
+    if delta >= 1 / clients:
+        warnings.warn(
+            f"delta {delta:g} is at or above 1/clients = {1 / clients:g}: it allows "
+            "giving away one client whole; choose a smaller delta",
+            FedspendWarning,
+            stacklevel=4,
+        )
+
+
+def check_past(past: Mechanisms | None, accountant: Accountant, clients: int) -> None:
+    if past is None:
+        return
+    if not accountant.at_orders:
+        raise InvalidInput(
+            "planning with past spending goes by accountant 'rdp'; drop accountant "
+            f"{accountant.name!r}"
+        )
+    if past.histories != clients:
+        raise InvalidInput(
+            f"there must be one history per client: got {past.histories} for {clients} clients"
+        )
+
+
+def check_size(rounds: int, schedules: int) -> None:
+    """A slip of the finger should not fill the memory."""
+    if rounds * schedules > MAX_CELLS:
+        raise InvalidInput(
+            f"{rounds} rounds of {schedules} distinct schedules are more than a plan can hold; use "
+            "fewer rounds"
+        )
+
+
+def saving_terms(
+    policy: Policy, terms: Terms, saving_rate: Any, transition: Any, clients: int
+) -> tuple[FloatArray, FloatArray]:
+    """Saving rate and transition round of every client; neutral values for policies that do not
+    save.
+    """
+    if not policy.saves:
+        given = (
+            "saving_rate"
+            if saving_rate is not None
+            else "transition"
+            if transition is not None
+            else None
+        )
+        if given is not None:
+            warnings.warn(
+                f"{given} has no effect under policy {policy.name!r}", FedspendWarning, stacklevel=4
+            )
+        return np.full(clients, terms.rate), np.ones(clients)
+    if saving_rate is None:
+        raise InvalidInput(
+            f"policy {policy.name!r} needs a saving rate: the lower sampling rate of the rounds "
+            "before the transition"
+        )
+    saving = numbers_of("saving_rate", saving_rate, clients)
+    bad = ~((saving > 0) & (saving <= terms.rate))
+    if bad.any():
+        raise InvalidInput(
+            f"saving_rate must lie in (0, {terms.rate:g}], at most the rate; got "
+            f"{float(saving[bad][0])!r}"
+        )
+    switch = numbers_of(
+        "transition", terms.rounds // 2 + 1 if transition is None else transition, clients
+    )
+    bad = ~((switch >= 1) & (switch <= terms.rounds) & (switch == np.floor(switch)))
+    if bad.any():
+        raise InvalidInput(
+            f"transition must be a round from 1 to {terms.rounds}; got {float(switch[bad][0]):g}"
+        )
+    # Nothing is saved at the full rate or before round 1: the same schedule as uniform, so share
+    # its storage.
+    saving = np.where(switch == 1, terms.rate, saving)
+    return saving, np.where(saving == terms.rate, 1.0, switch)
+
+
+# --- from clients to distinct schedules, and back -------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Clients who are asked for the same schedule, counted as one."""
+
+    target: FloatArray  # (clients,) the budget that each one's schedule is made for
+    first: IntArray  # (schedules,) a client of each
+    of_client: IntArray  # (clients,) whose schedule each one follows
+    rounding: float  # by how much targets were rounded down at most
+
+
+def distinct_lines(
+    policy: Policy,
+    terms: Terms,
+    budget: FloatArray,
+    saving: FloatArray,
+    switch: FloatArray,
+    past: Mechanisms | None,
+) -> Lines:
+    """The distinct schedules; where there are too many, of budgets that are rounded down a
+    little.
+    """
+    history = np.zeros(budget.size, dtype=np.int64) if past is None else past.alike()
+    target = np.full_like(budget, budget.min()) if policy.for_all and past is None else budget
+    first, of_client = distinct_rows(target, saving, switch, history)
+    if first.size <= MAX_EXACT_SCHEDULES:
+        return Lines(target, first, of_client, 0.0)
+    # What is left is rounded, not the budget: little may be left of much.
+    gone = (
+        np.zeros_like(budget) if past is None else past.best(np.full(budget.size, terms.delta))[0]
+    )
+    target = np.minimum(gone + _rounded_down(budget - gone), budget)
+    return Lines(target, *distinct_rows(target, saving, switch, history), BUDGET_ROUNDING)
+
+
+def spend(
+    policy: Policy, terms: Terms, wish: Wish, of_client: IntArray
+) -> tuple[Spending, IntArray]:
+    """What the policy makes of each line, with the epsilon that it spends by itself."""
+    spending = policy.spend(terms, wish)
+    if wish.past is None:
+        return spending, of_client
+    if policy.for_all:  # all follow the one who needs most noise
+        spending, of_client = one_for_all(spending), np.zeros_like(of_client)
+    return by_itself(spending, terms), of_client
+
+
+def fitted(accountant: Accountant, terms: Terms, wish: Wish, spending: Spending) -> Spending:
+    """The schedules with as little noise as the accountant asks for."""
+    if accountant.at_orders:
+        return spending
+    # The literal policy keeps part of the budget back, and so does its version here: aim at what
+    # the Rényi plan spends.
+    goal = np.minimum(wish.budget, spending.epsilon * (1 + 2e-8))
+    noise, claim = accountant.fit(spending.noise, spending.rate, goal, terms.delta, wish.progress)
+    return Spending(noise, spending.rate, claim, np.zeros(claim.size))
+
+
+def schedules_of(spending: Spending, of_client: IntArray, clip: float) -> Schedules:
+    """With the clip of every client: `c_n = c s_t / sigma_n`."""
+    s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=spending.epsilon.size))
+    return Schedules(
+        noise_multiplier=spending.noise,
+        sampling_rate=spending.rate,
+        clip_norm=clip * s_t[:, None] / spending.noise,
+        epsilon=spending.epsilon,
+        order=spending.order,
+        of_client=of_client,
+    )
+
+
+def _rounded_down(budget: FloatArray) -> FloatArray:
+    """Every budget rounded down by at most 0.05%, onto a geometric grid.
+
+    With very many distinct budgets this bounds the size of the plan, the time to make it and the
+    time to verify it.
+    """
+    grid = np.exp(np.floor(np.log(budget) / BUDGET_ROUNDING) * BUDGET_ROUNDING)
+    return np.minimum(grid, budget)  # the last digits of exp(log x) must not push it above

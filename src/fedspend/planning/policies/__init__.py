@@ -1,0 +1,43 @@
+"""Policies: how a budget becomes noise and sampling rates, round by round. One file for each kind.
+
+Guarantee: whatever a policy returns has been sealed with the exact kernel, so no schedule spends
+more than its budget. All policies but `spend-as-you-go-literal`, which subtracts epsilons, spend it
+to within 1e-7. Only budgets and public parameters enter.
+
+| policy | rates | noise |
+|---|---|---|
+| `uniform` | constant | constant (IDP-FedAvg) |
+| `strictest` | constant | constant, everyone at the smallest budget (DP-FedAvg) |
+| `spend-as-you-go` | low before the transition round | recalibrated to what is left |
+| `spend-as-you-go-literal` | the same | Algorithm 1 of Kiani et al. (2025) with T-t+1 |
+| `weights`, `geometric` | constant | `s * weight_t ** -0.5` |
+| your own (`shaped`) | as it says | as it says, scaled to the budget |
+"""
+
+from fedspend.planning.policies.base import (
+    Policy,
+    Progress,
+    Spending,
+    Terms,
+    Wish,
+    by_itself,
+    one_for_all,
+)
+from fedspend.planning.policies.saving import assign_saving_rates
+from fedspend.planning.policies.table import POLICIES, policy_for, with_key
+from fedspend.planning.policies.weighted import round_weights
+
+__all__ = [
+    "POLICIES",
+    "Policy",
+    "Progress",
+    "Spending",
+    "Terms",
+    "Wish",
+    "assign_saving_rates",
+    "by_itself",
+    "one_for_all",
+    "policy_for",
+    "round_weights",
+    "with_key",
+]

@@ -1,0 +1,61 @@
+"""Which policies there are, and which one a method, a saving rate or weights imply."""
+
+from __future__ import annotations
+
+from fedspend.basics.registry import Registry
+from fedspend.errors import InvalidInput
+from fedspend.planning.policies.base import Policy
+from fedspend.planning.policies.constant import STRICTEST, UNIFORM
+from fedspend.planning.policies.saving import EXACT, LITERAL
+from fedspend.planning.policies.weighted import GEOMETRIC, WEIGHTS
+
+POLICIES: Registry[Policy] = Registry(
+    "policy", UNIFORM, STRICTEST, EXACT, LITERAL, WEIGHTS, GEOMETRIC, section="privacy"
+)
+OURS = POLICIES.names
+
+
+def with_key(key: str) -> tuple[str, ...]:
+    """The policies that use this key of [privacy]."""
+    return tuple(policy.name for policy in POLICIES if key in policy.keys)
+
+
+def policy_for(
+    method: str | None, policy: str | None, *, saves: bool, weighted: bool = False
+) -> str:
+    """The policy that a method implies, or the one asked for if the method allows it.
+
+    >>> policy_for("dp-fedavg", None, saves=False), policy_for(None, None, saves=True)
+    ('strictest', 'spend-as-you-go')
+    """
+    if policy is not None and policy not in POLICIES:
+        raise InvalidInput(f"policy must be one of {', '.join(POLICIES.names)}; got {policy!r}")
+    natural = "spend-as-you-go" if saves else "weights" if weighted else "uniform"
+    if method is None:
+        return policy or natural
+    allowed = policies_of_method(method)
+    if policy is None:
+        return natural if natural in allowed else allowed[0]
+    if policy not in allowed:
+        raise InvalidInput(
+            f"policy {policy!r} contradicts method {method!r}, which means {' or '.join(allowed)}; "
+            "drop one of the two"
+        )
+    return policy
+
+
+def policies_of_method(method: str) -> tuple[str, ...]:
+    """The policies that a method may have, the usual one first; refuses a method without a plan of
+    clients.
+    """
+    from fedspend.server.methods.table import METHODS
+
+    planned = [entry.name for entry in METHODS if entry.policies]
+    if method in METHODS and METHODS[method].unit is None:
+        raise InvalidInput(
+            f"method {method!r} has no privacy and so no plan; use one of {', '.join(planned)}"
+        )
+    if method not in planned:
+        raise InvalidInput(f"method must be one of {', '.join(planned)}; got {method!r}")
+    entry = METHODS[method]
+    return (*entry.policies, *(POLICIES.own if entry.own_policies else ()))

@@ -1,0 +1,104 @@
+"""Constant rate, and noise that follows weights: `weights` has one for each round, `geometric` the
+ratio from one round to the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedspend.accounting.calibration import bands, check_feasible, solve, starting_cost
+from fedspend.accounting.curves import curve
+from fedspend.basics.arrays import FloatArray
+from fedspend.errors import InvalidInput, finite_number
+from fedspend.planning.policies.base import Policy, Spending, Terms, Wish, sealed
+
+
+def weighted(terms: Terms, wish: Wish) -> Spending:
+    """`sigma_t = s w_t^(-1/2)`: at large noise a round's share of the budget is its weight. One s
+    per budget, solved exactly.
+    """
+    budget, weights, past = wish.budget, wish.weights, wish.past
+    log_shape = -0.5 * np.log(weights / weights.mean())
+    already = starting_cost(budget.size, terms.orders, terms.delta, past)
+    check_feasible(budget, already)
+    log_noise, binding = np.empty(budget.size), np.empty(budget.size, dtype=np.int64)
+    for band in bands(
+        budget,
+        terms.delta,
+        terms.rate,
+        terms.rounds,
+        terms.orders,
+        margin=12,
+        wide=past is not None,
+    ):
+        cost = already[band.rows, band.columns]
+        found = solve(
+            curve(terms.rate, terms.orders),
+            1.0,
+            cost,
+            budget[band.rows],
+            band.start,
+            log_shape,
+            band.columns,
+        )
+        log_noise[band.rows], binding[band.rows] = (
+            found.log_noise,
+            found.binding + band.columns.start,
+        )
+    noise = np.exp(log_noise + log_shape[:, None])
+    rate = np.full_like(noise, terms.rate)
+    return sealed(noise, rate, np.ones(noise.shape, dtype=bool), budget, binding, terms, past)
+
+
+def round_weights(policy: str, weights: Any, rounds: int) -> FloatArray:
+    """Per-round weights: `rounds` positive numbers, or for `geometric` the ratio from one round to
+    the next.
+    """
+    if policy == "geometric":
+        ratio = finite_number(
+            "weights (the ratio of policy 'geometric')", 1.05 if weights is None else weights
+        )
+        if not ratio > 0:
+            raise InvalidInput(
+                f"weights (the ratio of policy 'geometric') must be positive, got {weights!r}"
+            )
+        with np.errstate(over="ignore"):
+            array: FloatArray = np.power(ratio, np.arange(rounds) - (rounds - 1) / 2)
+    elif weights is None:
+        raise InvalidInput("policy 'weights' needs weights: one positive number per round")
+    else:
+        try:
+            array = np.asarray(weights, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"weights must be numbers, got {weights!r}") from None
+    if array.shape != (rounds,):
+        raise InvalidInput(
+            f"weights must be one number per round: got {array.size} for {rounds} rounds"
+        )
+    if not np.all(np.isfinite(array) & (array > 0)):
+        raise InvalidInput(
+            "weights must be positive and finite, got "
+            f"{array[~(np.isfinite(array) & (array > 0))][0]!r}"
+        )
+    if array.max() / array.min() > 1e6:
+        raise InvalidInput(
+            f"weights must lie within a factor of 1e6 of each other, got {array.min():g} to "
+            f"{array.max():g}"
+        )
+    return array
+
+
+WEIGHTS = Policy(
+    "weights",
+    "constant rate; a round's share of the budget is its weight",
+    ("weights",),
+    spend=weighted,
+)
+GEOMETRIC = Policy(
+    "geometric",
+    "constant rate; every round weighs a constant factor more than the one before",
+    ("weights",),
+    spend=weighted,
+)

@@ -1,0 +1,148 @@
+"""A method held to its plan: whatever it says, ours or a user's own, no round begins on terms that
+cost more than was planned.
+
+Guarantee: in every round, each client is sampled at most at its planned rate, and update and bit
+together cost it at most what the planned noise multiplier costs: `(clip / deviation)^2 + 1 / (2
+sigma_b)^2 <= 1 / sigma^2`. Records keep their planned rates, steps, clip and noise. Terms that do
+not are refused before anything is reserved or sampled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.errors import Refused
+from fedspend.planning.plan import Plan
+from fedspend.records.planning import RecordPlan
+from fedspend.server.methods.base import Method, Release, RoundTerms, State
+
+if TYPE_CHECKING:
+    from fedspend.client.task import RecordTerms
+    from fedspend.planning.protocol import AnyPlan
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """`method`, for the clients of `plan`."""
+
+    method: Method
+    plan: Plan
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    def start(self) -> State:
+        return self.method.start()
+
+    def terms(self, round: int, state: State) -> RoundTerms:
+        terms = self.method.terms(round, state)
+        check_client_terms(self.name, self.plan, round, terms)
+        return terms
+
+    def learn(self, state: State, release: Release) -> State:
+        return self.method.learn(state, release)
+
+
+@dataclass(frozen=True)
+class GuardedRecords:
+    """`method`, for the records of `plan`."""
+
+    method: Method
+    plan: RecordPlan
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    def start(self) -> State:
+        return self.method.start()
+
+    def terms(self, round: int, state: State) -> RoundTerms:
+        terms, who = self.method.terms(round, state), f"round {round + 1}, method {self.name!r}"
+        own = terms.records
+        if own is None or terms.bit_deviation is not None:
+            raise Refused(f"{who}: records are protected by their own steps alone; refusing to run")
+        _require(
+            terms.sampling_rate <= self.plan.terms.client_rate * (1 + _ROUNDING),
+            self.plan.clients,
+            f"{who}: a sampling rate is above the planned one",
+        )
+
+        def checked(number: int) -> RecordTerms:
+            asked = own(number)
+            check_record_terms(who, self.plan, round, number, asked)
+            return asked
+
+        return replace(terms, records=checked)
+
+    def learn(self, state: State, release: Release) -> State:
+        return self.method.learn(state, release)
+
+
+def held_to(plan: AnyPlan, method: Method) -> Method:
+    """The method, with every round's terms checked against the plan."""
+    if plan.unit == "client":
+        return Guarded(method, Plan.expect(plan, "a plan of clients"))
+    return GuardedRecords(method, RecordPlan.expect(plan, "a plan of records"))
+
+
+def check_client_terms(name: str, plan: Plan, round: int, terms: RoundTerms) -> None:
+    """Refuse terms that cost a client more than the plan says. Conditions are written so that NaN
+    fails.
+    """
+    table, who = plan.schedules, f"round {round + 1}, method {name!r}"
+    rate, clip = terms.sampling_rate, terms.clip_norm
+    clients = len(plan.clients)
+    if rate.shape != (clients,) or clip.shape != (clients,) or terms.records is not None:
+        raise Refused(f"{who}: its terms are not for the {clients} clients of the plan")
+    if not (0 < terms.deviation < np.inf and 0 < terms.denominator < np.inf):
+        raise Refused(
+            f"{who}: noise of deviation {terms.deviation!r} over {terms.denominator!r} clients is "
+            "no release that was planned"
+        )
+    planned_rate = table.sampling_rate[round, table.of_client]
+    _require(
+        (rate >= 0) & (rate <= planned_rate * (1 + _ROUNDING)),
+        plan.clients,
+        f"{who}: a sampling rate is not the planned one",
+    )
+    bit = 0.0 if terms.bit_deviation is None else (2 * terms.bit_deviation) ** -2.0
+    cost: FloatArray = (clip / terms.deviation) ** 2 + bit
+    allowed = table.noise_multiplier[round, table.of_client] ** -2.0
+    _require(
+        (clip >= 0) & (cost <= allowed * (1 + _ROUNDING)),
+        plan.clients,
+        f"{who}: clip and noise cost more than was planned",
+    )
+
+
+def check_record_terms(
+    who: str, plan: RecordPlan, round: int, number: int, asked: RecordTerms
+) -> None:
+    """Refuse terms that cost one of a client's records more than the plan says."""
+    classes = plan.classes_of_client[number]
+    rate, steps = plan.schedules.sampling_rate[round][classes], plan.steps[round][classes]
+    client = plan.clients[number]
+    if not (
+        asked.rate.shape == rate.shape
+        and asked.steps.shape == steps.shape
+        and bool((asked.rate <= rate * (1 + _ROUNDING)).all())
+        and bool((asked.steps <= steps * (1 + _ROUNDING)).all())
+        and asked.noise_multiplier >= plan.terms.noise_multiplier * (1 - _ROUNDING)
+        and asked.by_norm == plan.by_norm
+        and 0 < asked.clip < np.inf
+    ):
+        raise Refused(f"{who}, client {client!r}: its records' terms are not the planned ones")
+
+
+def _require(good: BoolArray, clients: tuple[str, ...], otherwise: str) -> None:
+    if not bool(good.all()):
+        client = clients[int(np.flatnonzero(~good)[0])]
+        raise Refused(f"{otherwise} for client {client!r}; refusing to begin the round")

@@ -1,0 +1,263 @@
+"""The worked examples of CONTRIBUTING: one file each, and the same checks as ours."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedspend
+from fedspend.accounting.accountants import ACCOUNTANTS
+from fedspend.cli.main import main
+from fedspend.configuration.config import config_of
+from fedspend.data import DATA_SETS, PARTITIONS
+from fedspend.engines.table import ENGINES
+from fedspend.errors import InvalidInput, Refused
+from fedspend.planning.policies import POLICIES
+from fedspend.runs.setup import from_config
+from fedspend.server.methods.table import METHODS
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "examples" / "extending"
+REGISTRIES = {
+    "policy": POLICIES,
+    "method": METHODS,
+    "accountant": ACCOUNTANTS,
+    "engine": ENGINES,
+    "data_set": DATA_SETS,
+    "partition": PARTITIONS,
+}
+BUDGETS, TERMS = [2.0] * 5 + [8.0] * 5, {"delta": 1e-2, "rounds": 12, "rate": 0.5}
+DIGITS = {
+    "data": {"name": "digits", "clients": 8, "partition": "iid"},
+    "model": {"name": "logistic"},
+    "privacy": {"epsilon": 5.0, "delta": 1e-2, "rate": 0.5, "policy": "uniform"},
+    "train": {"rounds": 3, "local_steps": 2, "batch_size": 8, "lr": 0.1},
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    before = {what: registry.names for what, registry in REGISTRIES.items()}
+    yield
+    for what, registry in REGISTRIES.items():
+        for name in set(registry.names) - set(before[what]):
+            registry.remove(name)
+
+
+def use(example: str) -> None:
+    runpy.run_path(str(FOLDER / f"{example}.py"))
+
+
+def command(example: str) -> list[str]:
+    """The command that an example's own text gives."""
+    text = (FOLDER / f"{example}.py").read_text(encoding="utf-8")
+    lines = text.partition("    fedspend ")[2].split("\n\n")[0].replace("\\\\\n", " ")
+    return shlex.split(lines.partition('"""')[0])
+
+
+@pytest.mark.parametrize("example", REGISTRIES)
+def test_one_file_adds_one_entry_and_its_command_runs(example, tmp_path, monkeypatch, capsys):
+    assert f"examples/extending/{example}.py" in (ROOT / "CONTRIBUTING.md").read_text()
+    before = REGISTRIES[example].names
+    arguments = command(example)
+    if "-o" in arguments:
+        arguments[arguments.index("-o") + 1] = str(tmp_path / "run")
+    monkeypatch.chdir(ROOT)
+    assert main(arguments) == 0, capsys.readouterr().err
+    assert len(REGISTRIES[example].names) == len(before) + 1
+
+
+def test_a_policy_of_ones_own_is_sealed_and_verified_like_ours():
+    use("policy")
+    made = fedspend.plan(BUDGETS, **TERMS, policy="late", options={"factor": 0.4})
+    noise = made.noise_multiplier
+    assert noise[-1] / noise[0] == pytest.approx(np.full(10, 0.4))
+    assert made.epsilon.tolist() == pytest.approx(BUDGETS, rel=1e-6)
+    assert (made.epsilon <= BUDGETS).all()
+    assert fedspend.verify(made).ok
+    assert made.parameters["options"] == {"factor": 0.4}
+    with pytest.raises(InvalidInput, match="no option 'facto'"):
+        fedspend.plan(BUDGETS, **TERMS, policy="late", options={"facto": 0.4})
+
+
+def test_a_policy_may_move_the_rates_too():
+    fedspend.register(
+        "policy",
+        "by-turns",
+        lambda ask: (np.ones(ask.rounds), np.where(np.arange(ask.rounds) % 2, 0.2, ask.rate)),
+        help="every other round at a low rate",
+    )
+    made = fedspend.plan(BUDGETS, **TERMS, policy="by-turns")
+    assert made.sampling_rate[:4, 0].tolist() == [0.5, 0.2, 0.5, 0.2]
+    assert made.epsilon.tolist() == pytest.approx(BUDGETS, rel=1e-6)
+    assert fedspend.verify(made).ok
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda ask: np.ones(ask.rounds + 1), "12 numbers"),
+        (lambda ask: np.full(ask.rounds, np.nan), "positive, finite noise"),
+        (lambda ask: -np.ones(ask.rounds), "positive, finite noise"),
+        (lambda ask: np.geomspace(1, 1e5, ask.rounds), "factor of 1000"),
+        (lambda ask: (np.ones(ask.rounds), np.full(ask.rounds, 1.5)), "at most 1"),
+        (lambda _: "late", "12 numbers"),
+    ],
+)
+def test_a_policy_that_answers_nonsense_is_refused(answer, said):
+    fedspend.register("policy", "nonsense", answer, help="wrong")
+    with pytest.raises(InvalidInput, match=said):
+        fedspend.plan(BUDGETS, **TERMS, policy="nonsense")
+
+
+def test_the_keys_of_an_entry_are_read_from_the_config_and_refused_elsewhere(tmp_path, capsys):
+    config = tmp_path / "late.toml"
+    config.write_text(
+        '[privacy]\nepsilon = 4\ndelta = 1e-3\nrate = 0.5\npolicy = "late"\nfactor = 0.3\n'
+        "[train]\nrounds = 8\n[data]\nclients = 5\n"
+    )
+    load = ["--load", str(FOLDER / "policy.py")]
+    assert main([*load, "plan", str(config), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["policy"] == "late"
+    config.write_text(config.read_text().replace('"late"', '"uniform"'))
+    assert main(["plan", str(config)]) == 2
+    assert "factor in [privacy] has no effect" in capsys.readouterr().err
+
+
+def test_without_the_file_its_names_are_unknown(tmp_path, capsys):
+    config = tmp_path / "late.toml"
+    config.write_text('[privacy]\npolicy = "late"\nfactor = 0.3\n')
+    assert main(["plan", str(config)]) == 2
+    assert "unknown key 'factor'" in capsys.readouterr().err
+
+
+def spending(share: float, **changes: float):
+    """A method that scales what is planned: the clip by `share`."""
+    from dataclasses import dataclass, replace
+
+    from fedspend.server.methods.planned import Planned
+
+    @dataclass(frozen=True)
+    class Scaled:
+        plan: object
+        name: str = "scaled"
+
+        def start(self):
+            return {}
+
+        def terms(self, round, state):
+            planned = Planned(self.plan, self.name).terms(round, state)
+            scaled = replace(planned, clip_norm=planned.clip_norm * share)
+            return replace(scaled, **changes)
+
+        def learn(self, state, _release):
+            return state
+
+    return lambda given: Scaled(given.plan)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (spending(2.0), "cost more than was planned"),
+        (spending(float("nan")), "cost more than was planned"),
+        (spending(1.0, deviation=0.0), "no release that was planned"),
+        (spending(1.0, deviation=1e-3), "cost more than was planned"),
+        (spending(1.0, bit_deviation=10.0), "cost more than was planned"),
+        (spending(1.0, sampling_rate=np.ones(8)), "not the planned one"),
+        (spending(1.0, sampling_rate=np.full(8, np.nan)), "not the planned one"),
+        (spending(1.0, sampling_rate=np.full(3, 0.1)), "not for the 8 clients"),
+        (spending(1.0, denominator=float("inf")), "no release that was planned"),
+    ],
+)
+def test_a_method_that_would_overspend_is_refused_before_anything_is_spent(make, said, tmp_path):
+    fedspend.register("method", "scaled", make, help="as it likes")
+    config = {**DIGITS, "method": {"name": "scaled"}}
+    with pytest.raises(Refused, match=said):
+        fedspend.train(config, output=tmp_path / "run")
+    from fedspend.ledger import Ledger
+
+    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+        assert all("reserve" not in str(entry) for entry in ledger.entries())
+
+
+def test_a_method_of_ones_own_may_spend_less():
+    fedspend.register("method", "scaled", spending(0.5), help="half the clip")
+    assert len(fedspend.train({**DIGITS, "method": {"name": "scaled"}}).metrics) == 3
+
+
+def test_our_own_methods_are_held_to_their_plans_too():
+    setup = from_config(config_of({**DIGITS, "method": {"name": "idp-fedavg"}}))
+    assert type(setup.method).__name__ == "Guarded"
+
+
+def test_an_accountant_of_ones_own_claims_no_less_than_the_independent_ones_find():
+    use("accountant")
+    terms = {"delta": 1e-3, "rounds": 10, "rate": 1.0}
+    made = fedspend.plan([2.0, 4.0], **terms, accountant="gdp")
+    by_renyi = fedspend.plan([2.0, 4.0], **terms)
+    assert (made.noise_multiplier <= by_renyi.noise_multiplier * (1 + 1e-9)).all()
+    found = fedspend.verify(made)
+    assert found.ok
+    assert {"claim not too low"} <= {check.name for check in found.checks}
+    # what it says after each round agrees with what it says in the end
+    assert made.spent()[-1].tolist() == pytest.approx(made.epsilon.tolist(), rel=1e-6)
+
+
+def test_a_looser_accountant_gets_the_noise_it_asks_for():
+    use("accountant")
+    terms = {"delta": 1e-3, "rounds": 10, "rate": 0.2}
+    made = fedspend.plan([2.0], **terms, accountant="gdp")
+    full = fedspend.plan([2.0], **{**terms, "rate": 1.0}, accountant="gdp")
+    assert made.noise_multiplier[0, 0] == pytest.approx(full.noise_multiplier[0, 0], rel=1e-5)
+    assert made.noise_multiplier[0, 0] > 2 * fedspend.plan([2.0], **terms).noise_multiplier[0, 0]
+    assert fedspend.verify(made).ok
+
+
+def test_an_accountant_that_reads_too_low_is_caught_by_the_check():
+    fedspend.register(
+        "accountant",
+        "optimist",
+        lambda noise, rate, _: float(0.5 * np.sqrt((rate**2 / noise**2).sum())),
+        help="too good to be true",
+    )
+    made = fedspend.plan([2.0], delta=1e-3, rounds=10, rate=0.5, accountant="optimist")
+    found = fedspend.verify(made)
+    assert not found.ok
+    assert any("over the budget" in failure for failure in found.failures)
+
+
+@pytest.mark.parametrize("answer", [float("nan"), -1.0, "two", None])
+def test_an_accountant_that_reads_nonsense_is_refused(answer):
+    fedspend.register("accountant", "broken", lambda *_: answer, help="wrong")
+    with pytest.raises(InvalidInput, match="accountant 'broken' must read"):
+        fedspend.plan([2.0], delta=1e-3, rounds=10, rate=0.5, accountant="broken")
+
+
+@pytest.mark.parametrize("kind", ["policy", "method"])
+def test_keys_that_mean_something_already_are_not_given_another_meaning(kind):
+    key = "saving_rate" if kind == "policy" else "clip_lr"
+    with pytest.raises(InvalidInput, match=f"cannot take '{key}'"):
+        fedspend.register(kind, "other", lambda *_: None, help="wrong", keys=(key,))
+
+
+def test_a_file_that_fails_says_so_in_one_line(tmp_path, capsys):
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0\n")
+    assert main(["--load", str(broken), "data", "list"]) == 2
+    error = capsys.readouterr().err
+    assert "broken.py: ZeroDivisionError" in error
+    assert error.count("\n") == 1
+    assert main(["--load", str(tmp_path / "none.py"), "data", "list"]) == 2
+    assert "none.py" in capsys.readouterr().err
+
+
+def test_data_list_shows_data_sets_of_ones_own(capsys):
+    assert main(["--load", str(FOLDER / "data_set.py"), "data", "list", "--json"]) == 0
+    assert "clinics" in [line["name"] for line in json.loads(capsys.readouterr().out)]
