@@ -23,14 +23,16 @@ from scipy import stats
 import fedspend
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import config_of
-from fedspend.configuration.effects import CLIENT_METHODS
 from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput, Refused
 from fedspend.runs import directory as runs
 from fedspend.runs.setup import flat_parameters, from_config
 from fedspend.runs.training import run, train
 from fedspend.server.mechanism import Gaussian
+from fedspend.server.methods.table import methods_for
 from fedspend.server.rounds import begin, play
+
+CLIENT_METHODS = ("fedavg", *methods_for("client"))
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.usefixtures("quick_verify")

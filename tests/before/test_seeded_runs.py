@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from before import runs
+from before import runs, since
 from before.probed import ROUNDING, apart, check_same, machine, same_machine, vectors
 
 # Rounding may tip over a few evaluation rows, or one update that is as long as its clip.
@@ -20,6 +20,15 @@ HALF_A_POINT = 0.005
 MENDED = ("reference-adaptive-clip-with-empty-clients", "dense-adaptive-clip-with-empty-clients")
 
 pytestmark = pytest.mark.filterwarnings("ignore:noise on a class")
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(request):
+    """Improved since, and put back here: see `since`."""
+    name = str(getattr(request.node, "callspec", None) and request.node.callspec.params.get("name"))
+    discrete = "discrete" in name or "bits" in name
+    with since.as_it_was(discrete=discrete):
+        yield
 
 
 def check_metrics(found: np.ndarray, stored: np.ndarray, about: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from fedspend.noise.grid import Grid, check_on_grid, sum_excess
 from fedspend.noise.randomness import Randomness
 from fedspend.runs.setup import from_config
 from fedspend.runs.training import run, train
-from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, release_bit
+from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, bit_steps, release_bit
 from fedspend.verification.second_accountant.lattice import lattice_divergence
 
 # --- the sampler ----------------------------------------------------------------------------------
@@ -303,15 +304,33 @@ def test_discrete_noise_never_costs_less_than_continuous_noise(epsilon, saving_r
     )[-1]
     # the same schedule, read for either noise
     assert (s.epsilon >= at_all_orders * (1 - 1e-9)).all()
-    # the ladder of continuous plans lacks the whole orders below 20 and reads up to 2e-4 higher for
-    # that
-    assert (discrete.noise_multiplier[0] >= continuous.noise_multiplier[0] * (1 - 2e-4)).all()
+    more = discrete.noise_multiplier / continuous.noise_multiplier - 1
+    assert (more > 0).all()
+    assert (more <= 1e-6).all()
     assert fedspend.verify(discrete).ok
     assert (discrete.epsilon <= discrete.budget).all()
 
 
+def of_version_01(epsilons, **terms):
+    """A plan as version 0.1 made it for discrete noise: at whole orders, and without steps."""
+    with mock.patch("fedspend.planning.making.ORDERS", WHOLE_ORDERS):
+        plan = fedspend.plan(epsilons, **terms)
+    return plan.replace(parameters=plan.parameters | {"noise": "discrete"})
+
+
 def test_a_discrete_plan_survives_its_file_and_is_checked_there(tmp_path):
     plan = fedspend.plan([4.0, 8.0], delta=1e-3, rounds=5, rate=0.5, noise="discrete")
+    plan.save(tmp_path / "plan.json")
+    check = fedspend.verify(tmp_path / "plan.json")
+    assert check.ok
+    assert check.by_pld.all()
+    assert "Poisson summation" in {one.accountant for one in check.checks}
+    parameters = json.loads((tmp_path / "plan.json").read_text())["parameters"]
+    assert (parameters["noise"], parameters["grid_steps"]) == ("discrete", 4096)
+
+
+def test_a_discrete_plan_of_version_01_is_checked_as_it_was(tmp_path):
+    plan = of_version_01([4.0, 8.0], delta=1e-3, rounds=5, rate=0.5)
     plan.save(tmp_path / "plan.json")
     check = fedspend.verify(tmp_path / "plan.json")
     assert check.ok
@@ -331,13 +350,123 @@ def test_a_plan_that_only_says_discrete_is_caught():
     assert "whole order" in check.failures[0]
 
 
-def test_a_discrete_plan_with_less_noise_is_caught():
-    plan = fedspend.plan([10.0], delta=1e-3, rounds=5, rate=0.5, noise="discrete")
+@pytest.mark.parametrize("make", [fedspend.plan, of_version_01])
+def test_a_discrete_plan_with_less_noise_is_caught(make):
+    noise = {"noise": "discrete"} if make is fedspend.plan else {}
+    plan = make([10.0], delta=1e-3, rounds=5, rate=0.5, **noise)
     check = fedspend.verify(
         plan.replace(noise_multiplier=plan.noise_multiplier * 0.99, clip_norm=plan.clip_norm)
     )
     assert not check.ok
-    assert any("on the integers" in line for line in check.failures)
+    if make is of_version_01:
+        assert any("on the integers" in line for line in check.failures)
+
+
+@pytest.mark.parametrize("steps", [15, 0, -1, 2.5, True, "many", 2**70])
+def test_a_plan_whose_steps_are_no_steps_is_refused(steps):
+    plan = fedspend.plan([10.0], delta=1e-3, rounds=5, rate=0.5, noise="discrete")
+    with pytest.raises(InvalidInput, match="grid_steps"):
+        plan.replace(parameters=plan.parameters | {"grid_steps": steps})
+
+
+def test_a_plan_that_claims_finer_noise_than_it_was_made_for_is_stopped_before_training():
+    """Fewer steps lose more of the deviation: a plan for 4096 is no plan for 16."""
+    plan = fedspend.plan([2.0] * 50, delta=1e-3, rounds=3, rate=0.5, noise="discrete")
+    coarse = plan.replace(parameters=plan.parameters | {"grid_steps": 16})
+    check = fedspend.verify(coarse)
+    assert not check.ok
+    with pytest.raises(Refused, match="reckons with 4096"):
+        check_on_grid(plan, 10, 14, False)
+    check_on_grid(plan, 10, 32, False)
+
+
+def test_plans_for_few_bits_are_charged_for_them_and_for_too_few_refused():
+    terms = {"delta": 1e-3, "rounds": 3, "rate": 0.5}
+    plain = fedspend.plan([2.0] * 50, **terms)
+    for bits, distributed in ((32, False), (32, True), (16, False), (18, True)):
+        kind = "discrete-distributed" if distributed else "discrete"
+        made = fedspend.plan([2.0] * 50, noise=kind, bits=bits, **terms)
+        expected = 1 / math.sqrt(1 - (3 / made.grid_steps) ** 2)
+        assert made.noise_multiplier / plain.noise_multiplier == pytest.approx(
+            np.full((3, 50), expected), rel=1e-12
+        )
+        assert fedspend.verify(made).ok
+        check_on_grid(made, 1000, bits, distributed)
+    assert made.grid_steps < 4096
+    with pytest.raises(InvalidInput, match="10 bits are too few for discrete noise among 50"):
+        fedspend.plan([2.0] * 50, noise="discrete-distributed", bits=10, **terms)
+    with pytest.raises(InvalidInput, match="bits must be from 8 to 32, got 40"):
+        fedspend.plan([2.0] * 50, noise="discrete", bits=40, **terms)
+
+
+# --- why it is free: discrete noise is rounded continuous noise -----------------------------------
+
+
+def log_masses(deviation: float, shift: int, reach: int = 400) -> np.ndarray:
+    """Logarithms of the masses of a discrete Gaussian around a whole number."""
+    whole = np.arange(-reach, reach + 1).astype(float)
+    log = -((whole - shift) ** 2) / (2 * deviation**2)
+    return log - np.logaddexp.reduce(log)
+
+
+@pytest.mark.parametrize(
+    ("deviation", "rounding", "seen"), [(2.0, 0.5, False), (0.65, 0.6, True), (0.7, 0.5, True)]
+)
+@pytest.mark.parametrize("shift", [0, 3])
+def test_rounded_continuous_noise_is_discrete_noise_up_to_the_factor_that_poisson_gives(
+    deviation, rounding, seen, shift
+):
+    """The rounding does not see the shift. Wide noise hides the factor, narrow noise shows it."""
+    inner = math.sqrt(deviation**2 - rounding**2)
+    y = np.linspace(shift - 12, shift + 12, 48_001)
+    density = stats.norm.pdf(y, shift, inner)
+    whole = np.arange(-20, 21)
+    kernel = np.exp(-((whole[:, None] - y) ** 2) / (2 * rounding**2))
+    rounded = (kernel / kernel.sum(axis=0)) @ density * (y[1] - y[0])
+    near = np.abs(whole - shift) <= 4 * deviation
+    gap = np.abs(np.log(rounded) - log_masses(deviation, shift, 20))[near].max()
+    eta = 2 * sum(math.exp(-2 * math.pi**2 * n**2 * rounding**2) for n in (1, 2, 3))
+    assert gap <= 2 * eta * (1 + eta) + 1e-7
+    assert not seen or gap > 0.01 * eta
+
+
+def spent_on(first: np.ndarray, second: np.ndarray, epsilon: float) -> float:
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
+
+
+def continuous_pair(rate: float, deviation: float, shift: float):
+    """Masses of fine cells of continuous noise: sampled and shifted, and not."""
+    y = np.linspace(-12 * deviation, 12 * deviation + shift, 200_001)
+    zero, moved = stats.norm.pdf(y, 0, deviation), stats.norm.pdf(y, shift, deviation)
+    return ((1 - rate) * zero + rate * moved) * (y[1] - y[0]), zero * (y[1] - y[0])
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("deviation", [4.0, 16.0])
+def test_discrete_noise_costs_at_most_what_the_smaller_continuous_noise_costs(rate, deviation):
+    inner = math.sqrt(deviation**2 - 9)
+    log_zero = log_masses(deviation, 0)
+    for shift in (1, 12):
+        with np.errstate(divide="ignore"):
+            log_mixture = np.logaddexp(
+                np.log1p(-rate) + log_zero, math.log(rate) + log_masses(deviation, shift)
+            )
+        mixture, zero = np.exp(log_mixture), np.exp(log_zero)
+        smooth, still = continuous_pair(rate, inner, shift)
+        for epsilon in (0.05, 0.5, 2.0):
+            found = spent_on(mixture, zero, epsilon), spent_on(zero, mixture, epsilon)
+            bound = spent_on(smooth, still, epsilon), spent_on(still, smooth, epsilon)
+            assert np.all(np.array(found) <= np.array(bound) * (1 + 1e-6) + 1e-9)
+        for order in (1.3, 1.5, 2.0, 3.7, 8.0):
+            moment = np.logaddexp.reduce(order * log_mixture + (1 - order) * log_zero)
+            assert moment / (order - 1) <= rdp(rate, inner / shift, order) * (1 + 1e-9) + 1e-15
+
+
+def test_with_too_little_rounding_the_reduction_would_be_wrong():
+    """Fractional orders see it: discrete noise of half a step costs more than continuous noise."""
+    deviation, rounding = 0.5, 0.01
+    inner = math.sqrt(deviation**2 - rounding**2)
+    assert lattice_divergence(0.01, deviation, 1.5) > rdp(0.01, inner, 1.5)
 
 
 def test_what_is_not_proven_is_refused():
@@ -360,11 +489,13 @@ def test_what_is_not_proven_is_refused():
             train(clients=[(x, y)] * 3, plan=proper, noise="discrete", bits=bad, **terms)
     with pytest.raises(InvalidInput, match="unknown noise 'discreet'; did you mean 'discrete'"):
         train(clients=[(x, y)] * 3, plan=proper, noise="discreet", **terms)
-    with pytest.raises(InvalidInput, match="pld"):
-        fedspend.plan([4.0], delta=1e-3, rounds=2, rate=0.5, noise="discrete", accountant="pld")
+    by_pld = fedspend.plan(
+        [4.0], delta=1e-3, rounds=2, rate=0.5, noise="discrete", accountant="pld"
+    )
+    assert fedspend.verify(by_pld).ok
     with pytest.raises(InvalidInput, match="noise must be one of"):
         fedspend.plan([4.0], delta=1e-3, rounds=2, rate=0.5, noise="geometric")
-    discrete = fedspend.plan([4.0] * 2000, delta=1e-4, rounds=2, rate=0.5, noise="discrete")
+    discrete = of_version_01([4.0] * 2000, delta=1e-4, rounds=2, rate=0.5)
     check_on_grid(discrete, 10, 16, False)
     with pytest.raises(InvalidInput, match="do not add up"):
         check_on_grid(discrete, 10, 16, True)
@@ -374,13 +505,19 @@ def test_noise_that_falls_while_clips_stay_is_checked_in_every_round():
     """In the last round a part of it would be a fifth of a step: rounded to nothing, at every
     client, and counted as received.
     """
-    terms = {"delta": 1e-3, "rounds": 3, "rate": 1.0, "policy": "weights", "noise": "discrete"}
-    falling = fedspend.plan([60.0] * 400, weights=[1, 10, 1000], **terms)
+    terms = {"delta": 1e-3, "rounds": 3, "rate": 1.0, "policy": "weights"}
+    falling = of_version_01([60.0] * 400, weights=[1, 10, 1000], **terms)
     assert np.ptp(falling.schedules.clip_norm) == 0
     for bits in (15, 16):
         with pytest.raises(InvalidInput, match="too few for distributed discrete noise"):
             check_on_grid(falling, 100, bits, True)
     check_on_grid(falling, 100, 20, True)
+    for bits in (24, 28, 32):
+        kind = {"noise": "discrete-distributed", "bits": bits}
+        made = fedspend.plan([60.0] * 400, weights=[1, 10, 1000], **terms, **kind)
+        check_on_grid(made, 100, bits, True)
+        with pytest.raises((Refused, InvalidInput), match="too few"):
+            check_on_grid(made, 100, bits - 8, True)
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -484,11 +621,10 @@ def test_on_a_coarse_grid_clients_stay_within_their_clip_and_without_bias(layers
 def test_the_bit_in_whole_numbers():
     lengths = torch.where(torch.arange(9) < 3, 2.0, 0.5)
     total = summed(lengths[:, None], np.ones(9), bit=True).bits
-    values = np.array(
-        [release_bit(total, 1.5, 10.0, Randomness(k), 0, discrete=True) for k in range(3000)]
-    )
-    halves = (values - 0.5) * 20
-    assert np.allclose(halves, np.rint(halves), atol=1e-9)
+    values = np.array([release_bit(total, 1.5, 10.0, Randomness(k), 0) for k in range(3000)])
+    steps = (values - 0.5) * 10 * bit_steps(1.5)
+    assert np.allclose(steps, np.rint(steps), atol=1e-3)
+    assert bit_steps(1.5) >= 2**12
     assert values.mean() == pytest.approx((6 - 3) / 2 / 10 + 0.5, abs=0.01)
     assert values.std() == pytest.approx(0.15, rel=0.1)
 

@@ -98,7 +98,7 @@ def worst(check: Check) -> str:
 
 def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
     """The slack between the pessimistic PLD epsilon and the budget, where it is smallest."""
-    if plan.discrete:
+    if plan.discrete and result.pld_schedules == 0:
         out.print(
             Text(
                 "no PLD reading: the plan is for discrete noise, whose Rényi bound at whole orders "

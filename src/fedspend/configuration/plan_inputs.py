@@ -215,7 +215,8 @@ def resolve(
         weights=weights,
         clip=config.privacy.clip if flags.clip is None else flags.clip,
         accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
-        noise="discrete" if config.privacy.noise.startswith("discrete") else "continuous",
+        noise=config.privacy.noise if config.privacy.noise.startswith("discrete") else "continuous",
+        bits=config.privacy.bits,
         options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)

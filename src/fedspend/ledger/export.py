@@ -49,7 +49,7 @@ def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
                     round + 1,
                     state,
                     *mechanism,
-                    "discrete" if run.discrete else "continuous",
+                    "discrete" if run.discrete or run.grid_steps is not None else "continuous",
                 )
 
 

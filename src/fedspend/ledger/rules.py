@@ -43,7 +43,10 @@ class Proposal:
     unit: str = "client"
     client_rate: float = 1.0
     steps: int | FloatArray = 1  # in a round: the same for all, or (rounds, classes)
-    discrete: bool = False
+    discrete: bool = False  # of version 0.1: read at whole orders
+    # discrete noise since then: `noise` is continuous noise that costs no less, as long as what is
+    # drawn has so many steps of its grid
+    grid_steps: int | None = None
 
     @staticmethod
     def of_plan(plan: AnyPlan) -> Proposal:
@@ -62,6 +65,7 @@ class Proposal:
             client_rate=self.client_rate,
             steps=steps_table(self.steps, self.rate),
             discrete=self.discrete,
+            grid_steps=self.grid_steps,
         )
 
     def registration(self) -> Body:
@@ -84,7 +88,9 @@ class Proposal:
 
     def opening(self, accounts: IntArray) -> Body:
         about = {"unit": self.unit, "method": self.method, "accountant": self.accountant}
-        mechanism = {"client_rate": self.client_rate, "discrete": self.discrete}
+        mechanism: Body = {"client_rate": self.client_rate, "discrete": self.discrete}
+        if self.grid_steps is not None:
+            mechanism["grid_steps"] = self.grid_steps
         return about | mechanism | {"accounts": to_ranges(accounts)} | self.tables()
 
 
@@ -241,7 +247,7 @@ def same_beginning(new: Run, old: Run) -> bool:
     """
     alike = all(
         getattr(new, name) == getattr(old, name)
-        for name in ("unit", "accountant", "client_rate", "discrete")
+        for name in ("unit", "accountant", "client_rate", "discrete", "grid_steps")
     )
     return alike and np.array_equal(new.accounts, old.accounts) and old.begins_like(new)
 

@@ -74,10 +74,11 @@ class Run:
     noise: FloatArray
     client_rate: float
     steps: FloatArray  # (rounds, classes); 0 where the rate is 0
-    discrete: bool  # discrete noise: read at whole orders only
+    discrete: bool  # discrete noise of version 0.1: read at whole orders only
     rounds: dict[int, str] = field(default_factory=dict)  # begun: reserved, committed or lost
     releases: dict[int, str] = field(default_factory=dict)
     closed: str | None = None  # the reason
+    grid_steps: int | None = None  # discrete noise: `noise` is what it counts for
     disturbed: bool = False  # a budget was lowered or a client withdrew since it was admitted
 
     @property
@@ -211,6 +212,7 @@ def _open(state: State, body: Body) -> None:
         np.unique(who).size == who.size
         and 0 < body["client_rate"] <= 1
         and isinstance(body["discrete"], bool)
+        and (body.get("grid_steps") is None or type(body["grid_steps"]) is int)
     )
     state.runs[body["run"]] = Run(
         id=body["run"],
@@ -224,6 +226,7 @@ def _open(state: State, body: Body) -> None:
         client_rate=float(body["client_rate"]),
         steps=read_steps(body["steps"], rate, float(body["client_rate"])),
         discrete=body["discrete"],
+        grid_steps=body.get("grid_steps"),
     )
 
 

@@ -121,7 +121,7 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
             "the plan is for continuous noise: its claims are read at orders where nothing is "
             "proven for discrete noise; plan with noise = 'discrete'"
         )
-    s, parts = plan.schedules, len(plan.clients)
+    s, parts = plan.schedules, len(plan.clients) if distributed else 1
     # noise may change from round to round while clips stay, and with it the grid and what a part of
     # the noise is worth on it
     other = (s.clip_norm[1:] != s.clip_norm[:-1]).any(axis=1) | (
@@ -130,6 +130,9 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
     for t in np.flatnonzero(np.append(True, other)):
         deviation = plan.clip * float(plan.round_noise[t])
         grid = Grid.of(s.clip_norm[t, s.of_client], deviation, dimension, bits)
+        if plan.grid_steps is not None:
+            check_steps(grid, deviation, parts, plan.grid_steps)
+            continue
         # a clip that follows releases may make the grid coarser by a factor of 2 before it is
         # rounded to a power of two
         if (
@@ -141,6 +144,17 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
                 f"part has deviation {deviation / grid.step / math.sqrt(parts):.3g} steps of the "
                 "grid, and so coarse parts do not add up; raise bits"
             )
+
+
+def check_steps(grid: Grid, deviation: float, parts: int, least: int) -> None:
+    """Refuse noise, or parts of it, that is coarser on its grid than the plan reckons with."""
+    if not grid.in_steps(deviation**2) / parts >= Fraction(least) ** 2:
+        of_what = "the noise" if parts == 1 else "a client's part of the noise"
+        raise Refused(
+            f"{grid.bits} bits are too few: {of_what} has a deviation of "
+            f"{deviation / grid.step / math.sqrt(parts):.4g} steps of its grid, and the plan "
+            f"reckons with {least}; raise bits, or plan for this noise and these bits"
+        )
 
 
 def sum_excess(variance: Fraction, parts: int, dimension: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from fedspend.accounting.calibration import check_epsilons, check_rate
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS
+from fedspend.accounting.smoothing import share, steps_of
 from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
 from fedspend.budgets.identity import as_mapping, read_ids
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
+from fedspend.noise.grid import FEWEST_BITS, MOST_BITS
 from fedspend.planning.columns import by_client, column_of, numbers_of
 from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
 from fedspend.planning.policies import (
@@ -40,7 +42,7 @@ from fedspend.planning.policies import (
 from fedspend.planning.request import PlanRequest
 from fedspend.planning.schedules import Schedules
 
-NOISES = ("continuous", "discrete")
+NOISES = ("continuous", "discrete", "discrete-distributed")
 MAX_EXACT_SCHEDULES = 4096
 BUDGET_ROUNDING = 5e-4
 MAX_CELLS = 50_000_000  # rounds x schedules
@@ -61,6 +63,7 @@ def plan(
     clients: Sequence[str] | None = None,
     method: str | None = None,
     noise: str = "continuous",
+    bits: int = 32,
     past: Mechanisms | None = None,
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -71,7 +74,9 @@ def plan(
     client id: a dict, or a pandas Series with the ids as its index. Ids come from `clients`, or
     from `epsilons`; where neither has them, clients are "0", "1", ... Without a policy, a saving
     rate means `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for
-    `noise="discrete"` is read at whole orders, where its claims are proven for discrete noise too.
+    `noise="discrete"` (or `"discrete-distributed"`, where every client adds a part of it) has a
+    hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
+    size of the sums.
 
     `past`, one history per client, is what a ledger says was spent before: `epsilons` are then
     lifetime budgets, past and plan together spend them exactly, and `Plan.epsilon` is what the plan
@@ -111,6 +116,7 @@ def plan(
         weights=weights,
         method=method,
         noise=noise,
+        bits=bits,
         past=past,
         options={} if options is None else dict(options),
     )
@@ -150,11 +156,12 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Plan:
     )
     spending, of_client = spend(policy, terms, wish, lines.of_client)
     spending = fitted(accountant, terms, wish, spending)
+    steps = grid_steps(request, spending, of_client)
     parameters: dict[str, Any] = {
         "policy": policy.name,
         "rate": terms.rate,
         "budget_rounding": lines.rounding,
-        **({"noise": request.noise} if request.noise == "discrete" else {}),
+        **({} if steps is None else {"noise": "discrete", "grid_steps": steps}),
         **({} if request.method is None else {"method": request.method}),
         **({"weights": weights.tolist()} if policy.weighs else {}),
         **({"options": dict(request.options)} if request.options else {}),
@@ -162,7 +169,7 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Plan:
     return Plan(
         clients=ids,
         budget=budget,
-        schedules=schedules_of(spending, of_client, clip),
+        schedules=schedules_of(on_grid(spending, steps), of_client, clip),
         delta=terms.delta,
         clip=clip,
         accountant=accountant.name,
@@ -175,19 +182,17 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Plan:
 
 
 def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
-    """The terms of all schedules, and the clip. Discrete noise, planned or past, is read at whole
-    orders.
+    """The terms of all schedules, and the clip. Discrete noise of older versions in the past is
+    read at whole orders.
     """
     if request.noise not in NOISES:
         raise InvalidInput(f"noise must be one of {', '.join(NOISES)}; got {request.noise!r}")
-    discrete = request.noise == "discrete" or (
-        request.past is not None and bool(request.past.discrete.any())
-    )
+    whole = request.past is not None and bool(request.past.discrete.any())
     terms = Terms(
         check_delta(request.delta),
         check_rate("rate", request.rate),
         whole_number("rounds", request.rounds, 1),
-        WHOLE_ORDERS if discrete else ORDERS,
+        WHOLE_ORDERS if whole else ORDERS,
     )
     check_size(terms.rounds, 1)
     clip = finite_number("clip", request.clip)
@@ -201,13 +206,7 @@ def checked_accountant(request: PlanRequest) -> Accountant:
         raise InvalidInput(
             f"accountant must be one of {', '.join(ACCOUNTANTS.names)}; got {request.accountant!r}"
         )
-    accountant = ACCOUNTANTS[request.accountant]
-    if request.noise == "discrete" and not accountant.at_orders:
-        raise InvalidInput(
-            f"accountant {accountant.name!r} is for continuous noise: no loss distribution is "
-            "proven for discrete noise; use 'rdp'"
-        )
-    return accountant
+    return ACCOUNTANTS[request.accountant]
 
 
 def checked_policy(request: PlanRequest) -> Policy:
@@ -377,6 +376,28 @@ def fitted(accountant: Accountant, terms: Terms, wish: Wish, spending: Spending)
     goal = np.minimum(wish.budget, spending.epsilon * (1 + 2e-8))
     noise, claim = accountant.fit(spending.noise, spending.rate, goal, terms.delta, wish.progress)
     return Spending(noise, spending.rate, claim, np.zeros(claim.size))
+
+
+def grid_steps(request: PlanRequest, spending: Spending, of_client: IntArray) -> int | None:
+    """How many steps of its grid discrete noise has at least; None for continuous noise."""
+    if request.noise == "continuous":
+        return None
+    if not FEWEST_BITS <= whole_number("bits", request.bits, 1) <= MOST_BITS:
+        raise InvalidInput(f"bits must be from {FEWEST_BITS} to {MOST_BITS}, got {request.bits}")
+    clients_of = np.bincount(of_client, minlength=spending.epsilon.size)
+    return steps_of(
+        harmonic_mean(spending.noise, clients_of),
+        of_client.size,
+        request.bits,
+        distributed=request.noise == "discrete-distributed",
+    )
+
+
+def on_grid(spending: Spending, steps: int | None) -> Spending:
+    """The noise that is drawn: on a grid, a hair more than is accounted."""
+    if steps is None:
+        return spending
+    return replace(spending, noise=spending.noise / share(steps) * (1 + 2.0**-50))
 
 
 def schedules_of(spending: Spending, of_client: IntArray, clip: float) -> Schedules:

@@ -21,6 +21,7 @@ from fedspend.accounting.calibration import check_epsilons
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import check_orders
+from fedspend.accounting.smoothing import FEWEST_STEPS, share
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.basics.words import counted
 from fedspend.errors import InvalidInput
@@ -135,6 +136,19 @@ class Plan(BasePlan):
         """
         return self.parameters.get("noise") == "discrete"
 
+    @property
+    def grid_steps(self) -> int | None:
+        """Discrete noise: how many steps of its grid it must have at least for the claims to hold.
+        None where it is continuous, and in plans of version 0.1, which are read at whole orders.
+        """
+        return self.parameters.get("grid_steps")
+
+    @cached_property
+    def accounted_noise(self) -> FloatArray:
+        """(rounds, schedules): continuous noise that costs no less than the plan's."""
+        noise = self.schedules.noise_multiplier
+        return noise if self.grid_steps is None else noise * share(self.grid_steps)
+
     @cached_property
     def round_noise(self) -> FloatArray:
         """s_t, the harmonic mean of the clients' noise multipliers: the noise added in round t has
@@ -171,7 +185,7 @@ class Plan(BasePlan):
 
     @cached_property
     def _spent(self) -> FloatArray:
-        noise, rate = self.schedules.noise_multiplier, self.schedules.sampling_rate
+        noise, rate = self.accounted_noise, self.schedules.sampling_rate
         return ACCOUNTANTS[self.accountant].after_each_round(noise, rate, self.delta, self.orders)
 
     def content(self) -> Content:
@@ -210,13 +224,14 @@ class Plan(BasePlan):
             delta=self.delta,
             of_class=self.schedules.of_client,
             rate=self.schedules.sampling_rate,
-            noise=self.schedules.noise_multiplier,
+            noise=self.accounted_noise,
             plan=self.hash,
             method=str(self.parameters.get("method", "")),
             accountant=self.accountant,
             order=self.schedules.order,
             unit=self.unit,
-            discrete=self.discrete,
+            discrete=self.discrete and self.grid_steps is None,
+            grid_steps=self.grid_steps,
         )
 
     def planned_facts(self, round: int) -> dict[str, Any]:  # noqa: ARG002
@@ -287,6 +302,17 @@ def check_plan(plan: Plan) -> None:
     if plan.accountant not in ACCOUNTANTS:
         raise InvalidInput(
             f"accountant must be one of {', '.join(ACCOUNTANTS.names)}; got {plan.accountant!r}"
+        )
+    steps = plan.parameters.get("grid_steps")
+    if steps is not None and not (
+        plan.discrete
+        and isinstance(steps, int)
+        and not isinstance(steps, bool)
+        and FEWEST_STEPS <= steps <= 2**62
+    ):
+        raise InvalidInput(
+            f"grid_steps must be a whole number of at least {FEWEST_STEPS}, for discrete noise; "
+            f"got {steps!r}"
         )
     if not isinstance(plan.parameters.get("policy"), str):
         raise InvalidInput("the plan's parameters name no policy")

@@ -39,6 +39,7 @@ class PlanRequest:
     clip: float = 1.0
     accountant: str = "rdp"
     noise: str = "continuous"
+    bits: int = 32
     past: Mechanisms | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 

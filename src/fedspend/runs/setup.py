@@ -170,6 +170,7 @@ def from_config(
             noise=place,
             layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
             bits=bits,
+            grid_steps=None if planned is None or bits is None else planned.grid_steps,
             plan="" if made is None else made.hash,
         ),
         randomness=randomness,

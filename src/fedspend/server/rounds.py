@@ -17,7 +17,7 @@ from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.engines.base import Engine
 from fedspend.errors import Refused
-from fedspend.noise.grid import Grid
+from fedspend.noise.grid import Grid, check_steps
 from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import Answers, gather
 from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_bit
@@ -58,6 +58,7 @@ class Training:
     noise: str = "central"  # or "distributed"
     layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
     bits: int | None = None  # discrete noise and sums modulo 2^bits; None: real numbers
+    grid_steps: int | None = None  # how many steps of its grid discrete noise has at least
     mechanism: Mechanism | None = None  # None: independent Gaussian noise
     run: str = ""  # id of the run
     plan: str = ""  # hash of the plan
@@ -158,9 +159,10 @@ def run_rounds(
             statistics: Record = {"skipped": True}
         else:
             if found is None:
-                terms = method.terms(t, progress.method)  # may refuse: nothing is spent yet
+                # what may be refused is refused here: nothing is spent yet
+                terms, shared = prepared(progress, method, training)
                 store.reserve(t)
-                found = play(progress, terms, engine, training, randomness, mechanism, memory)
+                found = released(terms, shared, engine, training, randomness, mechanism, memory)
                 store.keep(t, found if randomness.simulation else without_remarks(found))
             memory, statistics = found.memory, found.statistics
             progress = step(progress, found.release, method, training.server)
@@ -187,19 +189,40 @@ def remembered(mechanism: Mechanism, store: Store, done: int) -> Memory:
     return found or start
 
 
+def prepared(
+    progress: Progress, method: Method, training: Training
+) -> tuple[RoundTerms, RoundTask]:
+    """The terms of the next round, and what its clients are told."""
+    terms = method.terms(progress.done, progress.method)
+    return terms, round_task(progress, terms, training)
+
+
 def play(
     progress: Progress,
-    terms: RoundTerms,
+    method: Method,
     engine: Engine,
     training: Training,
     randomness: Randomness,
     mechanism: Mechanism,
     memory: Memory,
 ) -> Kept:
-    """One round up to its release, and what may be written down about it."""
-    t, student = progress.done, training.server.student
+    """One round by itself, up to its release."""
+    terms, shared = prepared(progress, method, training)
+    return released(terms, shared, engine, training, randomness, mechanism, memory)
+
+
+def released(
+    terms: RoundTerms,
+    shared: RoundTask,
+    engine: Engine,
+    training: Training,
+    randomness: Randomness,
+    mechanism: Mechanism,
+    memory: Memory,
+) -> Kept:
+    """A round that was prepared, up to its release, and what may be written down about it."""
+    t, student = shared.round, training.server.student
     cohort = draw_cohort(terms.sampling_rate, randomness, t)
-    shared = round_task(progress, terms, training)
     tasks = tasks_of(cohort, terms, training.clients, shared)
     answers = gather(tasks, engine.run(tasks), shared.size, outside=engine.outside)
     sum = Sum(
@@ -208,10 +231,7 @@ def play(
     noised, memory = mechanism.release(sum, memory)
     bit = None
     if terms.bit_deviation is not None:
-        discrete = shared.grid is not None
-        bit = release_bit(
-            answers.bits, terms.bit_deviation, terms.denominator, randomness, t, discrete=discrete
-        )
+        bit = release_bit(answers.bits, terms.bit_deviation, terms.denominator, randomness, t)
     statistics = describe(answers, terms, randomness.simulation)
     if student is not None:
         statistics = {
@@ -226,9 +246,17 @@ def play(
 
 
 def round_task(progress: Progress, terms: RoundTerms, training: Training) -> RoundTask:
-    """What every client of this round is told. All of it is planned or released."""
+    """What every client of this round is told. All of it is planned or released. Refuses a grid on
+    which the planned noise would not be what was planned.
+    """
     t, student, clients = progress.done, training.server.student, terms.sampling_rate.size
     size = progress.parameters.size if student is None else student.ballot.size
+    distributed = training.noise == "distributed"
+    grid = None
+    if training.bits is not None:
+        grid = Grid.of(terms.clip_norm, terms.deviation, size, training.bits)
+        if training.grid_steps is not None:
+            check_steps(grid, terms.deviation, clients if distributed else 1, training.grid_steps)
     return RoundTask(
         round=t,
         parameters=progress.parameters,
@@ -238,10 +266,8 @@ def round_task(progress: Progress, terms: RoundTerms, training: Training) -> Rou
         run=training.run,
         plan=training.plan,
         layers=training.layers,
-        grid=None
-        if training.bits is None
-        else Grid.of(terms.clip_norm, terms.deviation, size, training.bits),
-        noise=float(terms.deviation / np.sqrt(clients)) if training.noise == "distributed" else 0.0,
+        grid=grid,
+        noise=float(terms.deviation / np.sqrt(clients)) if distributed else 0.0,
         bit=terms.bit_deviation is not None,
         asked=None if student is None else student.ballot.asked(t),
     )

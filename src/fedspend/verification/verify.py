@@ -59,6 +59,7 @@ Progress = Callable[[int, int], None]
 CLAIM_TOLERANCE = 1e-6
 CLIP_TOLERANCE = 1e-9
 PLD_TOLERANCE, FFT_TOLERANCE = 1e-4, 5e-3
+ROUNDING_DEVIATION = 3.0  # in steps of the grid
 RELATIVE = "largest relative difference"
 SHOWN = 20  # schedules for which all orders are read
 # A PLD reading takes about 0.05 s for each distinct round of its schedule, so a sample is bounded
@@ -107,9 +108,10 @@ def verify_clients(
     together `max_pld` of them, but no more than 2000 distinct rounds or 24 schedules, whichever is
     more. For the others the reproduced claim is enough: a Rényi bound at any one order is a valid
     bound on epsilon, and PLD merely shows how much of it is slack. A plan by PLD is checked whole.
-    - A plan for discrete noise: its witness orders are whole and its claims are reproduced by sums
-    over the integers, for up to 20 schedules from the strictest to the loosest. It gets no PLD
-    reading.
+    - A plan for discrete noise: its noise counts as continuous noise that is smaller by the part
+    that rounding to its grid takes, recomputed here. One of version 0.1, which states no steps: its
+    witness orders are whole and its claims are reproduced by sums over the integers, for up to 20
+    schedules from the strictest to the loosest; it gets no PLD reading.
     - Clip norms: `clip_norm * noise_multiplier` is `clip` times the harmonic mean of the clients'
     noise, in every round.
 
@@ -131,7 +133,8 @@ class _Verifier:
     def __init__(
         self, plan: Plan, colluders: int, progress: Progress, seed: int, max_pld: int
     ) -> None:
-        self.plan, self.table, self.runs = plan, plan.schedules, _runs_of_schedules(plan.schedules)
+        self.plan, self.table, self.kept = plan, plan.schedules, accounted_part(plan.grid_steps)
+        self.runs = _runs_of_schedules(plan.schedules, self.kept)
         self.colluders, self.progress, self.seed, self.max_pld = colluders, progress, seed, max_pld
         self.findings = Findings(self.table.count)
         self.clients_of = np.bincount(self.table.of_client, minlength=self.table.count)
@@ -154,13 +157,16 @@ class _Verifier:
         pld = np.full(self.table.count, np.nan)
         observers: tuple[Observer, ...] = ()
         if 0 < self.plan.delta < 1:
-            # A loss distribution is for continuous noise; that of discrete noise is not known, and
-            # its Rényi bound stands alone.
-            chosen = usable[:0] if self.plan.discrete else self.choose(usable)
+            # Discrete noise of version 0.1 is read at whole orders, where its Rényi bound stands
+            # alone; since then it counts as continuous noise that is a hair smaller.
+            whole = self.plan.discrete and self.plan.grid_steps is None
+            chosen = usable[:0] if whole else self.choose(usable)
             if self.plan.accountant == "rdp":
                 rdp = self.check_witness(usable)
-            if self.plan.discrete:
+            if whole:
                 self.check_discrete(usable)
+            elif self.plan.discrete:
+                self.check_smoothing()
             if chosen.size:
                 pld[chosen] = self.check_pld(chosen)
             if self.plan.accountant != "rdp":
@@ -297,6 +303,25 @@ class _Verifier:
             "claim reproduced", good, "second Rényi accountant", worst, RELATIVE, sentence
         )
         return mine
+
+    def check_smoothing(self) -> None:
+        """Discrete noise counted as continuous noise: what that loses of the deviation, and that
+        the factor between the two vanishes. Recomputed here, from the steps that the plan states.
+        """
+        steps = self.plan.grid_steps or 0
+        rounds, clients = self.table.rounds, len(self.plan.clients)
+        # log of 2 * 2 exp(-2 pi^2 s^2) for each of 2^40 numbers, each client's part and round
+        exponent = -2 * math.pi**2 * ROUNDING_DEVIATION**2
+        log_tau = math.log(8 * 2.0**40 * rounds * (clients + 1)) + exponent
+        good = np.full(self.table.count, steps >= 16 and log_tau < math.log(1e-30))
+        self.findings.record(
+            "discrete noise",
+            good,
+            "Poisson summation",
+            1 - self.kept,
+            "part of the deviation that is not counted",
+            lambda s: f"{self.who(s)}: discrete noise of {steps} steps is too coarse to be counted",
+        )
 
     def check_discrete(self, usable: IntArray) -> None:
         """Claims for discrete noise: by Rényi at whole orders, and reproduced on the integers
@@ -512,9 +537,20 @@ def _largest_relative(off: FloatArray, claim: FloatArray) -> float:
         return float(np.max(off / np.maximum(claim, 1e-12), initial=0.0))
 
 
-def _runs_of_schedules(table: Schedules) -> list[Runs]:
-    """Each schedule as (rates, noises, counts) of its runs of identical rounds."""
-    noise, rate = table.noise_multiplier, table.sampling_rate
+def accounted_part(steps: object) -> float:
+    """`sqrt(1 - (3 / steps)^2)`: the part of the deviation of discrete noise that counts; 1 for
+    continuous noise, 0 where the steps are no steps.
+    """
+    if steps is None:
+        return 1.0
+    if not (isinstance(steps, int | float) and steps > ROUNDING_DEVIATION):
+        return 0.0
+    return math.sqrt(1.0 - (ROUNDING_DEVIATION / steps) * (ROUNDING_DEVIATION / steps))
+
+
+def _runs_of_schedules(table: Schedules, part: float) -> list[Runs]:
+    """Each schedule as (rates, accounted noises, counts) of its runs of identical rounds."""
+    noise, rate = table.noise_multiplier * part, table.sampling_rate
     begins = np.ones(noise.shape, dtype=bool)
     begins[1:] = ~((noise[1:] == noise[:-1]) & (rate[1:] == rate[:-1]))
     runs: list[Runs] = []
