@@ -2,24 +2,34 @@
 every option of a real run.
 
 One hospital's lines are taken out of the file, or replaced by ten times as many; the others'
-contributions must have the same bytes.
+contributions must have the same bytes. Its own stays within its clip, its bit within 1/2, and both
+are exactly zero without rows. `test_raw_records.py` has the methods that protect records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from contracts.raw_files import (
+    Given,
+    Recording,
+    Row,
+    merged,
+    mixed,
+    repeatable,
+    rows_of,
+    with_split,
+    write_rows,
+)
 
-from fedspend.client.contribution import Reply
 from fedspend.client.state import MemoryStates
-from fedspend.client.task import ClientTask
-from fedspend.configuration.config import any_config
 from fedspend.errors import InvalidInput
-from fedspend.runs.setup import flat_parameters, from_config
+from fedspend.runs.setup import flat_parameters
 from fedspend.runs.training import open_engine
 from fedspend.server.mechanism import NO_MEMORY, Gaussian
 from fedspend.server.rounds import begin, play
@@ -30,53 +40,34 @@ METHODS = ("dp-fedavg", "dp-fedsgd", "idp-fedavg", "time-adaptive", "adaptive-cl
 NOISES = ("central", "distributed", "discrete", "discrete-distributed")
 VICTIM = "east"
 
-Lines = dict[str, list[str]]
+Rows = dict[str, list[Row]]
 
-
-def lines(client: str, count: int, seed: int) -> list[str]:
-    generator = np.random.default_rng(seed)
-    return [
-        f"{client},{','.join(f'{x:.4f}' for x in generator.normal(size=5))},{generator.integers(3)}"
-        for _ in range(count)
-    ]
-
-
-HOSPITALS: Lines = {
-    client: lines(client, count, number) for number, (client, count) in enumerate(SIZES.items())
+HOSPITALS: Rows = {
+    client: rows_of(client, count, number) for number, (client, count) in enumerate(SIZES.items())
 }
-CHANGES: dict[str, Lines] = {
+CHANGES: dict[str, Rows] = {
     "emptied": HOSPITALS | {VICTIM: []},
-    "ten times as many": HOSPITALS | {VICTIM: lines(VICTIM, 10 * SIZES[VICTIM], 99)},
+    "ten times as many": HOSPITALS | {VICTIM: rows_of(VICTIM, 10 * SIZES[VICTIM], 99, scale=3.0)},
     "one row less": HOSPITALS | {VICTIM: HOSPITALS[VICTIM][1:]},
 }
 
 
-def shuffled(found: Lines) -> list[str]:
-    """One file for all, as a consortium would keep it: lines of all hospitals mixed, in an order
-    that follows from each line alone.
+def write(
+    folder: Path, found: Rows, form: str = "csv", *, guest: int | None = None, split: bool = False
+) -> dict[str, Any]:
+    """The files of a run, and its config. The `guest`, with a seed for its rows, is listed
+    nowhere.
     """
-    return sorted((line for own in found.values() for line in own), key=lambda line: line[::-1])
-
-
-def write(folder: Path, found: Lines) -> dict[str, Any]:
-    """The files of a run, and what its config says about them."""
     folder.mkdir()
-    header = "hospital,a,b,c,d,e,sick"
-    (folder / "rows.csv").write_text("\n".join([header, *shuffled(found)]) + "\n")
-    (folder / "test.csv").write_text("\n".join([header, *lines("test", 20, 7)]) + "\n")
-    (folder / "public.csv").write_text("\n".join([header, *lines("public", 24, 8)]) + "\n")
+    if form == "images":  # their features take time
+        found = {client: own[: len(own) // 4] for client, own in found.items()}
+    rows = mixed(found | ({} if guest is None else {"guest": rows_of("guest", 9, guest, 2.0)}))
+    data = write_rows(folder, rows, form)
     (folder / "budgets.csv").write_text(
         "client,epsilon\n" + "".join(f"{name},{epsilon}\n" for name, epsilon in BUDGETS.items())
     )
     return {
-        "data": {
-            "name": "csv",
-            "path": str(folder / "rows.csv"),
-            "test_path": str(folder / "test.csv"),
-            "label": "sick",
-            "client": "hospital",
-            "classes": 3,
-        },
+        "data": with_split(data, rows) if split else data,
         "model": {"name": "logistic"},
         "method": {"name": "idp-fedavg"},
         "privacy": {
@@ -84,34 +75,15 @@ def write(folder: Path, found: Lines) -> dict[str, Any]:
             "delta": 1e-3,
             "rate": 1.0,
             "clip": 0.2,
-            "randomness": "seeded",  # so that two runs can be compared
+            "randomness": "seeded",
         },
         "train": {"rounds": 3, "batch_size": 8, "lr": 0.5},
     }
 
 
-class Recording:
-    """Runs another engine and keeps what every client contributed."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner, self.outside, self.name = inner, inner.outside, inner.name
-        self.kept: dict[str, tuple[bytes, float | None]] = {}
-
-    def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
-        for reply in self._inner.run(tasks):
-            self.kept[reply.contribution.client] = (
-                reply.contribution.vector.tobytes(),
-                reply.contribution.bit,
-            )
-            yield reply
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def contributions(config: dict[str, Any]) -> dict[str, tuple[bytes, float | None]]:
+def contributions(config: dict[str, Any]) -> dict[str, Given]:
     """What each client contributes to the first round."""
-    setup = from_config(any_config(config))
+    setup = repeatable(config)
     engine = Recording(open_engine(setup, MemoryStates()))
     progress = begin(flat_parameters(setup.module), setup.method)
     try:
@@ -129,22 +101,30 @@ def contributions(config: dict[str, Any]) -> dict[str, tuple[bytes, float | None
     return engine.kept
 
 
-def merged(config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    if "local_steps" not in options.get("train", {}):
-        config["train"]["local_epochs"] = 2
-    return {
-        section: config.get(section, {}) | options.get(section, {})
-        for section in {*config, *options}
+def completed(config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """With a length of local training, unless the options have one; and with public rows, if
+    clients vote.
+    """
+    made = merged(config, options)
+    if "local_steps" not in made["train"]:
+        made["train"]["local_epochs"] = 2
+    if made["method"]["name"] == "ae-dpfl":
+        path = Path(made["data"]["path"])
+        made["data"]["public_path"] = str(path.with_name(f"public{path.suffix}"))
+    return made
+
+
+def check(
+    tmp_path: Path, options: dict[str, Any], form: str = "csv", *, split: bool = False
+) -> None:
+    """All that independence means, for every change of one client's lines."""
+    guest = 50 if "leave_out" in options.get("data", {}) else None
+    found = {
+        name: contributions(
+            completed(write(tmp_path / name, version, form, guest=guest, split=split), options)
+        )
+        for name, version in {"as it was": HOSPITALS, **CHANGES}.items()
     }
-
-
-def check(tmp_path: Path, options: dict[str, Any], *, votes: bool = False) -> None:
-    found = {}
-    for name, version in {"as it was": HOSPITALS, **CHANGES}.items():
-        config = merged(write(tmp_path / name, version), options)
-        if votes:
-            config["data"]["public_path"] = str(tmp_path / name / "public.csv")
-        found[name] = contributions(config)
     for name, kept in found.items():
         assert set(kept) == set(BUDGETS), name
         assert {client for client in BUDGETS if kept[client] != found["as it was"][client]} <= {
@@ -152,9 +132,11 @@ def check(tmp_path: Path, options: dict[str, Any], *, votes: bool = False) -> No
         }, name
     assert found["ten times as many"][VICTIM] != found["as it was"][VICTIM], "or nothing was tested"
     if not options.get("privacy", {}).get("noise", "").endswith("distributed"):
-        vector, bit = found["emptied"][VICTIM]
-        assert not np.frombuffer(vector).any()
-        assert bit in (None, 0.0)
+        for name, kept in found.items():
+            assert kept[VICTIM].norm <= kept[VICTIM].clip * (1 + 1e-9), name
+            assert kept[VICTIM].bit in (None, -0.5, 0.0, 0.5), name
+        assert found["emptied"][VICTIM].norm == 0
+        assert found["emptied"][VICTIM].bit in (None, 0.0)
 
 
 @pytest.mark.filterwarnings("ignore:noise on a class")
@@ -162,69 +144,110 @@ def check(tmp_path: Path, options: dict[str, Any], *, votes: bool = False) -> No
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_and_noise(tmp_path: Path, method: str, noise: str) -> None:
     saving = {"saving_rate": 0.999} if method == "time-adaptive" else {}
-    check(
-        tmp_path,
-        {"method": {"name": method}, "privacy": {"noise": noise} | saving},
-        votes=method == "ae-dpfl",
-    )
+    check(tmp_path, {"method": {"name": method}, "privacy": {"noise": noise} | saving})
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "hold-out": {"data": {"validation": 0.3}},
-    "part of the rows": {"data": {"share": 0.5}},
-    "both": {"data": {"validation": 0.2, "share": 0.7}},
     "per-layer": {"privacy": {"clipping": "per-layer"}, "model": {"name": "mlp", "hidden": [6]}},
     "shaped": {"shape": {"blur": 0.5, "lus": 0.3}},
     "momentum": {"train": {"momentum": 0.5}},
-    "bounds": {"data": {"bounds": [-3, 3]}},
     "reference": {"engine": {"name": "reference"}},
     "steps": {"train": {"local_steps": 5}},
 }
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_option(tmp_path: Path, option: str) -> None:
+def test_every_option_of_training(tmp_path: Path, option: str) -> None:
     check(tmp_path, OPTIONS[option])
 
 
-def test_features_of_images_are_made_client_by_client(tmp_path: Path) -> None:
-    found = {}
-    for name, version in {"as it was": HOSPITALS, **CHANGES}.items():
-        config = write(tmp_path / name, version)
-        order = shuffled(version)
-        images = [np.random.default_rng(list(line.encode())).random((1, 12, 12)) for line in order]
-        path = tmp_path / name / "rows.npz"
-        np.savez(
-            path,
-            features=np.array(images, dtype=np.float32),
-            label=np.array([int(line.rpartition(",")[2]) for line in order]),
-            client=np.array([line.partition(",")[0] for line in order]),
-            test_features=np.random.default_rng(0).random((5, 1, 12, 12), dtype=np.float32),
-            test_label=np.array([0, 1, 2, 0, 1]),
-        )
-        config["data"] = {"name": "npz", "path": str(path), "classes": 3}
-        found[name] = contributions(merged(config, {"model": {"features": "gabor"}}))
-    for name, kept in found.items():
-        assert {client for client in BUDGETS if kept[client] != found["as it was"][client]} <= {
-            VICTIM
-        }, name
+REAL: dict[str, Any] = {"privacy": {"randomness": "os"}}
+# how the data of a real run may be read: options, form of the file, and a column of test rows
+DATA: dict[str, tuple[dict[str, Any], str, bool]] = {
+    "hold-out": ({"data": {"validation": 0.3}}, "csv", False),
+    "part of the rows": ({"data": {"share": 0.5}}, "csv", False),
+    "both": ({"data": {"validation": 0.2, "share": 0.7, "test_share": 0.8}}, "csv", False),
+    "bounds": ({"data": {"bounds": [-3, 3]}}, "csv", False),
+    "natural, with a guest": (
+        {"data": {"partition": "natural", "leave_out": ["guest"]}},
+        "csv",
+        False,
+    ),
+    "column of test rows": ({}, "csv", True),
+    "arrays": ({}, "npz", False),
+    "all of it, of arrays": (
+        {
+            "data": {
+                "bounds": [-3, 3],
+                "validation": 0.3,
+                "share": 0.7,
+                "leave_out": ["guest"],
+            }
+        },
+        "npz",
+        False,
+    ),
+    "features of images": ({"model": {"features": "gabor"}}, "images", False),
+}
+# adaptive-clip has bits, and ae-dpfl public rows
+READ_BY = ("idp-fedavg", "adaptive-clip", "ae-dpfl")
 
 
-def test_a_file_with_nan_is_refused_in_one_line_and_nothing_is_released(tmp_path: Path) -> None:
-    version = HOSPITALS | {
-        VICTIM: [line.replace(line.split(",")[1], "nan") for line in HOSPITALS[VICTIM]]
-    }
+def read_as(kind: str, method: str) -> tuple[dict[str, Any], str, bool]:
+    options, form, split = DATA[kind]
+    return merged({"method": {"name": method}} | options, REAL), form, split
+
+
+@pytest.mark.filterwarnings("ignore:noise on a class")
+@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("method", READ_BY)
+def test_every_way_of_reading_the_data_of_a_real_run(
+    tmp_path: Path, method: str, kind: str
+) -> None:
+    options, form, split = read_as(kind, method)
+    check(tmp_path, options, form, split=split)
+
+
+@pytest.mark.filterwarnings("ignore:noise on a class")
+@pytest.mark.parametrize("method", READ_BY)
+def test_rows_of_a_client_that_is_left_out_change_nothing_at_all(
+    tmp_path: Path, method: str
+) -> None:
+    options, form, _ = read_as("all of it, of arrays", method)
+    found = [
+        contributions(completed(write(tmp_path / str(seed), HOSPITALS, form, guest=seed), options))
+        for seed in (50, 51)
+    ]
+    assert found[0] == found[1]
+
+
+def with_nan(row: Row) -> Row:
+    return Row(row.client, (float("nan"), *row.values[1:]), row.label)
+
+
+def check_nan_is_refused(tmp_path: Path, form: str, options: dict[str, Any]) -> None:
+    version = HOSPITALS | {VICTIM: [with_nan(row) for row in HOSPITALS[VICTIM]]}
     with pytest.raises(InvalidInput, match="nan") as refusal:
-        contributions(merged(write(tmp_path / "nan", version), {}))
+        contributions(completed(write(tmp_path / "nan", version, form), options))
     assert "\n" not in str(refusal.value)
 
 
-def test_hold_out_over_pooled_rows_would_be_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("form", ["csv", "npz"])
+@pytest.mark.parametrize("kind", ["as it is", "bounds", "both"])
+def test_a_file_with_nan_is_refused_in_one_line_and_nothing_is_released(
+    tmp_path: Path, form: str, kind: str
 ) -> None:
-    """The broken reader: which rows are held out is drawn over all rows together,
-    as it once was.
+    """Bounds cut off what lies outside, and NaN must not slip through; nor may a hold-out hide
+    it.
     """
+    check_nan_is_refused(tmp_path, form, DATA[kind][0] if kind in DATA else {})
+
+
+# --- broken readers -------------------------------------------------------------------------------
+
+
+def draws_over_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which rows are held out is drawn over all rows together, as it once was."""
     from fedspend.data import dataset
 
     monkeypatch.setattr(
@@ -232,5 +255,114 @@ def test_hold_out_over_pooled_rows_would_be_noticed(
         "chosen_rows",
         lambda clients, *_: np.random.default_rng(0).random(len(clients)) < 0.3,
     )
+
+
+def learns_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns are scaled by the mean and the deviation of everybody's rows."""
+    from fedspend.data import tables
+
+    real_csv, real_npz = tables._features, tables.as_features
+
+    def standard(values: np.ndarray) -> np.ndarray:
+        return ((values - values.mean(axis=0)) / (values.std(axis=0) + 1e-9)).astype(np.float32)
+
+    monkeypatch.setattr(tables, "_features", lambda *given: standard(real_csv(*given)))
+    monkeypatch.setattr(tables, "as_features", lambda *given: standard(real_npz(*given)))
+
+
+def centres_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features of images, less the mean over all of them."""
+    from fedspend.models import feature_cache
+
+    real = feature_cache._made
+
+    def centred(name: str, images: np.ndarray, shards: Any) -> np.ndarray:
+        found = real(name, images, shards)
+        return found - found.mean(axis=0)
+
+    monkeypatch.setattr(feature_cache, "_made", centred)
+
+
+def fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no number becomes the mean of its column."""
+    from fedspend.data import dataset, tables
+
+    def filled(*given: Any) -> np.ndarray:
+        values = np.asarray(dataset.as_features(*given))
+        return np.where(np.isnan(values), np.nanmean(values, axis=0), values)
+
+    monkeypatch.setattr(tables, "as_features", filled)
+
+
+BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
+    "draws over the pool": (draws_over_the_pool, ("hold-out",)),
+    "learns a scale": (
+        learns_a_scale,
+        ("bounds", "natural, with a guest", "column of test rows", "arrays"),
+    ),
+    "centres features": (centres_features, ("features of images",)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:noise on a class")
+@pytest.mark.parametrize(
+    ("method", "broken", "kind"),
+    [
+        (method, name, kind)
+        for name, (_, kinds) in BROKEN.items()
+        for kind in kinds
+        for method in (READ_BY if name != "centres features" else READ_BY[:1])
+    ],
+)
+def test_a_reader_that_looks_at_everybody_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, broken: str, kind: str
+) -> None:
+    BROKEN[broken][0](monkeypatch)
+    options, form, split = read_as(kind, method)
     with pytest.raises(AssertionError):
-        check(tmp_path, {"data": {"validation": 0.3}})
+        check(tmp_path, options, form, split=split)
+
+
+def test_rows_that_are_left_out_and_matter_all_the_same_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learns_a_scale(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_rows_of_a_client_that_is_left_out_change_nothing_at_all(tmp_path, "idp-fedavg")
+
+
+def test_nan_that_is_filled_in_from_other_rows_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fills_in(monkeypatch)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        check_nan_is_refused(tmp_path, "npz", {})
+
+
+def test_a_clip_that_does_not_hold_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedspend.client import work
+
+    real = work.bounded
+    monkeypatch.setattr(
+        work,
+        "bounded",
+        lambda update, *rest: replace(own := real(update, *rest), vector=2 * own.vector),
+    )
+    with pytest.raises(AssertionError):
+        check(tmp_path, {})
+
+
+def test_a_bit_of_a_client_without_rows_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it once was: a client without rows said that it was not clipped."""
+    from fedspend.engines import dense
+
+    real = dense.finished
+    monkeypatch.setattr(
+        dense, "finished", lambda task, update, _, *rest: real(task, update, 1, *rest)
+    )
+    with pytest.raises(AssertionError):
+        check(tmp_path, {"method": {"name": "adaptive-clip"}})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedspend.configuration.config import config_of
 from fedspend.configuration.data_inputs import Source, federation_of
-from fedspend.data.row_choice import chosen_rows
+from fedspend.data.row_choice import chosen_ids, chosen_rows
 from fedspend.errors import InvalidInput
 
 
@@ -218,3 +218,23 @@ def test_in_one_silo_of_your_own_no_record_moves_another(tmp_path):
     )
     assert fewer < everyone
     assert 10 < len(fewer) < 50
+
+
+def test_records_with_ids_are_chosen_by_id_alone():
+    owners, features, labels = rows(2000)
+    ids = np.array([f"p{n}" for n in range(2000)])
+    before = chosen_rows(owners, features, labels, 0.5, "hold-out", 0, ids)
+    np.testing.assert_array_equal(
+        chosen_rows(owners, 1 - features, 2 - labels, 0.5, "hold-out", 0, ids), before
+    )
+    np.testing.assert_array_equal(chosen_ids(owners, ids, 0.5, "hold-out", 0), before)
+    for other in (
+        chosen_ids(owners, ids, 0.5, "hold-out", 1),
+        chosen_ids(owners, ids, 0.5, "sample 2", 0),
+        chosen_ids(np.char.add(owners, "x"), ids, 0.5, "hold-out", 0),
+        chosen_ids(owners, np.char.add(ids, "x"), 0.5, "hold-out", 0),
+        choose(owners, features, labels),
+    ):
+        assert (before == other).mean() == pytest.approx(0.5, abs=0.05)
+    with pytest.raises(InvalidInput, match="both sides"):
+        chosen_rows(owners[:3], features[:3], labels[:3], 1e-6, "hold-out", 0, ids[:3])

@@ -282,3 +282,88 @@ def test_records_are_registered_from_the_same_file(config, tmp_path, capsys):
     plan = fedspend.train(rest, output=tmp_path / "run", ledger=place).plan
     assert budgets_fit(plan)
     assert len(plan.records) == 40
+
+
+# --- a file of budgets that is the roster ---
+
+
+@pytest.fixture
+def listed(config, tmp_path):
+    """The same, with whose each record is in the file of budgets."""
+    (tmp_path / "budgets.csv").write_text(
+        "record,client,epsilon\n"
+        + "".join(f"p{n},{'ab'[n % 2]},{1 + n / 100}\n" for n in reversed(range(40)))
+    )
+    return config
+
+
+def test_a_listed_record_without_a_row_has_its_place_all_the_same(listed, tmp_path):
+    plan = plan_of(listed)
+    assert budgets_fit(plan)
+    assert [*plan.records] == [f"p{n}" for n in (*range(39, 0, -2), *range(38, -1, -2))]
+    write(tmp_path / "rows.csv", [one for one in people() if one[1] == "a" and one[0] != "p8"])
+    assert plan_of(listed).hash == plan.hash
+    setup = from_config(config_of(listed))
+    assert [len(rows) for rows in setup.federation.shards] == [20, 20]
+    assert [len(rows) for rows in setup.federation.held] == [0, 19]
+    result = fedspend.train(listed, output=tmp_path / "run", plan=plan, ledger=tmp_path / "book.db")
+    assert result.plan.hash == plan.hash
+    with Ledger.open(tmp_path / "book.db") as ledger:
+        spent = dict(
+            zip(ledger.accounts("record").names, ledger.balances("record").spent, strict=True)
+        )
+    assert spent["p8"] > 0, "or its account would tell that it has no row"
+
+
+@pytest.mark.parametrize("charge", ["clip", "norm"])
+def test_a_filter_goes_on_without_rows(listed, tmp_path, charge):
+    listed["method"] = {"name": "filter", "charge": charge}
+    write(tmp_path / "rows.csv", [one for one in people() if one[1] == "a" and one[0] != "p8"])
+    assert fedspend.train(listed, output=tmp_path / "run").plan.clients == ("b", "a")
+
+
+def test_a_record_is_where_its_file_says(listed, tmp_path):
+    rows = [(name, "b" if name == "p6" else home, *rest) for name, home, *rest in people()]
+    write(tmp_path / "rows.csv", rows)
+    message = refusal(plan_of, listed)
+    assert "record 'p6' is a record of client 'a' in" in message
+    assert "and of 'b' in the data" in message
+    listed["data"]["leave_out"] = ["b"]
+    assert "record 'p6' is a record of client 'a' in" in refusal(plan_of, listed)
+
+
+def test_a_record_that_is_not_listed_is_named_unless_its_client_is_left_out(listed, tmp_path):
+    write(tmp_path / "rows.csv", [*people(), ("p90", "c", 0.9, 0)])
+    assert "record 'p90' has no budget in" in refusal(plan_of, listed)
+    listed["data"]["leave_out"] = ["c"]
+    assert len(plan_of(listed).records) == 40
+    listed["data"]["leave_out"] = ["c", "b"]
+    assert plan_of(listed).clients == ("a",)
+
+
+def test_some_of_the_listed_clients_are_for_simulations(listed):
+    listed["data"]["clients"] = 1
+    assert "the file of budgets lists 2" in refusal(plan_of, listed)
+    listed["privacy"]["randomness"] = "seeded"
+    assert len(plan_of(listed).clients) == 1
+
+
+def test_clients_in_the_file_of_budgets_are_ids(listed, tmp_path):
+    text = (tmp_path / "budgets.csv").read_text()
+    (tmp_path / "budgets.csv").write_text(text.replace("p3,b,", "p3,B,"))
+    assert "'b' and 'B' differ only by case" in refusal(plan_of, listed)
+
+
+def test_who_is_held_out_is_known_by_id(listed, tmp_path):
+    """Whatever a record holds, and whether or not it has a row."""
+    del listed["data"]["test_path"]
+    listed["data"] |= {"validation": 0.3, "share": 0.7}
+    plan = plan_of(listed)
+    write(
+        tmp_path / "rows.csv",
+        [(name, home, 0.25, 1) for name, home, *_ in people() if name != "p8"],
+    )
+    assert plan_of(listed).hash == plan.hash
+    rows = from_config(config_of(listed)).federation
+    used = {str(rows.dataset.record_of[row]) for own in rows.held for row in own}
+    assert used == set(plan.records) - {"p8"}

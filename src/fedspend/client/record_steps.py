@@ -3,7 +3,8 @@
 Guarantee: each local step is a Poisson sample at the task's rates, a sum of gradients clipped to
 the task's clip, Gaussian noise of `noise_multiplier * clip` and a division by the planned batch.
 All that a client does afterwards is made of such steps. Steps in which none of a client's records
-can be sampled are left out: that is planned, so it needs no noise.
+can be sampled are left out: that is planned, so it needs no noise. A listed record without a row is
+sampled like any other, and adds nothing to the sum.
 """
 
 from __future__ import annotations
@@ -99,9 +100,8 @@ def _sampled_steps(
     for number in range(int(np.count_nonzero(terms.batch))):
         step = task.shared.round * terms.batch.size + number
         now = np.where(terms.steps > number, terms.rate, 0.0)
-        total = sum_of(
-            local.parameters, *rows.take(draw_records(now, randomness, step, task.number))
-        )
+        drawn = draw_records(now, randomness, step, task.number)
+        total = sum_of(local.parameters, *rows.take(rows.there(drawn)))
         local.descend(
             release_step(
                 total, deviation, float(terms.batch[number]), randomness, step, task.number
@@ -131,7 +131,7 @@ def _steps_by_norm(
     active = np.zeros(terms.batch.size, dtype=np.int64)
     for number in range(terms.batch.size):
         step = task.shared.round * terms.batch.size + number
-        some = np.flatnonzero(left > 0)
+        some = rows.there(np.flatnonzero(left > 0))
         payments.begin(left[some])
         total = sum_of(local.parameters, *rows.take(some))
         active[number] = payments.paid

@@ -14,7 +14,7 @@ from fedspend.basics.arrays import IntArray
 @dataclass(frozen=True, eq=False)
 class Rows:
     """`numbers` are this client's rows in `features` and `labels`; positions count from 0 within
-    them.
+    them. A listed record without a row has a position, too, and a negative number.
     """
 
     features: torch.Tensor
@@ -23,6 +23,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def there(self, positions: IntArray) -> IntArray:
+        """Those positions that have a row."""
+        return positions[self.numbers[positions] >= 0]
 
     def take(self, positions: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.from_numpy(self.numbers[positions])

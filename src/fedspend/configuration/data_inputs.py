@@ -156,25 +156,26 @@ class Source:
 # --- who the clients are, where nothing but the data tells ----------------------------------------
 
 
-def clients_of(source: Source) -> tuple[str, ...]:
+def clients_of(source: Source, listed: tuple[str, ...] | None = None) -> tuple[str, ...]:
     """Ids of the clients where no file of budgets and no ledger lists them: those of the data, or
-    numbers of made-up ones.
+    numbers of made-up ones. If a file of records has listed them: those, or some of them.
     """
     config = source.config
     if not source.natural:
         count = needed(config.data.clients, "data.clients")
         refuse_dealing(source, count)
         return numbered(count)
-    wanted = config.data.clients
-    if wanted is None or wanted == len(source.ids):
-        return checked_left_out(source, source.ids)
+    wanted, ids = config.data.clients, source.ids if listed is None else listed
+    named_by = "the data names" if listed is None else "the file of budgets lists"
+    if wanted is None or wanted == len(ids):
+        return checked_left_out(source, ids)
     if is_real(config):
         raise InvalidInput(
-            f"{config.where('data.clients')}: clients = {wanted}, but the data names "
-            f"{len(source.ids)}, and choosing among them at random is for simulations; drop "
+            f"{config.where('data.clients')}: clients = {wanted}, but {named_by} "
+            f"{len(ids)}, and choosing among them at random is for simulations; drop "
             "clients, and leave clients out by id with data.leave_out"
         )
-    return data.choose_among(checked_left_out(source, source.ids), wanted, source.seed, source.name)
+    return data.choose_among(checked_left_out(source, ids), wanted, source.seed, source.name)
 
 
 def checked_left_out(source: Source, listed: Sequence[str]) -> tuple[str, ...]:

@@ -6,13 +6,19 @@ id where the data has a column for it (`data.record`); by row number in simulati
 run only. Where the config names no noise multiplier, it is suggested from the budgets alone. Which
 records a ledger leaves out is decided by budgets and past spending, never by data. A plan that was
 made before is taken as it is, if it is for these records, clients, budgets and terms.
+
+The roster of records is fixed before rows are read where a file of budgets lists them with their
+clients: a listed record without a row has its place in the plan all the same, so that nobody's
+rates, noise or batches tell whether it has one. Else the roster is the records in the data. What a
+record holds never decides whether it is on the roster of a real run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +28,13 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.budgets.identity import hint_alike
 from fedspend.budgets.population import numbered
 from fedspend.configuration.config import BUDGET_SOURCES, Config, any_config, needed
-from fedspend.configuration.data_inputs import Source, federation_of, is_real
+from fedspend.configuration.data_inputs import Source, clients_of, federation_of, is_real
 from fedspend.configuration.effects import refuse_without_effect
 from fedspend.data import Federation
+from fedspend.data.dataset import HOLD_OUT, SAMPLES, without_tests_of
+from fedspend.data.loading import OWN
+from fedspend.data.partition import ABSENT
+from fedspend.data.row_choice import chosen_ids
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import plan_fits
@@ -100,8 +110,10 @@ def record_federation(source: Source) -> Federation:
     """Which client holds which records. A client without any record to train on has no part in a
     plan of records.
     """
-    federation = federation_of(source)
-    if not source.natural:
+    refuse_choice_by_content(source)
+    listed = listed_budgets(source)
+    federation = federation_of(source) if listed is None else of_listed(source, listed)
+    if listed is not None or not source.natural:
         return federation
     kept = [
         (client, rows)
@@ -113,6 +125,99 @@ def record_federation(source: Source) -> Federation:
         clients=tuple(client for client, _ in kept),
         shards=tuple(rows for _, rows in kept),
     )
+
+
+def refuse_choice_by_content(source: Source) -> None:
+    """Refuse a hold-out, or a sample, of real records without ids: each would be chosen by what it
+    holds, and the plan of everybody would tell.
+    """
+    config = source.config
+    if not (source.name in OWN and is_real(config)) or source.rows.record_of is not None:
+        return
+    for name, usual in (("data.validation", 0.0), ("data.share", 1.0)):
+        if config.value(name) != usual:
+            raise InvalidInput(
+                f"{name} = {config.value(name)!r} chooses records without ids by what they hold, "
+                "and who is in the plan would tell it; name a column with each record's id "
+                "(data.record), or do without it"
+            )
+
+
+def listed_budgets(source: Source) -> RecordBudgets | None:
+    """The file of budgets, if it says which records there are and whose they are."""
+    config = source.config
+    if config.privacy.budgets is None or config.given("data.budget"):
+        return None
+    if not source.natural or source.rows.record_of is None:
+        return None
+    found = read_record_budgets(config.privacy.budgets)
+    return found if found.named and found.clients is not None else None
+
+
+def of_listed(source: Source, found: RecordBudgets) -> Federation:
+    """The records that a file lists, in its order: each with its row, or with none. Who is held
+    out, or not in the sample, is known by id, so that it is the same with a row and without.
+    """
+    config, rows = source.config, source.rows
+    assert rows.client_of is not None
+    assert rows.record_of is not None
+    assert found.clients is not None
+    out = set(source.left_out)
+    clients = clients_of(
+        source, tuple(client for client in dict.fromkeys(found.clients) if client not in out)
+    )
+    owner_of = dict(zip(found.records, found.clients, strict=True))
+    out.update(set(found.clients).difference(clients))
+    for client, record in zip(
+        map(str, rows.client_of.tolist()), rows.record_of.tolist(), strict=True
+    ):
+        owner = owner_of.get(record, client)
+        if owner != client and not {owner, client} <= out:
+            raise InvalidInput(
+                f"record {record!r} is a record of client {owner!r} in {config.privacy.budgets}, "
+                f"and of {client!r} in the data; make them agree"
+            )
+    dataset = without_tests_of(source.dataset, source.left_out)
+    assert dataset.client_of is not None
+    assert dataset.record_of is not None
+    row_of = {
+        record: row
+        for row, (client, record) in enumerate(
+            zip(dataset.client_of.tolist(), dataset.record_of.tolist(), strict=True)
+        )
+        if str(client) not in out
+    }
+    refuse_unlisted(config, row_of, owner_of)
+    kept = _in_training(source, found)
+    places: dict[str, list[tuple[str, int]]] = {client: [] for client in clients}
+    for record, client, used in zip(found.records, found.clients, kept.tolist(), strict=True):
+        if used and client in places:
+            places[client].append((record, row_of.get(record, ABSENT)))
+    full = {client: own for client, own in places.items() if own}
+    return Federation(
+        dataset,
+        tuple(full),
+        tuple(np.array([row for _, row in own], dtype=np.int64) for own in full.values()),
+        tuple(tuple(record for record, _ in own) for own in full.values()),
+    )
+
+
+def _in_training(source: Source, found: RecordBudgets) -> BoolArray:
+    """Which listed records are there to train on, by their ids: no test rows, not held out, and in
+    the sample.
+    """
+    config = source.config
+    kept = np.ones(len(found.records), dtype=bool)
+    if config.data.validation > 0:
+        kept &= ~chosen_ids(
+            found.clients or (), found.records, config.data.validation, HOLD_OUT, source.seed
+        )
+    elif source.rows.test_record_of is not None:
+        tested = set(source.rows.test_record_of.tolist())
+        kept &= np.array([record not in tested for record in found.records], dtype=bool)
+    if config.data.share < 1:
+        kept &= chosen_ids(found.clients or (), found.records, config.data.share, SAMPLES[0], 0)
+    return kept
 
 
 def record_plan(
@@ -138,9 +243,12 @@ def record_plan(
         names, budget = names_of(federation), None  # the ledger has the budgets
     else:
         names, budget = budgets_of(config, federation)
-    rows = np.concatenate(federation.shards)
+    if federation.records is None:
+        rows = np.concatenate(federation.shards)
+        names = tuple(names[row] for row in rows)
+        budget = None if budget is None else budget[rows]
     asked = Asked(
-        records=tuple(names[row] for row in rows),
+        records=names,
         owner=np.repeat(
             np.arange(len(federation.clients)), [len(shard) for shard in federation.shards]
         ),
@@ -154,11 +262,11 @@ def record_plan(
             stored,
             **vars(asked),
             terms=terms_given(config),
-            budget=None if lifetime or budget is None else budget[rows],
+            budget=None if lifetime else budget,
         )
     if budget is None or remaining:
         return _plan_remaining(config, asked, ledger)
-    return _plan_given(config, asked, budget[rows], ledger)
+    return _plan_given(config, asked, budget, ledger)
 
 
 def _plan_given(
@@ -238,7 +346,12 @@ def names_of(federation: Federation) -> tuple[str, ...]:
 
 
 def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...], FloatArray]:
-    """A name and a budget for every training row of the data set."""
+    """A name and a budget for every training row of the data set; or for every listed record."""
+    if federation.records is not None:
+        listed = tuple(chain.from_iterable(federation.records))
+        found = read_record_budgets(needed(config.privacy.budgets, "privacy.budgets"))
+        budget_of = dict(zip(found.records, found.budget.tolist(), strict=True))
+        return listed, np.array([budget_of[record] for record in listed])
     rows = len(federation.dataset.labels)
     names = names_of(federation)
     if config.given("data.budget"):
@@ -293,13 +406,17 @@ def budgets_by_id(
             f"{place} has no column 'record', and data.record joins records by id; add one"
         )
     budget_of = dict(zip(found.records, found.budget.tolist(), strict=True))
-    missing = next((names[row] for row in used if names[row] not in budget_of), None)
+    refuse_unlisted(config, (names[row] for row in used), budget_of)
+    return np.array([budget_of.get(name, np.nan) for name in names])
+
+
+def refuse_unlisted(config: Config, records: Iterable[str], listed: Collection[str]) -> None:
+    missing = next((record for record in records if record not in listed), None)
     if missing is not None:
         raise InvalidInput(
-            f"record {missing!r} has no budget in {place}{hint_alike(missing, budget_of)}; give it "
-            "one, or remove it from the data"
+            f"record {missing!r} has no budget in {config.privacy.budgets}"
+            f"{hint_alike(missing, listed)}; give it one, or remove it from the data"
         )
-    return np.array([budget_of.get(name, np.nan) for name in names])
 
 
 def check_lasting_numbers(config: Config, federation: Federation) -> None:

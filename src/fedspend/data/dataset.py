@@ -33,6 +33,9 @@ _ROWS_AT_A_TIME = 4096
 # keeps the hold-out independent of the partition, which draws from stream 0 of the same seed
 _VALIDATION_STREAM = 1
 _SAMPLE_STREAMS = (2, 3)  # of training rows and of test rows
+# what rows that decide for themselves are chosen for: hold-out, and samples of the same two kinds
+HOLD_OUT = "hold-out"
+SAMPLES = tuple(f"sample {stream}" for stream in _SAMPLE_STREAMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +117,7 @@ class Rows:
     public_features: Features | None = None
     record_of: npt.NDArray[Any] | None = None
     test_client_of: npt.NDArray[Any] | None = None
+    test_record_of: npt.NDArray[Any] | None = None
 
     @cached_property
     def clients(self) -> tuple[str, ...] | None:
@@ -213,7 +217,9 @@ def finished(
         rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of
     )
     if by_row:
-        held = chosen_rows(rows.client_of, rows.features, rows.labels, share, "hold-out", seed)
+        held = chosen_rows(
+            rows.client_of, rows.features, rows.labels, share, HOLD_OUT, seed, rows.record_of
+        )
     else:
         held = stratified(
             rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM)
@@ -244,23 +250,25 @@ def sample(
 
     def part(
         share: float,
-        stream: int,
+        kind: int,
         client_of: npt.NDArray[Any] | None,
         features: Features,
         labels: IntArray,
+        record_of: npt.NDArray[Any] | None = None,
     ) -> slice | IntArray:
         if share == 1:
             return slice(None)
         if by_row:
             return np.flatnonzero(
-                chosen_rows(client_of, features, labels, share, f"sample {stream}", 0)
+                chosen_rows(client_of, features, labels, share, SAMPLES[kind], 0, record_of)
             )
-        return np.flatnonzero(stratified(labels, share, Randomness(0).generator("data", stream)))
+        generator = Randomness(0).generator("data", _SAMPLE_STREAMS[kind])
+        return np.flatnonzero(stratified(labels, share, generator))
 
-    kept = part(share, _SAMPLE_STREAMS[0], dataset.client_of, dataset.features, dataset.labels)
+    kept = part(share, 0, dataset.client_of, dataset.features, dataset.labels, dataset.record_of)
     tested = part(
         test_share,
-        _SAMPLE_STREAMS[1],
+        1,
         dataset.test_client_of,
         dataset.test_features,
         dataset.test_labels,

@@ -26,17 +26,23 @@ from fedspend.errors import InvalidInput, finite_number, whole_number
 from fedspend.noise.randomness import Randomness
 
 _MOST_ALPHA = 1e9  # equal shares to nine digits; beyond it the sampler overflows
+ABSENT = -1  # in a shard: a record that is listed and has no row
 # rounds of trading classes in pairs, many more than it takes to forget who began with what
 _TRADES = 30
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """A data set and, for each client, the numbers of its training rows."""
+    """A data set and, for each client, the numbers of its training rows.
+
+    Where a file lists the records, `records` are their ids, client by client, and a shard has a
+    place for each: `ABSENT` where it has no row.
+    """
 
     dataset: Dataset
     clients: tuple[str, ...]
     shards: tuple[IntArray, ...]
+    records: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         if not (len(self.clients) == len(self.shards) >= 1):
@@ -49,7 +55,9 @@ class Federation:
                 client for n, client in enumerate(self.clients) if client in self.clients[:n]
             )
             raise InvalidInput(f"client {twice!r} stands there twice; ids must be different")
-        rows = np.concatenate(self.shards)
+        if self.records is not None and [*map(len, self.records)] != [*map(len, self.shards)]:
+            raise InvalidInput("a federation of listed records needs a place for each in a shard")
+        rows = np.concatenate(self.shards if self.records is None else self.held)
         total = len(self.dataset.labels)
         if rows.size and not (rows.min() >= 0 and rows.max() < total):
             raise InvalidInput(
@@ -60,6 +68,11 @@ class Federation:
             raise InvalidInput(
                 f"row {np.bincount(rows).argmax()} belongs to two clients; give every row to one"
             )
+
+    @property
+    def held(self) -> tuple[IntArray, ...]:
+        """The rows that each client has."""
+        return tuple(rows[rows != ABSENT] for rows in self.shards)
 
 
 @dataclass(frozen=True)

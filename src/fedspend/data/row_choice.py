@@ -4,11 +4,15 @@ Guarantee: whether a row is chosen is a function of its client's id, its own fea
 a public key; never of labels or numbers of other rows, nor of the order they stand in. So one row
 never moves another, and one client never another. Rows that are the same at one client share their
 fate, which is what a hold-out needs. How many rows are chosen is chance, about `share`.
+
+Records with ids are chosen by id alone, because a plan of records lists who is in it: if what a
+record holds decided that, then everybody's rates and noise would tell it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,37 +31,77 @@ def chosen_rows(
     share: float,
     purpose: str,
     seed: int,
+    record_of: npt.NDArray[Any] | None = None,
 ) -> BoolArray:
     """Marks about `share` of the rows. Another purpose, or another seed,
     is an independent choice.
     """
-    key = hashlib.blake2b(f"fedspend {purpose} {seed}".encode(), digest_size=32).digest()
-    begun: dict[Any, Any] = {}
-
-    def beginning(client: Any) -> Any:
-        if client not in begun:
-            name = str(client).encode("utf-8", "surrogatepass")
-            begun[client] = hashlib.blake2b(
-                len(name).to_bytes(8, "little") + name, digest_size=8, key=key
-            )
-        return begun[client]
-
     owners = [""] * len(labels) if client_of is None else client_of.tolist()
-    digests = []
-    for start in range(0, len(labels), _ROWS_AT_A_TIME):
-        part = slice(start, start + _ROWS_AT_A_TIME)
-        rows = np.ascontiguousarray(features[part], dtype="<f4").reshape(len(labels[part]), -1)
-        names = labels[part].astype("<i8")
-        for n, owner in enumerate(owners[part]):
-            digest = beginning(owner).copy()
-            digest.update(rows[n].data)
-            digest.update(names[n].tobytes())
-            digests.append(digest.digest())
-    drawn = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.float64) * 2.0**-64
-    chosen: BoolArray = drawn < share
+    if record_of is None:
+        chosen = _by_content(owners, features, labels, share, f"fedspend {purpose} {seed}")
+    else:
+        chosen = chosen_ids(owners, record_of.tolist(), share, purpose, seed)
     if not (chosen.any() and not chosen.all()):
         raise InvalidInput(
             f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; both sides "
             "need at least one: choose another share, or another seed"
         )
     return chosen
+
+
+def chosen_ids(
+    owners: Iterable[Any], records: Iterable[Any], share: float, purpose: str, seed: int
+) -> BoolArray:
+    """The same for records by their ids: whether or not they have rows."""
+    beginning = _Beginnings(f"fedspend {purpose} {seed} by id")
+    digests = []
+    for owner, record in zip(owners, records, strict=True):
+        digest = beginning(owner)
+        digest.update(str(record).encode("utf-8", "surrogatepass"))
+        digests.append(digest.digest())
+    return _below(share, digests)
+
+
+def _by_content(
+    owners: Sequence[Any],
+    features: npt.NDArray[np.float32],
+    labels: IntArray,
+    share: float,
+    key: str,
+) -> BoolArray:
+    beginning = _Beginnings(key)
+    digests = []
+    for start in range(0, len(labels), _ROWS_AT_A_TIME):
+        part = slice(start, start + _ROWS_AT_A_TIME)
+        rows = np.ascontiguousarray(features[part], dtype="<f4").reshape(len(labels[part]), -1)
+        names = labels[part].astype("<i8")
+        for n, owner in enumerate(owners[part]):
+            digest = beginning(owner)
+            digest.update(rows[n].data)
+            digest.update(names[n].tobytes())
+            digests.append(digest.digest())
+    return _below(share, digests)
+
+
+class _Beginnings:
+    """The keyed hash of a client's id, for what is the client's to be added to: made once for each
+    client.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = hashlib.blake2b(key.encode(), digest_size=32).digest()
+        self._begun: dict[Any, Any] = {}
+
+    def __call__(self, client: Any) -> Any:
+        if client not in self._begun:
+            name = str(client).encode("utf-8", "surrogatepass")
+            self._begun[client] = hashlib.blake2b(
+                len(name).to_bytes(8, "little") + name, digest_size=8, key=self._key
+            )
+        return self._begun[client].copy()
+
+
+def _below(share: float, digests: list[bytes]) -> BoolArray:
+    drawn = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.float64) * 2.0**-64
+    below: BoolArray = drawn < share
+    return below

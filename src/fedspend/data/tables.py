@@ -107,6 +107,7 @@ def read_csv(
             None if budgets is None else budgets[~test],
             None if clients is None else clients[test],
         )
+        tested_ids = None if records is None else records[test]
         return Rows(
             values[~test],
             labels[~test],
@@ -118,6 +119,7 @@ def read_csv(
             public,
             ids,
             theirs,
+            tested_ids,
         )
     if test_path is None:
         return Rows(values, labels, count, None, None, clients, budgets, public, records)

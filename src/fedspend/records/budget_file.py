@@ -18,6 +18,7 @@ from fedspend.basics.choices import choose
 from fedspend.basics.csv_rows import read_table
 from fedspend.basics.files import write_whole
 from fedspend.budgets.csv_file import Lines, read_ids, read_labels, read_numbers
+from fedspend.budgets.identity import read_column
 from fedspend.budgets.population import numbered
 from fedspend.errors import InvalidInput
 
@@ -49,9 +50,10 @@ def read_record_budgets(path: str | Path) -> RecordBudgets:
     budget = read_numbers(
         "epsilon", table.columns["epsilon"], at, "a positive number", lambda x: x > 0
     )
-    clients = (
-        read_labels("client", table.columns["client"], at) if "client" in table.header else None
-    )
+    clients = None
+    if "client" in table.header:
+        read_labels("client", table.columns["client"], at)  # none is empty
+        clients = tuple(read_column(table.raw("client"), at=lambda row: f"{at(row)}: "))
     named = "record" in table.header
     names = read_ids(table.raw("record"), at, "record") if named else numbered(len(table))
     return RecordBudgets(names, budget, clients, named)

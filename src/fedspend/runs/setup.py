@@ -319,7 +319,7 @@ def _federation(source: Source, made: Plan | None, inputs: Inputs | None) -> Fed
 def _with_features(config: Config, federation: Federation, source: Source) -> Federation:
     if config.model.features == "none":
         return federation
-    shards = federation.shards if source.natural else None
+    shards = federation.held if source.natural else None
     return replace(
         federation, dataset=cached_features(config.model.features, federation.dataset, shards)
     )
