@@ -99,7 +99,7 @@ def gaussian(mu: float) -> TradeOff:
         found: FloatArray = ndtr(ndtri(fpr) + mu)
         return found
 
-    return TradeOff("closed form", read, float(2 * ndtr(mu / 2) - 1))
+    return TradeOff("a closed form", read, float(2 * ndtr(mu / 2) - 1))
 
 
 def known_participation(rates: Any, noises: Any, counts: Any) -> TradeOff:
@@ -136,7 +136,7 @@ def known_participation(rates: Any, noises: Any, counts: Any) -> TradeOff:
         return found
 
     advantage = spare + float((2 * ndtr(mu / 2) - 1) @ mass)
-    return TradeOff("closed form", read, min(advantage, 1.0))
+    return TradeOff("a closed form", read, min(advantage, 1.0))
 
 
 def _strengths(
@@ -178,14 +178,14 @@ def sampled_gaussians(rates: Any, noises: Any, counts: Any) -> TradeOff:
         found: FloatArray = np.minimum(few, many).min(axis=1)
         return found
 
-    return TradeOff("privacy loss distribution", read, min(float(profile[0]), 1.0))
+    return TradeOff("a privacy loss distribution", read, min(float(profile[0]), 1.0))
 
 
 def _interval(rate: FloatArray, noise: FloatArray, count: FloatArray) -> float:
     """Width of the grid of losses: a small part of the deviation of one round's loss, and never so
     small that the grid becomes long. Coarser is still a bound.
     """
-    fine = float(np.clip(0.02 * (rate / noise).min(), 1e-4, 2e-3))
+    fine = float(np.clip(0.03 * (rate / noise).min(), 3e-4, 1e-2))
     strength = float((count / noise**2).sum())
     longest = strength / 2 + 20 * math.sqrt(strength) + float((20 / noise).max())
     return max(fine, longest / MOST_POINTS)
@@ -239,7 +239,7 @@ def from_renyi(divergence: Any, orders: Any) -> TradeOff:
         found: FloatArray = high.min(axis=1)
         return found
 
-    return TradeOff("Rényi curve", read, _largest_gap(read))
+    return TradeOff("the Rényi curve", read, _largest_gap(read))
 
 
 def _largest_gap(read: Read) -> float:

@@ -17,12 +17,24 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from fedspend.cli import compare, data, design, ledger, plan, records, report, train, verify
+from fedspend.cli import (
+    compare,
+    data,
+    design,
+    explain,
+    ledger,
+    plan,
+    records,
+    report,
+    train,
+    verify,
+)
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
 COMMANDS = {
     "plan": plan,
     "verify": verify,
+    "explain": explain,
     "train": train,
     "report": report,
     "compare": compare,
@@ -127,20 +139,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except OSError:
             silence_stdout()
-        return complain(explain(error), 2)
+        return complain(reason(error), 2)
     except MemoryError:
         return complain("out of memory; plan fewer clients or rounds at a time", 2)
     except KeyboardInterrupt:
         return complain("interrupted", 130)
 
 
-def explain(error: OSError) -> str:
-    reason = error.strerror or str(error) or type(error).__name__
+def reason(error: OSError) -> str:
+    cause = error.strerror or str(error) or type(error).__name__
     # Opening a file names it; a write that fails later, to a file or to stdout, does not.
     return (
-        f"cannot write: {reason}"
+        f"cannot write: {cause}"
         if error.filename is None
-        else f"cannot use {os.fsdecode(error.filename)!r}: {reason}"
+        else f"cannot use {os.fsdecode(error.filename)!r}: {cause}"
     )
 
 
