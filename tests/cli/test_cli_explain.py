@@ -85,3 +85,15 @@ def test_one_observer_and_a_plot(run, plan_file, tmp_path):
 )
 def test_bad_input_is_one_line(refused, plan_file, arguments, words):
     assert words in refused("explain", *(plan_file if one == "PLAN" else one for one in arguments))
+
+
+def test_the_glossary(run, refused):
+    assert run("glossary", "clip").out.startswith("clip: The length that a contribution is cut to")
+    whole = run("glossary")
+    assert "zero-out: " in whole.out
+    assert "ledger: " in whole.out
+    assert json.loads(run("glossary", "trade-off", "curve", "--json").out).keys() == {
+        "trade-off curve"
+    }
+    assert len(json.loads(run("glossary", "--json").out)) > 40
+    assert "unknown term 'cilp'; did you mean 'clip'?" in refused("glossary", "cilp")

@@ -22,6 +22,7 @@ from fedspend.cli import (
     data,
     design,
     explain,
+    glossary,
     ledger,
     plan,
     records,
@@ -42,6 +43,7 @@ COMMANDS = {
     "ledger": ledger,
     "design": design,
     "data": data,
+    "glossary": glossary,
 }
 
 
