@@ -29,6 +29,7 @@ from fedspend.cli import (
     report,
     train,
     verify,
+    what_if,
 )
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
@@ -36,6 +37,7 @@ COMMANDS = {
     "plan": plan,
     "verify": verify,
     "explain": explain,
+    "what-if": what_if,
     "train": train,
     "report": report,
     "compare": compare,

@@ -53,8 +53,8 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "What it means for a person": {
         "membership test": (
-            "A way to decide from the releases whether somebody took part. It is the attack that "
-            "differential privacy bounds: whoever cannot tell that much learns nothing else about you."
+            "A way to decide from the releases whether somebody took part. Differential privacy "
+            "bounds this attack; whoever cannot tell that much learns nothing else about you."
         ),
         "false positive rate": (
             "The share of those who took no part whom a test wrongly accuses of it."
@@ -226,8 +226,8 @@ def page() -> str:
     """`docs/glossary.md`."""
     parts = [
         "# Glossary\n",
-        "The terms that a privacy officer meets. `fedspend glossary` prints them, and `fedspend "
-        "glossary TERM`\nprints one.\n",
+        "The terms that a privacy officer meets. `fedspend glossary` prints them all, `fedspend "
+        "glossary\nTERM` one of them.\n",
     ]
     for title, terms in GROUPS.items():
         parts.append(f"## {title}\n")
