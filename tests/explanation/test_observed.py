@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 import fedspend
 from fedspend.accounting.tradeoff import from_claim
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 from fedspend.explanation.meaning import FPRS
 from fedspend.explanation.observed import sights
 from fedspend.explanation.units import group, one_unit
@@ -117,6 +117,32 @@ def test_client_sampling_of_records_is_read_from_renyi_curves():
     )
     with pytest.raises(InvalidInput, match="colluders"):
         sights(plan, k, 3)
+
+
+@pytest.mark.parametrize("name", ["rdp", "discrete", "records-rpdp"])
+def test_a_claim_that_is_too_low_is_refused(name):
+    import dataclasses
+
+    plan = load_any_plan(PLANS / f"{name}.json")
+    table = plan.schedules
+    lower = dataclasses.replace(
+        plan, schedules=dataclasses.replace(table, epsilon=0.5 * table.epsilon)
+    )
+    with pytest.raises(Refused, match=r"but its rounds come to .* fedspend verify"):
+        sights(lower, 0)
+
+
+def test_a_false_claim_by_pld_does_not_lower_the_curve():
+    plan = fedspend.plan([2.0, 6.0], delta=1e-5, rounds=12, rate=0.6, accountant="pld")
+    lower = plan.replace(epsilon=np.array([0.1, 0.1]))
+    np.testing.assert_allclose(
+        sights(lower, 0)[0].curve.tpr(FPRS), sights(plan, 0)[0].curve.tpr(FPRS)
+    )
+
+
+def test_observers_of_distributed_noise_can_be_left_out():
+    names = [one.observer for one in sights(plan_of(), 0, central=True)]
+    assert names == ["plan", "participation revealed", "picked every round"]
 
 
 def test_subjects():

@@ -1,10 +1,11 @@
 """What each observer of a plan could tell about one unit: the trade-off curve of the very rounds
 that the plan has for it.
 
-Guarantee: every curve is an upper bound for its observer, and never above what its epsilon and the
-plan's delta allow. Whoever sees less can do no more than someone who sees more, so the curve of the
-one also bounds the other. Discrete noise is read from Rényi divergences alone, and so is client
-sampling of records: no privacy loss distribution is proven for them.
+Guarantee: every curve is an upper bound for its observer, read from the rounds and not from what
+the plan claims about them; a claim that the rounds do not bear out is refused. No curve is above
+what its epsilon and the plan's delta allow. Whoever sees less can do no more than someone who sees
+more, so the curve of the one also bounds the other. Discrete noise is read from Rényi divergences
+alone, and so is client sampling of records: no privacy loss distribution is proven for them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.accounting.conversion import epsilon as epsilon_of
 from fedspend.accounting.rdp import ORDERS, rdp
 from fedspend.accounting.tradeoff import (
     TradeOff,
@@ -29,7 +31,7 @@ from fedspend.accounting.tradeoff import (
     tightest,
 )
 from fedspend.basics.arrays import FloatArray
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan, Unit
 from fedspend.records.planning import RecordPlan
@@ -41,6 +43,7 @@ from fedspend.verification.observers import (
     observers_of,
     participation_revealed,
 )
+from fedspend.verification.second_accountant import epsilon_at
 
 Numbers = tuple[float, ...]
 Rounds = tuple[
@@ -60,19 +63,51 @@ class Sight:
     curve: TradeOff
 
 
-def sights(plan: AnyPlan, schedule: int, colluders: int = 0) -> tuple[Sight, ...]:
-    """Every observer of one schedule of the plan, the promised ones first."""
-    observers, curves = _BY_UNIT[plan.unit](plan, schedule, colluders)
+def sights(
+    plan: AnyPlan, schedule: int, colluders: int = 0, *, central: bool = False
+) -> tuple[Sight, ...]:
+    """Every observer of one schedule of the plan, the promised ones first. Where noise is known to
+    be `central`, without those who look at distributed noise.
+
+    A plan whose claim is below what its own rounds come to is refused.
+    """
+    seen = _BY_UNIT[plan.unit](plan, schedule, colluders)
+    if not plan.schedules.epsilon[schedule] >= seen.least * (1 - 1e-6):
+        raise Refused(
+            f"schedule {schedule} of the plan claims epsilon {plan.schedules.epsilon[schedule]:.6g}"
+            f", but its rounds come to {seen.least:.6g}; check the plan: fedspend verify"
+        )
     return tuple(
         Sight(
             one.name,
             one.assumption,
             n < plan.promised_observers,
             one.largest,
-            tightest(curves[one.name], from_claim(one.largest, plan.delta)),
+            _within(seen.curves[one.name](), plan, one),
         )
-        for n, one in enumerate(observers)
+        for n, one in enumerate(seen.observers)
+        if not (central and one.assumption.startswith("distributed noise"))
     )
+
+
+def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
+    """No higher than the observer's epsilon allows, unless that is a claim by PLD: nothing here has
+    checked it, and the curve keeps to it anyway, up to the width of its grid.
+    """
+    if plan.accountant == "pld" and observer.name == "plan":
+        return curve
+    return tightest(curve, from_claim(observer.largest, plan.delta))
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """Observers with their epsilons, how to read the curve of each by name, and the least that the
+    plan may claim: what its rounds come to at its orders, or 0 where it was made by PLD.
+    """
+
+    observers: tuple[Observer, ...]
+    curves: dict[str, Callable[[], TradeOff]]
+    least: float
 
 
 def check_colluders(plan: AnyPlan, colluders: int) -> int:
@@ -89,9 +124,7 @@ def check_colluders(plan: AnyPlan, colluders: int) -> int:
 # --- plans of clients -----------------------------------------------------------------------------
 
 
-def _of_client(
-    plan: Plan, schedule: int, colluders: int
-) -> tuple[tuple[Observer, ...], dict[str, TradeOff]]:
+def _of_client(plan: Plan, schedule: int, colluders: int) -> _Seen:
     clients, colluders = len(plan.clients), check_colluders(plan, colluders)
     table = plan.schedules
     rounds = _counted(table.sampling_rate[:, schedule], table.noise_multiplier[:, schedule])
@@ -107,16 +140,21 @@ def _of_client(
         by_budget=False,
     )
     read = _Discrete(plan.orders) if plan.discrete else _Continuous(plan.orders)
+    alone = _scaled(rounds, 1 / math.sqrt(clients))
+    fewer = _scaled(rounds, math.sqrt(1 - colluders / clients))
     curves = {
-        "plan": read.hidden(rounds),
-        "participation revealed": read.seen(rounds),
-        "picked every round": read.always(rounds),
-        "sees single updates": read.seen(_scaled(rounds, 1 / math.sqrt(clients))),
+        "plan": lambda: read.hidden(rounds),
+        "participation revealed": lambda: read.seen(rounds),
+        "picked every round": lambda: read.always(rounds),
+        f"{colluders} colluding clients": lambda: read.hidden(fewer),
+        "sees single updates": lambda: read.seen(alone),
     }
-    if colluders:
-        fewer = _scaled(rounds, math.sqrt(1 - colluders / clients))
-        curves[f"{colluders} colluding clients"] = read.hidden(fewer)
-    return observers, curves
+    least = 0.0
+    if plan.accountant == "rdp":
+        rates, noises, counts = map(np.asarray, rounds)
+        total = counts @ rdp(rates, noises, plan.orders)
+        least = float(epsilon_of(total, plan.orders, plan.delta))
+    return _Seen(observers, curves, least)
 
 
 @dataclass(frozen=True)
@@ -191,42 +229,41 @@ def _scaled(rounds: Rounds, factor: float) -> Rounds:
 # --- plans of records -----------------------------------------------------------------------------
 
 
-def _of_record(
-    plan: RecordPlan, schedule: int, colluders: int
-) -> tuple[tuple[Observer, ...], dict[str, TradeOff]]:
+def _of_record(plan: RecordPlan, schedule: int, colluders: int) -> _Seen:
     if colluders:
         raise InvalidInput("colluders are for plans of clients; leave them out")
     chosen = np.array([schedule])
     rounds = rounds_of(plan, schedule)
     observers = observers_of_records(plan, chosen, np.ones(plan.schedules.count))
-    names = [one.name for one in observers]
     if not rounds:  # never sampled: there is nothing to see
         idle = tuple(Observer(one.name, one.assumption, (), 0.0, 0.0, 0.0) for one in observers)
-        return idle, dict.fromkeys(names, gaussian(0.0))
-    noise = plan.terms.noise_multiplier
-    if plan.by_norm:
-        # squared norms add up to one Gaussian mechanism's (Koskela, Tobaben, Honkela 2023)
-        picked = gaussian(math.sqrt(sum(k * steps for (_, steps), k in rounds)) / noise)
-    else:
-        picked = _sampled(
-            (
-                tuple(q for (q, _), _ in rounds),
-                (noise,) * len(rounds),
-                tuple(int(k * steps) for (_, steps), k in rounds),
-            ),
-            plan.orders,
-        )
-    promised = picked
-    if plan.terms.client_rate < 1:
-        orders = np.asarray(plan.orders)
-        by_renyi = from_renyi(divergence(plan, chosen, orders[None, :], picked=False)[0], orders)
-        promised = tightest(by_renyi, picked)
-    return observers, {
+        return _Seen(idle, {one.name: lambda: gaussian(0.0) for one in idle}, 0.0)
+    orders = np.asarray(plan.orders)
+    total = divergence(plan, chosen, orders[None, :], picked=False)[0]
+
+    def picked() -> TradeOff:
+        noise = plan.terms.noise_multiplier
+        if plan.by_norm:
+            # squared norms add up to one Gaussian mechanism's (Koskela, Tobaben, Honkela 2023)
+            return gaussian(math.sqrt(sum(k * steps for (_, steps), k in rounds)) / noise)
+        rates = tuple(q for (q, _), _ in rounds)
+        counts = tuple(int(k * steps) for (_, steps), k in rounds)
+        return _sampled((rates, (noise,) * len(rounds), counts), plan.orders)
+
+    def promised() -> TradeOff:
+        if plan.terms.client_rate == 1:
+            return picked()
+        return tightest(from_renyi(total, orders), picked())
+
+    curves = {
         "plan": promised,
         "server sees who takes part": promised,
         "server picks who takes part": picked,
     }
+    return _Seen(observers, curves, float(epsilon_at(total, orders, plan.delta).min()))
 
 
-_Reader = Callable[[Any, int, int], tuple[tuple[Observer, ...], dict[str, TradeOff]]]
-_BY_UNIT: dict[Unit, _Reader] = {"client": _of_client, "record": _of_record}
+_BY_UNIT: dict[Unit, Callable[[Any, int, int], _Seen]] = {
+    "client": _of_client,
+    "record": _of_record,
+}
