@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folders = [Path(name) for name in args.runs]
+    from fedspend.report.dates import dates_of
     from fedspend.report.html import render, summary, write_page
     from fedspend.report.run_data import load_runs
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         args.output or (folders[0] / "report.html" if len(folders) == 1 else "report.html")
     )
     check_output(output)
-    write_page(render(runs), output)
+    write_page(render(runs, dates_of(folders, [one.name for one in runs])), output)
     if args.json:
         import json
 
