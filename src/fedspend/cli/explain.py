@@ -183,7 +183,7 @@ def plot(plan: AnyPlan, found: dict[Subject, tuple[Sight, ...]], path: str) -> N
         return
     [(subject, seen)] = found.items()
     curves = {one.observer: one.curve for one in seen}
-    curves["epsilon and delta alone"] = from_claim(subject.epsilon, plan.delta)
+    curves["epsilon and delta alone"] = from_claim(seen[0].epsilon, plan.delta)
     tradeoff_plot(curves, path, f"Best membership test; {subject.label}")
 
 

@@ -103,7 +103,7 @@ def show_subject(
     say(out, against, accused_words(first.curve, plan.unit), guess_words(first.curve))
     out.print()
     if alone:
-        show_odds(out, subject, first, plan.delta)
+        show_odds(out, first, plan.delta)
     say(out, f"Recognised, at most, if so many of the other {plan.unit}s are wrongly accused:")
     table = frame("observer")
     for heading in ("epsilon", *map(percent, FPRS), "best guess"):
@@ -137,14 +137,14 @@ def titled(sight: Sight) -> str:
     return f"{sight.observer} (promised)" if sight.promised else sight.observer
 
 
-def show_odds(out: Console, subject: Subject, sight: Sight, delta: float) -> None:
-    """For one subject: the odds after a yes, and what epsilon alone would say."""
+def show_odds(out: Console, sight: Sight, delta: float) -> None:
+    """The odds after a yes, and what the observer's epsilon alone would say."""
     table = frame()
     headings = ["wrongly accused", "recognised\nat most", "by epsilon\nalone"]
     headings += [f"from {a}:{b} a yes\nmakes at most" for a, b in PRIORS]
     for heading in headings:
         table.add_column(heading, justify="right")
-    alone = outcomes(Claim(subject.epsilon, delta).curve)
+    alone = outcomes(Claim(sight.epsilon, delta).curve)
     for one, worst in zip(outcomes(sight.curve), alone, strict=True):
         after = [odds_words(math.log(one.odds(prior))) for prior in PRIORS]
         table.add_row(percent(one.fpr), percent(one.tpr), percent(worst.tpr), *after)

@@ -10,9 +10,10 @@ from fedspend.errors import InvalidInput
 
 HELP = "write a self-contained HTML page about one run or several"
 DESCRIPTION = (
-    "Write one HTML file that opens offline: accuracy and loss, privacy spent against the "
-    "budgets, noise and clips by round, the certificate, what each observer could learn, the "
-    "settings. It says which numbers only a simulation may show."
+    "Write one HTML file that opens offline and prints well: the guarantee in words, accuracy and "
+    "loss, privacy spent against the budgets, noise and clips by round, the certificate, what each "
+    "observer could learn, what epsilon means, the settings. It says which numbers only a "
+    "simulation may show."
 )
 EXAMPLES = """examples:
   fedspend report runs/first

@@ -140,12 +140,13 @@ def endings(found: Leaving, by_norm: bool) -> list[tuple[str, list[str]]]:
         "A withdrawn account takes part in nothing any more, so what it has left stays unused.",
     ]
     silent = [
-        "Nothing is given back. Every round is charged to everyone in the plan, whether they",
-        "answer or not: charging only those who took part would reveal who did.",
+        "Nothing is given back. Every round is charged to everyone in the plan, sampled or not:",
+        "charging only those who took part would break the accounting and reveal who did.",
     ]
+    sums = "mean" if unit == "client" else "step of its client"
     others = [
         "Their noise, rates, clips and epsilons are planned and stay as they are.",
-        "The mean loses a contribution: it is divided by the planned number all the same.",
+        f"The {sums} loses a contribution: it is divided by the planned number all the same.",
     ]
     if by_norm:
         others.append(
@@ -153,6 +154,6 @@ def endings(found: Leaving, by_norm: bool) -> list[tuple[str, list[str]]]:
         )
     return [
         ("If it withdraws (fedspend ledger withdraw)", withdraws),
-        ("If it only stops answering", silent),
+        ("If it only stops answering" if unit == "client" else "If it is only not used", silent),
         ("For the others, in rounds that are played", others),
     ]

@@ -19,7 +19,7 @@ GROUPS: dict[str, dict[str, str]] = {
         ),
         "epsilon": (
             "How much a release can tell at most. Nobody's odds that you took part grow by more "
-            "than a factor of e to the power of epsilon: 1.1 for 0.1, 2.7 for 1, 22,026 for 10. "
+            "than a factor of e to the power of epsilon: 1.1 for 0.1, 2.7 for 1, 22,027 for 10. "
             "Smaller is safer."
         ),
         "delta": (
