@@ -23,6 +23,7 @@ ORDER = (
     "engines",
     "ledger",
     "records",
+    "explanation",
     "server",
     "configuration",
     "design",

@@ -8,6 +8,7 @@ import base64
 import io
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -206,10 +207,60 @@ def test_a_label_with_a_script_stays_text(browser, pages):
     assert "<script>document.title" in browser.find_element("tag name", "body").text
 
 
+# What paper needs, in the layout of a page: drawings, rows and blocks whole, headings with what
+# follows, nothing folded, nothing cut off, light paper.
+ON_PAPER = """
+const all = (what) => [...document.querySelectorAll(what)];
+const style = (what, name) => [...new Set(all(what).map((one) => getComputedStyle(one)[name]))];
+return {
+  whole: style('figure .whole, tr, .banner, .guarantee, .settings > div, figure svg',
+    'breakInside'),
+  headings: style('h2, h3, summary', 'breakAfter'),
+  folded: all('details:not([open])').length,
+  tallest: Math.max(...all('.whole, .guarantee').map((o) => o.getBoundingClientRect().height)),
+  cut: all('.scroll').filter((one) => getComputedStyle(one).overflowY !== 'visible').length,
+  paper: getComputedStyle(document.body).backgroundColor,
+  drawn: all('figure').map((one) =>
+    [...one.querySelectorAll('svg')].filter((svg) => svg.getBoundingClientRect().width > 0).length),
+  wide: document.documentElement.scrollWidth,
+};
+"""
+A4 = {"paperWidth": 8.27, "paperHeight": 11.69, "printBackground": True}
+
+
+def printed(browser) -> bytes:
+    return base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", A4)["data"])
+
+
+def pages_of(pdf: bytes) -> int:
+    return len(re.findall(rb"/Type\s*/Page\b(?!s)", pdf))
+
+
 def test_on_paper_the_runs_are_unfolded(browser, pages):
     visit(browser, pages["several"], scheme="dark")
-    pdf = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
-    assert base64.b64decode(pdf["data"])[:4] == b"%PDF"
+    pdf = printed(browser)
+    assert pdf[:4] == b"%PDF"
     assert (
         browser.execute_script("return document.querySelectorAll('details.run[open]').length") == 4
     )
+    assert pages_of(pdf) >= 1 + 4  # every run begins on a page of its own
+
+
+@pytest.mark.parametrize("name", ["one", "odd", "bands"])
+def test_on_paper_nothing_is_cut(browser, pages, name):
+    visit(browser, pages[name], width=680, scheme="dark")  # A4 between its margins
+    assert pages_of(printed(browser)) >= 3
+    # the numbers under charts fold again afterwards
+    assert browser.execute_script("return document.querySelectorAll('.numbers[open]').length") == 0
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    found = browser.execute_script(ON_PAPER)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert found["whole"] == ["avoid"]
+    assert found["headings"] == ["avoid"]
+    assert found["folded"] == 0
+    assert found["cut"] == 0
+    assert 0 < found["tallest"] < 950  # of about 1000 on a page
+    assert found["paper"] == "rgb(255, 255, 255)"
+    assert set(found["drawn"]) == {1}
+    assert found["wide"] <= 680

@@ -34,6 +34,11 @@ def _one_round(noise: float, rate: float, interval: float) -> Any:
 
 def schedule_epsilon(noise: FloatArray, rate: FloatArray, delta: float, interval: float) -> float:
     """Pessimistic PLD epsilon of one schedule."""
+    return float(composed(noise, rate, interval).get_epsilon_for_delta(delta))
+
+
+def composed(noise: FloatArray, rate: FloatArray, interval: float) -> Any:
+    """The privacy loss distribution of one schedule, rounded up to a grid of `interval`."""
     (pairs, times) = np.unique(np.stack([noise, rate]), axis=1, return_counts=True)
     parts = [
         _one_round(float(s), float(q), interval).self_compose(int(k))
@@ -42,7 +47,7 @@ def schedule_epsilon(noise: FloatArray, rate: FloatArray, delta: float, interval
     total = parts[0]
     for part in parts[1:]:
         total = total.compose(part)
-    return float(total.get_epsilon_for_delta(delta))
+    return total
 
 
 def cumulative_epsilon(noise: FloatArray, rate: FloatArray, delta: float) -> FloatArray:

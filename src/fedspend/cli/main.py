@@ -17,12 +17,27 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from fedspend.cli import compare, data, design, ledger, plan, records, report, train, verify
+from fedspend.cli import (
+    compare,
+    data,
+    design,
+    explain,
+    glossary,
+    ledger,
+    plan,
+    records,
+    report,
+    train,
+    verify,
+    what_if,
+)
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
 COMMANDS = {
     "plan": plan,
     "verify": verify,
+    "explain": explain,
+    "what-if": what_if,
     "train": train,
     "report": report,
     "compare": compare,
@@ -30,6 +45,7 @@ COMMANDS = {
     "ledger": ledger,
     "design": design,
     "data": data,
+    "glossary": glossary,
 }
 
 
@@ -136,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except OSError:
             silence_stdout()
-        return complain(explain(error), 2)
+        return complain(reason(error), 2)
     except MemoryError:
         return complain("out of memory; plan fewer clients or rounds at a time", 2)
     except KeyboardInterrupt:
@@ -155,13 +171,13 @@ def load(file: str) -> None:
         raise InvalidInput(f"--load {file}: {type(error).__name__}: {error}") from error
 
 
-def explain(error: OSError) -> str:
-    reason = error.strerror or str(error) or type(error).__name__
+def reason(error: OSError) -> str:
+    cause = error.strerror or str(error) or type(error).__name__
     # Opening a file names it; a write that fails later, to a file or to stdout, does not.
     return (
-        f"cannot write: {reason}"
+        f"cannot write: {cause}"
         if error.filename is None
-        else f"cannot use {os.fsdecode(error.filename)!r}: {reason}"
+        else f"cannot use {os.fsdecode(error.filename)!r}: {cause}"
     )
 
 

@@ -10,9 +10,10 @@ from fedspend.errors import InvalidInput
 
 HELP = "write a self-contained HTML page about one run or several"
 DESCRIPTION = (
-    "Write one HTML file that opens offline: accuracy and loss, privacy spent against the "
-    "budgets, noise and clips by round, the certificate, what each observer could learn, the "
-    "settings. It says which numbers only a simulation may show."
+    "Write one HTML file that opens offline and prints well: the guarantee in words, accuracy and "
+    "loss, privacy spent against the budgets, noise and clips by round, the certificate, what each "
+    "observer could learn, what epsilon means, the settings. It says which numbers only a "
+    "simulation may show."
 )
 EXAMPLES = """examples:
   fedspend report runs/first
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folders = [Path(name) for name in args.runs]
+    from fedspend.report.dates import dates_of
     from fedspend.report.html import render, summary, write_page
     from fedspend.report.run_data import load_runs
 
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         args.output or (folders[0] / "report.html" if len(folders) == 1 else "report.html")
     )
     check_output(output)
-    write_page(render(runs), output)
+    write_page(render(runs, dates_of(folders, [one.name for one in runs])), output)
     if args.json:
         import json
 

@@ -1,5 +1,5 @@
 """One HTML file about one run or several: it opens offline, loads nothing, and the same run gives
-the same file.
+the same file on the same day.
 
 Guarantee: the page says first whether the run protected anybody, and every chart and number says
 whether it was planned, is a private release, or may be shown by a simulation only. The page's own
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.basics.files import write_whole
-from fedspend.report import certificate, panels, sections
+from fedspend.report import certificate, in_words, panels, sections
 from fedspend.report.charts import COLOURS, LONGEST_LABEL, Chart, Reference, Series, draw
+from fedspend.report.dates import Dates, dates_of
 from fedspend.report.markup import Markup, element, join, raw
 from fedspend.report.panels import Panel, rounds_shown
 from fedspend.report.pieces import MARKS, MOST_BUDGETS, figure, mark, percent, power, table
@@ -27,7 +28,8 @@ from fedspend.report.views import schedule
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
     """Read the run directories and write the page, whole or not at all."""
-    write_page(render(load_runs(runs)), output)
+    found = load_runs(runs)
+    write_page(render(found, dates_of(runs, [run.name for run in found])), output)
 
 
 def write_page(page: str, output: Path) -> None:
@@ -35,7 +37,8 @@ def write_page(page: str, output: Path) -> None:
     write_whole(output, page.encode("utf-8", "replace"), private=False)
 
 
-def render(runs: Sequence[RunData]) -> str:
+def render(runs: Sequence[RunData], dates: Dates | None = None) -> str:
+    """The page; without `dates` it says nothing about when."""
     style, script = (
         files("fedspend.report").joinpath("assets", name).read_text("utf-8")
         for name in ("report.css", "report.js")
@@ -52,7 +55,7 @@ def render(runs: Sequence[RunData]) -> str:
         element("title", f"{title} · fedspend"),
         raw("style", style),
     )
-    body = element("main", single(runs[0]) if len(runs) == 1 else several(runs))
+    body = element("main", single(runs[0], dates) if len(runs) == 1 else several(runs, dates))
     page = element("html", head, element("body", body, raw("script", script)), lang="en")
     return f"<!doctype html>\n{page}\n"
 
@@ -68,18 +71,29 @@ def _policy(style: str, script: str) -> str:
 # --- one run --------------------------------------------------------------------------------------
 
 
-def single(run: RunData) -> Markup:
+def single(run: RunData, dates: Dates | None = None) -> Markup:
     return join(
         element(
             "header",
             element("p", "fedspend · run", class_="brand"),
             element("h1", run.name),
             element("p", sections.facts(run)),
+            dated(dates, run.name),
         ),
         sections.banner(run),
+        in_words.guarantee(run),
         legend_of_marks(),
         details_of(run),
     )
+
+
+def dated(dates: Dates | None, *names: str) -> Markup | None:
+    """When the runs began, as far as a ledger here says so, and when the page was written."""
+    if dates is None:
+        return None
+    known = sorted({dates.begun[name] for name in names if name in dates.begun})
+    begun = f"Begun {' to '.join(dict.fromkeys((known[0], known[-1])))}" if known else "Undated run"
+    return element("p", f"{begun} · report of {dates.written}", class_="dated")
 
 
 def legend_of_marks() -> Markup:
@@ -106,8 +120,16 @@ def details_of(run: RunData) -> Markup:
             planned_mark(run),
             certificate.observers(run),
         ),
+        explained(run),
         element("section", element("h2", "Settings"), sections.settings(run)),
     )
+
+
+def explained(run: RunData) -> Markup | None:
+    found = in_words.meaning(run)
+    if found is None:
+        return None
+    return element("section", element("h2", "What epsilon means"), planned_mark(run), found)
 
 
 def verified(run: RunData) -> Markup:
@@ -144,8 +166,8 @@ def figure_of(panel: Panel, broad: bool = False) -> Markup:
         if chart.empty
         else draw(chart, broad)
     )
-    return element(
-        "figure",
+    whole = element(  # paper may break before the numbers, and nowhere else
+        "div",
         element("h3", panel.title),
         element("p", mark(panel.mark), class_="under"),
         legend_of(chart, spare=not broad and longest <= LONGEST_LABEL["wide"])
@@ -153,6 +175,11 @@ def figure_of(panel: Panel, broad: bool = False) -> Markup:
         else None,
         element("div", drawn, class_="canvas"),
         element("figcaption", panel.caption) if panel.caption else None,
+        class_="whole",
+    )
+    return element(
+        "figure",
+        whole,
         numbers(chart),
         class_="broad" if broad else None,
         data_mark=panel.mark,
@@ -198,12 +225,13 @@ def numbers(chart: Chart) -> Markup:
 # --- several runs ---------------------------------------------------------------------------------
 
 
-def several(runs: Sequence[RunData]) -> Markup:
+def several(runs: Sequence[RunData], dates: Dates | None = None) -> Markup:
     return join(
         element(
             "header",
             element("p", "fedspend · comparison", class_="brand"),
             element("h1", f"{len(runs)} runs compared"),
+            dated(dates, *(run.name for run in runs)),
         ),
         mixed_banner(runs),
         legend_of_marks(),
@@ -318,7 +346,14 @@ def folded(run: RunData) -> Markup:
     title = element(
         "summary", element("b", run.name), " ", element("span", sections.facts(run), class_="note")
     )
-    return element("details", title, sections.banner(run), details_of(run), class_="run")
+    return element(
+        "details",
+        title,
+        sections.banner(run),
+        in_words.guarantee(run),
+        details_of(run),
+        class_="run",
+    )
 
 
 def summary(run: RunData) -> dict[str, Any]:

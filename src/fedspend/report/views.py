@@ -25,6 +25,7 @@ class View(Generic[P]):
     """What a report says about plans of one unit."""
 
     protected: str  # one unit
+    zeroed: str  # the other world that the adjacency compares with, after "if"
     observer: str  # whom it is protected against
     real_run: str  # what a verified real run has done
     method: Callable[[RunData, P], str]
@@ -34,6 +35,10 @@ class View(Generic[P]):
 
 CLIENTS: View[Plan] = View(
     protected="one client, with everything it holds",
+    zeroed=(
+        "its contributions in all rounds became zero, with the list of clients, the budgets and "
+        "the plan as they are (zero-out)"
+    ),
     observer="other clients and the public; participation hidden",
     real_run=(
         "Noise and cohorts were drawn from the operating system's randomness. The budgets hold "
@@ -46,6 +51,10 @@ CLIENTS: View[Plan] = View(
 )
 RECORDS: View[RecordPlan] = View(
     protected="one record",
+    zeroed=(
+        "its gradients in all rounds became zero, with the lists of clients and records, the "
+        "budgets and the plan as they are (zero-out)"
+    ),
     observer="the public, other clients, and a server that does not choose who takes part",
     real_run=(
         "Noise, cohorts and record samples were drawn from the operating system's randomness. "

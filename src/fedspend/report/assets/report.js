@@ -41,7 +41,13 @@ for (const figure of document.querySelectorAll("figure")) {
     svg.addEventListener("pointerleave", hide);
   }
 }
-// On paper nothing can be unfolded.
+// On paper nothing can be unfolded. Runs stay open afterwards, the numbers under charts fold again.
+let folded = [];
 addEventListener("beforeprint", () => {
-  for (const run of document.querySelectorAll("details.run")) run.open = true;
+  folded = [...document.querySelectorAll("details.numbers:not([open])")];
+  for (const one of document.querySelectorAll("details")) one.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const one of folded) one.open = false;
+  folded = [];
 });

@@ -1,0 +1,159 @@
+"""`fedspend what-if`: what somebody who leaves has spent by then, and what is given back."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from fedspend.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedspend.explanation.leaving import Leaving
+
+HELP = "say what a client has spent and gets back if it leaves"
+DESCRIPTION = (
+    "If a client, or a record, leaves after some round: what it has spent by then, what is given "
+    "back, what it has left, and what changes for the others. With --ledger, together with all "
+    "its other runs. Nothing is changed."
+)
+EXAMPLES = """examples:
+  fedspend what-if plan.json --client 17 --leaves 8
+  fedspend what-if plan.json --client north-clinic --leaves 8 --ledger accounts.db
+  fedspend what-if records.json --record 4711 --leaves 0 --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("plan", metavar="PLAN", help="plan file, .json or .json.gz")
+    add("--client", metavar="ID", help="the client that leaves")
+    add("--record", metavar="ID", help="the record that leaves, for plans of records")
+    add(
+        "--leaves",
+        type=int,
+        required=True,
+        metavar="ROUND",
+        help="the last round that has begun by then; 0: before the first",
+    )
+    add("--ledger", metavar="LEDGER", help="the account that the plan is charged to")
+    add("--json", action="store_true", help="print JSON with full numbers instead of words")
+
+
+def run(args: argparse.Namespace) -> int:
+    given = [unit for unit in ("client", "record") if getattr(args, unit) is not None]
+    if len(given) != 1:
+        raise InvalidInput(
+            "who leaves? Give --client ID, or --record ID for a plan of records; exactly one"
+        )
+    from fedspend.explanation.leaving import leaving
+    from fedspend.planning.protocol import load_any_plan
+
+    plan, [unit] = load_any_plan(args.plan), given
+    state = None
+    if args.ledger is not None:
+        from fedspend.ledger import Ledger
+
+        with Ledger.open(args.ledger) as ledger:
+            state = ledger.state
+    found = leaving(plan, unit, getattr(args, unit), args.leaves, state)
+    if args.json:
+        import json
+
+        print(json.dumps({"plan": args.plan} | found.numbers(), indent=2, allow_nan=False))
+        return 0
+    show(found, with_ledger=state is not None, filters_by_norm=plan.by_norm)
+    return 0
+
+
+def show(found: Leaving, *, with_ledger: bool, filters_by_norm: bool) -> None:
+    from rich.text import Text
+
+    from fedspend.cli.terminal import console
+
+    out = console()
+    out.print(Text(title(found), style="bold"))
+    out.print()
+    to_come = rounds_words(found.begun + 1, found.rounds)
+    over = " over all its runs" if with_ledger else ""
+    facts = [
+        ("spent", f"{amount(found.spent)} of {found.budget:g}{over}; what has begun stays spent")
+    ]
+    if found.begun < found.rounds:
+        facts += [
+            ("if it stays", f"{amount(found.if_it_stays)} once {to_come} done"),
+            ("given back", f"{amount(found.given_back)}, when the run is closed"),
+        ]
+    else:
+        facts.append(("given back", "nothing: every round has begun"))
+    more = "; epsilons do not simply add up" if found.left > found.budget - found.spent else ""
+    facts.append(
+        ("then left", f"{amount(found.left)}: the most that a plan like this could claim{more}")
+    )
+    if found.elsewhere > 0:
+        facts.append(("other runs", f"{amount(found.elsewhere)} spent and held, by themselves"))
+    for name, words in facts:
+        out.print(Text.assemble((f"{name:<13}", "bold"), words))
+    out.print()
+    for name, sentences in endings(found, filters_by_norm):
+        out.print(Text(name, style="bold"))
+        for sentence in sentences:
+            out.print(Text(f"  {sentence}"))
+
+
+def amount(epsilon: float) -> str:
+    """
+    >>> amount(0.0), amount(10.0), amount(3.2581)
+    ('nothing', '10.00', '3.258')
+    """
+    from fedspend.cli.tables import figures
+
+    return "nothing" if epsilon == 0 else figures(epsilon)
+
+
+def title(found: Leaving) -> str:
+    when = (
+        "before the first round"
+        if found.begun == 0
+        else f"after round {found.begun} of {found.rounds}"
+    )
+    return f"{found.unit} {found.name} leaves {when}; epsilon at delta {found.delta:g}"
+
+
+def rounds_words(first: int, last: int) -> str:
+    return f"round {last} is" if first >= last else f"rounds {first} to {last} are"
+
+
+def endings(found: Leaving, by_norm: bool) -> list[tuple[str, list[str]]]:
+    """The two ways to leave, and what either means for everyone else."""
+    unit = found.unit
+    if found.begun == found.rounds:
+        stop = ["No round is left to stop."]
+    elif found.stops_the_run:
+        stop = [
+            "The run can begin no further round, for anybody. Close it (fedspend ledger close-run)",
+            f"and plan anew without this {unit}: what the run held is free again for everyone.",
+        ]
+    else:
+        stop = [f"This {unit} is in none of the rounds to come, so the run goes on without it."]
+    withdraws = [
+        *stop,
+        "A withdrawn account takes part in nothing any more, so what it has left stays unused.",
+    ]
+    silent = [
+        "Nothing is given back. Every round is charged to everyone in the plan, sampled or not:",
+        "charging only those who took part would break the accounting and reveal who did.",
+    ]
+    sums = "mean" if unit == "client" else "step of its client"
+    others = [
+        "Their noise, rates, clips and epsilons are planned and stay as they are.",
+        f"The {sums} loses a contribution: it is divided by the planned number all the same.",
+    ]
+    if by_norm:
+        others.append(
+            "Records pay for their own gradients here: the numbers are the most they can have paid."
+        )
+    return [
+        ("If it withdraws (fedspend ledger withdraw)", withdraws),
+        ("If it only stops answering" if unit == "client" else "If it is only not used", silent),
+        ("For the others, in rounds that are played", others),
+    ]

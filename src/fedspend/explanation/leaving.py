@@ -1,0 +1,161 @@
+"""What if a client or record leaves after some round: what it has spent and what it gets back.
+
+Guarantee: the numbers are the ledger's own. The question is played through on a copy of its state,
+with the entries that the real thing would add (`open`, `reserve`, `close`) and the same rules, and
+read as `fedspend ledger balance` reads it. Nothing is written. What has begun is spent.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedspend.errors import InvalidInput, Refused
+from fedspend.explanation.units import unit_number
+from fedspend.ledger import rules
+from fedspend.ledger.chain import START, Body
+from fedspend.ledger.spending import Balances, balances, epsilons, histories
+from fedspend.ledger.state import FORMAT, Run, State
+from fedspend.planning.protocol import AnyPlan
+
+IMAGINED = "what-if"  # the run's id where the ledger has none under this plan
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """One account at the moment when it leaves. All epsilons are at `delta`, composed over all runs
+    on the account.
+    """
+
+    unit: str
+    name: str
+    begun: int  # rounds: the last one is the one after which it leaves
+    rounds: int
+    budget: float
+    delta: float
+    elsewhere: float  # spent and held by other runs
+    spent: float
+    if_it_stays: float  # spent, if the run is finished
+    if_closed: float  # spent, if the run is closed and other open runs are finished
+    left: float  # the largest claim of a new plan like this one, once the run is closed
+    stops_the_run: bool  # whether a withdrawal keeps the run from its next round
+
+    @property
+    def given_back(self) -> float:
+        """By how much closing the run lowers what the account comes to."""
+        return max(0.0, self.if_it_stays - self.if_closed)
+
+    def numbers(self) -> dict[str, Any]:
+        return vars(self) | {"given_back": self.given_back}
+
+
+def leaving(
+    plan: AnyPlan, unit: str, name: str, begun: int, ledger: State | None = None
+) -> Leaving:
+    """The account of `name` if it leaves after `begun` rounds of the plan; with a `ledger`,
+    together with all that it has there.
+    """
+    unit_number(plan, unit, name)
+    if not 0 <= begun <= plan.rounds:
+        raise InvalidInput(
+            f"--leaves must be a round from 0 (before the first) to {plan.rounds}, the plan's "
+            f"last; got {begun}"
+        )
+    if ledger is None and "ledger" in plan.parameters:
+        raise InvalidInput(
+            "the plan was made on top of a ledger, whose past counts; name it with --ledger"
+        )
+    state = _registered(plan, ledger)
+    run = _opened(state, plan)
+    if begun < run.next_round:
+        raise InvalidInput(
+            f"--leaves {begun}: run {run.id} has begun {run.next_round} rounds, and what has begun "
+            f"is spent; give a round from {run.next_round} on"
+        )
+    account = int(rules.account_numbers(state, unit, [name])[0])
+    if state.accounts[unit].withdrawn[account]:
+        raise Refused(f"{unit} {name!r} has withdrawn already; fedspend ledger balance shows it")
+    for round in range(run.next_round, begun):
+        _reserve(state, run, round)
+    now = balances(state, unit)
+    _add(state, {"kind": "close", "run": run.id, "reason": IMAGINED})
+    then = balances(state, unit)
+    return Leaving(
+        unit=unit,
+        name=name,
+        begun=begun,
+        rounds=plan.rounds,
+        budget=float(now.budget[account]),
+        delta=float(now.delta[account]),
+        elsewhere=_without(state, run.id, unit, account),
+        spent=_value(now, "spent", account),
+        if_it_stays=_value(now, "total", account),
+        if_closed=_value(then, "total", account),
+        left=_value(then, "remaining", account),
+        stops_the_run=bool(np.any(run.rate[begun:, run.of_class[_member(run, account)]] > 0)),
+    )
+
+
+def _registered(plan: AnyPlan, ledger: State | None) -> State:
+    """A copy of the ledger, or a new one, with accounts."""
+    state = State() if ledger is None else copy.deepcopy(ledger)
+    if ledger is None:
+        _add(state, {"kind": "ledger", "format": FORMAT, "ledger": "", "simulation": False})
+    if not len(state.accounts[plan.unit]):
+        _add(state, plan.proposal().registration())
+    return state
+
+
+def _opened(state: State, plan: AnyPlan) -> Run:
+    """The run of this plan, or one that is admitted now."""
+    mine = [one for one in state.runs.values() if one.about["plan"] == plan.hash]
+    found = [one for one in mine if one.closed is None]
+    if len(found) > 1:
+        raise InvalidInput(
+            f"{len(found)} open runs follow this plan: {', '.join(one.id for one in found)}; close "
+            "what was given up (fedspend ledger close-run)"
+        )
+    if found:
+        return found[0]
+    if mine:
+        raise InvalidInput(
+            f"run {mine[-1].id} of this plan was closed ({mine[-1].closed}), so nobody can leave "
+            "it; fedspend ledger balance shows what was spent"
+        )
+    proposal = plan.proposal()
+    who = rules.members(state, proposal)
+    rules.refuse_overdrawn(state, proposal.as_run(IMAGINED, who), joining=True, hint=proposal.order)
+    _add(state, {"kind": "open", "run": IMAGINED, "folder": ""} | proposal.opening(who))
+    return state.runs[IMAGINED]
+
+
+def _reserve(state: State, run: Run, round: int) -> None:
+    """Begin a round, unless the ledger would refuse to."""
+    if run.disturbed:
+        members = run.accounts[rules.busy(run.rate[round:], run.of_class)]
+        rules.refuse_withdrawn(state, run.unit, members)
+        rules.refuse_overdrawn(state, run, joining=False)
+    _add(state, {"kind": "reserve", "run": run.id, "round": round})
+
+
+def _without(state: State, run: str, unit: str, account: int) -> float:
+    """What other runs have spent and hold on the account."""
+    past = histories(state, unit, held=True, without=run)
+    mine = past.for_accounts(np.array([account]))
+    delta = state.accounts[unit].delta[account : account + 1]
+    return float(epsilons(mine, delta, past.by_pld[past.of_account[[account]]])[0][0])
+
+
+def _member(run: Run, account: int) -> int:
+    return int(np.flatnonzero(run.accounts == account)[0])
+
+
+def _value(found: Balances, name: str, account: int) -> float:
+    return float(getattr(found, name)[account])
+
+
+def _add(state: State, body: Body) -> None:
+    state.apply(state.entries + 1, body, START)

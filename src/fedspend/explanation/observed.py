@@ -1,0 +1,273 @@
+"""What each observer of a plan could tell about one unit: the trade-off curve of the very rounds
+that the plan has for it.
+
+Guarantee: every curve is an upper bound for its observer, read from the rounds and not from what
+the plan claims about them; a claim that the rounds do not bear out is refused. No curve is above
+what its epsilon and the plan's delta allow. Whoever sees less can do no more than someone who sees
+more, so the curve of the one also bounds the other. Discrete noise is read from Rényi divergences
+alone, and so is client sampling of records: no privacy loss distribution is proven for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedspend.accounting.conversion import epsilon as epsilon_of
+from fedspend.accounting.rdp import ORDERS, rdp
+from fedspend.accounting.tradeoff import (
+    TradeOff,
+    from_claim,
+    from_renyi,
+    gaussian,
+    known_participation,
+    sampled_gaussians,
+    tightest,
+)
+from fedspend.basics.arrays import FloatArray
+from fedspend.errors import InvalidInput, Refused
+from fedspend.planning.plan import Plan
+from fedspend.planning.protocol import AnyPlan, Unit
+from fedspend.records.planning import RecordPlan
+from fedspend.records.verification import divergence, observers_of_records, rounds_of
+from fedspend.verification.observers import (
+    Divergence,
+    Observer,
+    no_amplification,
+    observers_of,
+    participation_revealed,
+)
+from fedspend.verification.second_accountant import epsilon_at
+
+Numbers = tuple[float, ...]
+Rounds = tuple[
+    Numbers, Numbers, tuple[int, ...]
+]  # rates, noise multipliers, how many rounds of each
+COLLUDERS = 10  # as `fedspend verify` has it
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What one observer could tell about one unit."""
+
+    observer: str
+    assumption: str
+    promised: bool  # whether the plan's promise is against this observer
+    epsilon: float
+    curve: TradeOff
+
+
+def sights(
+    plan: AnyPlan, schedule: int, colluders: int = 0, *, central: bool = False
+) -> tuple[Sight, ...]:
+    """Every observer of one schedule of the plan, the promised ones first. Where noise is known to
+    be `central`, without those who look at distributed noise.
+
+    A plan whose claim is below what its own rounds come to is refused.
+    """
+    seen = _BY_UNIT[plan.unit](plan, schedule, colluders)
+    if not plan.schedules.epsilon[schedule] >= seen.least * (1 - 1e-6):
+        raise Refused(
+            f"schedule {schedule} of the plan claims epsilon {plan.schedules.epsilon[schedule]:.6g}"
+            f", but its rounds come to {seen.least:.6g}; check the plan: fedspend verify"
+        )
+    return tuple(
+        Sight(
+            one.name,
+            one.assumption,
+            n < plan.promised_observers,
+            one.largest,
+            _within(seen.curves[one.name](), plan, one),
+        )
+        for n, one in enumerate(seen.observers)
+        if not (central and one.assumption.startswith("distributed noise"))
+    )
+
+
+def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
+    """No higher than the observer's epsilon allows, unless that is a claim by PLD: nothing here has
+    checked it, and the curve keeps to it anyway, up to the width of its grid.
+    """
+    if plan.accountant == "pld" and observer.name == "plan":
+        return curve
+    return tightest(curve, from_claim(observer.largest, plan.delta))
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """Observers with their epsilons, how to read the curve of each by name, and the least that the
+    plan may claim: what its rounds come to at its orders, or 0 where it was made by PLD.
+    """
+
+    observers: tuple[Observer, ...]
+    curves: dict[str, Callable[[], TradeOff]]
+    least: float
+
+
+def check_colluders(plan: AnyPlan, colluders: int) -> int:
+    """How many clients pool what they know; 0 stands for the usual number."""
+    most = len(plan.clients) - 1
+    if not 0 <= colluders <= most:
+        raise InvalidInput(
+            f"colluders must be fewer than the {len(plan.clients)} clients of the plan, got "
+            f"{colluders}"
+        )
+    return colluders or min(COLLUDERS, most)
+
+
+# --- plans of clients -----------------------------------------------------------------------------
+
+
+def _of_client(plan: Plan, schedule: int, colluders: int) -> _Seen:
+    clients, colluders = len(plan.clients), check_colluders(plan, colluders)
+    table = plan.schedules
+    rounds = _counted(table.sampling_rate[:, schedule], plan.accounted_noise[:, schedule])
+    claim = table.epsilon[schedule : schedule + 1]
+    observers = observers_of(
+        [rounds],
+        claim,
+        claim,
+        orders=np.sort(np.asarray(plan.orders)),
+        delta=plan.delta,
+        clients=clients,
+        colluders=colluders,
+        by_budget=False,
+    )
+    read = (
+        _Discrete(plan.orders)
+        if plan.discrete and plan.grid_steps is None
+        else _Continuous(plan.orders)
+    )
+    alone = _scaled(rounds, 1 / math.sqrt(clients))
+    fewer = _scaled(rounds, math.sqrt(1 - colluders / clients))
+    curves = {
+        "plan": lambda: read.hidden(rounds),
+        "participation revealed": lambda: read.seen(rounds),
+        "picked every round": lambda: read.always(rounds),
+        f"{colluders} colluding clients": lambda: read.hidden(fewer),
+        "sees single updates": lambda: read.seen(alone),
+    }
+    least = 0.0
+    if plan.accountant == "rdp":
+        rates, noises, counts = map(np.asarray, rounds)
+        total = counts @ rdp(rates, noises, plan.orders)
+        least = float(epsilon_of(total, plan.orders, plan.delta))
+    return _Seen(observers, curves, least)
+
+
+@dataclass(frozen=True)
+class _Continuous:
+    """Rounds for who does not see participation, for who does, and for a client that is always in:
+    each is bounded by the next.
+    """
+
+    orders: Numbers
+
+    def hidden(self, rounds: Rounds) -> TradeOff:
+        return tightest(_sampled(rounds, self.orders), self.seen(rounds))
+
+    def seen(self, rounds: Rounds) -> TradeOff:
+        return tightest(known_participation(*rounds), self.always(rounds))
+
+    def always(self, rounds: Rounds) -> TradeOff:
+        _, noises, counts = rounds
+        return gaussian(math.sqrt(sum(k / s**2 for s, k in zip(noises, counts, strict=True))))
+
+
+@dataclass(frozen=True)
+class _Discrete:
+    """The same from Rényi divergences. Without hidden sampling those of the Gaussian hold at every
+    order (Canonne, Kamath, Steinke 2020); with it, at whole orders only.
+    """
+
+    orders: Numbers
+
+    def hidden(self, rounds: Rounds) -> TradeOff:
+        def sampled(rate: FloatArray, noise: FloatArray, order: FloatArray) -> FloatArray:
+            found: FloatArray = rdp(rate[:, 0], noise[:, 0], order)
+            return found
+
+        return tightest(self._read(sampled, rounds, self.orders), self.seen(rounds))
+
+    def seen(self, rounds: Rounds) -> TradeOff:
+        return tightest(self._read(participation_revealed, rounds, ORDERS), self.always(rounds))
+
+    def always(self, rounds: Rounds) -> TradeOff:
+        return self._read(no_amplification, rounds, ORDERS)
+
+    def _read(self, divergence: Divergence, rounds: Rounds, orders: Numbers) -> TradeOff:
+        rate, noise, count = (np.asarray(column)[:, None] for column in rounds)
+        order = np.asarray(orders)
+        return from_renyi((count * divergence(rate, noise, order)).sum(axis=0), order)
+
+
+@lru_cache(maxsize=64)
+def _sampled(rounds: Rounds, orders: Numbers) -> TradeOff:
+    """Kept, since a distribution takes up to a second and groups share schedules."""
+    rates, noises, counts = map(np.asarray, rounds)
+    by_renyi = from_renyi((counts[:, None] * rdp(rates, noises, orders)).sum(axis=0), orders)
+    return tightest(sampled_gaussians(*rounds), by_renyi)
+
+
+def _counted(rate: FloatArray, noise: FloatArray) -> Rounds:
+    """The distinct rounds of one schedule."""
+    found = sorted(Counter(zip(rate.tolist(), noise.tolist(), strict=True)).items())
+    return (
+        tuple(q for (q, _), _ in found),
+        tuple(s for (_, s), _ in found),
+        tuple(k for _, k in found),
+    )
+
+
+def _scaled(rounds: Rounds, factor: float) -> Rounds:
+    rates, noises, counts = rounds
+    return rates, tuple(factor * s for s in noises), counts
+
+
+# --- plans of records -----------------------------------------------------------------------------
+
+
+def _of_record(plan: RecordPlan, schedule: int, colluders: int) -> _Seen:
+    if colluders:
+        raise InvalidInput("colluders are for plans of clients; leave them out")
+    chosen = np.array([schedule])
+    rounds = rounds_of(plan, schedule)
+    observers = observers_of_records(plan, chosen, np.ones(plan.schedules.count))
+    if not rounds:  # never sampled: there is nothing to see
+        idle = tuple(Observer(one.name, one.assumption, (), 0.0, 0.0, 0.0) for one in observers)
+        return _Seen(idle, {one.name: lambda: gaussian(0.0) for one in idle}, 0.0)
+    orders = np.asarray(plan.orders)
+    total = divergence(plan, chosen, orders[None, :], picked=False)[0]
+
+    def picked() -> TradeOff:
+        noise = plan.terms.noise_multiplier
+        if plan.by_norm:
+            # squared norms add up to one Gaussian mechanism's (Koskela, Tobaben, Honkela 2023)
+            return gaussian(math.sqrt(sum(k * steps for (_, steps), k in rounds)) / noise)
+        rates = tuple(q for (q, _), _ in rounds)
+        counts = tuple(int(k * steps) for (_, steps), k in rounds)
+        return _sampled((rates, (noise,) * len(rounds), counts), plan.orders)
+
+    def promised() -> TradeOff:
+        if plan.terms.client_rate == 1:
+            return picked()
+        return tightest(from_renyi(total, orders), picked())
+
+    curves = {
+        "plan": promised,
+        "server sees who takes part": promised,
+        "server picks who takes part": picked,
+    }
+    return _Seen(observers, curves, float(epsilon_at(total, orders, plan.delta).min()))
+
+
+_BY_UNIT: dict[Unit, Callable[[Any, int, int], _Seen]] = {
+    "client": _of_client,
+    "record": _of_record,
+}

@@ -1,0 +1,158 @@
+"""The guarantee of a run in words, and what its epsilons mean for a person.
+
+Guarantee: nothing is promised here that the run does not keep. A simulation, a run without a plan
+and a plan that did not verify are called what they are, in the same place. The numbers are upper
+bounds from the plan's own rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedspend.basics.words import counted, span
+from fedspend.errors import FedspendError
+from fedspend.explanation.meaning import (
+    FPRS,
+    accused_words,
+    chance_words,
+    guess_words,
+    outcomes,
+    percent,
+)
+from fedspend.explanation.observed import Sight, sights
+from fedspend.explanation.units import group
+from fedspend.planning.protocol import AnyPlan
+from fedspend.report.certificate import judge
+from fedspend.report.groups import group_clients
+from fedspend.report.markup import Content, Markup, element, join
+from fedspend.report.panels import group_words
+from fedspend.report.pieces import MOST_BUDGETS, figure, power, table
+from fedspend.report.run_data import RunData
+from fedspend.report.views import view_of
+
+BANDS = 4  # where there are more budgets than are listed one by one
+
+
+def guarantee(run: RunData) -> Markup:
+    """What is promised to whom against whom, before any number."""
+    return element(
+        "section",
+        element("h2", "The guarantee in words"),
+        [element("p", sentence) for sentence in sentences(run)],
+        class_="guarantee",
+    )
+
+
+def sentences(run: RunData) -> list[str]:
+    plan = run.plan
+    if plan is None:
+        return [
+            "There is none. Nothing was clipped and no noise was added, so nobody is protected."
+        ]
+    verdict, why = judge(run)
+    if verdict != "PASS":
+        return [f"None can be stated. {why}"]
+    view = view_of(plan)
+    found = [
+        "This was a simulation and protects nobody. A real run under the same plan would keep the "
+        "following promise."
+        if run.simulation
+        else "This run keeps the following promise."
+    ]
+    found += [
+        f"Protected: {view.protected}. If {view.zeroed}, everything that is released would be "
+        "almost equally likely.",
+        f"Against: {view.observer}.",
+        f"How strongly: {epsilon_words(plan)}. Delta is {power(plan.delta)}, a chance of "
+        f"{chance_words(plan.delta)} that the bound fails. Smaller is safer. "
+        f"{left_words(run, plan)}".strip(),
+    ]
+    if run.voting:
+        found.append("Not protected are the public rows that clients voted on.")
+    if "ledger" in plan.parameters:
+        found.append(
+            "Earlier runs on the same accounts count as well; the ledger says what all of them "
+            "come to."
+        )
+    return found
+
+
+def epsilon_words(plan: AnyPlan) -> str:
+    largest = figure(float(plan.epsilon.max()))
+    if plan.budget.min() == plan.budget.max():
+        return f"epsilon is at most {largest}, of a budget of {span(plan.budget)}"
+    return (
+        f"every {plan.unit} has its own epsilon, the largest is {largest}; budgets are from "
+        f"{span(plan.budget)}"
+    )
+
+
+def left_words(run: RunData, plan: AnyPlan) -> str:
+    if run.done >= plan.rounds:
+        return ""
+    return f"So far {counted(run.done, 'round')} of {plan.rounds} are done."
+
+
+# --- what it means --------------------------------------------------------------------------------
+
+
+def meaning(run: RunData) -> Markup | None:
+    """The best membership test, by group and observer."""
+    plan = run.plan
+    if plan is None:
+        return None
+    try:
+        if judge(run)[0] != "PASS":
+            raise FedspendError("The plan did not verify, so its numbers mean nothing.")
+        return tests(run, plan)
+    except FedspendError as error:
+        return element("p", str(error), class_="note")
+
+
+def tests(run: RunData, plan: AnyPlan) -> Markup:
+    grouping = group_clients(plan, run.labels, most=MOST_BUDGETS, bands=BANDS)
+    central = run.settings.get("privacy.noise") in ("central", "discrete")
+    subjects = [
+        group(plan, label, members)
+        for label, members in zip(grouping.labels, grouping.members, strict=True)
+    ]
+    seen = [sights(plan, one.schedule, central=central) for one in subjects]
+    worst = max(seen, key=lambda one: one[0].curve.advantage)[0]
+    rows: list[Sequence[Content]] = []
+    for name, found in zip(group_words(grouping), seen, strict=True):
+        first = not rows  # who the observers are is said once
+        rows += [line(name if n == 0 else "", sight, first) for n, sight in enumerate(found)]
+    head = ("group", "observer", "epsilon", *(f"at {percent(fpr)}" for fpr in FPRS), "best guess")
+    sources = sorted({sight.curve.how for found in seen for sight in found})
+    note = (
+        f"Upper bounds, from {' and '.join(sources)} of the plan's own rounds; epsilon and delta "
+        "alone would allow more. A group stands for its least protected member. Best guess: right "
+        "answers, if half took part. In bold: what the plan promises."
+    )
+    return join(
+        element(
+            "p",
+            "Somebody tries to find out from everything that was released whether one ",
+            f"{plan.unit} took part. Take the least protected group. ",
+            accused_words(worst.curve, plan.unit),
+            " ",
+            guess_words(worst.curve),
+        ),
+        element(
+            "p",
+            "The table says which share of those that took part such a test recognises at most, if "
+            "it wrongly accuses 0.1%, 1%, 5%, 10% or 50% of those that did not.",
+            class_="note lead",
+        ),
+        table(head, rows, words=2, class_="meaning"),
+        element("p", note, class_="note"),
+    )
+
+
+def line(name: str, sight: Sight, introduced: bool) -> list[Content]:
+    observer = [
+        element("b", sight.observer) if sight.promised else sight.observer,
+        element("span", sight.assumption, class_="note") if introduced else None,
+    ]
+    shares = [percent(one.tpr) for one in outcomes(sight.curve)]
+    return [name, observer, figure(sight.epsilon), *shares, percent(sight.curve.accuracy)]
