@@ -272,7 +272,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
         return real(progress, *rest)
 
     monkeypatch.setattr(fedspend.server.rounds, "play", watched)
-    before = runs.RunDirectory(folder).progress()
+    before = runs.RunDirectory(folder).training_state()
     velocity = 0.5 * before.velocity + stored.update
     result = run(from_config(config_of(tiny)), folder, resume=True)
     assert played == [3]
@@ -280,7 +280,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
     # The iterate after round 3 is the stored release applied once: the checkpoint of the tail holds
     # it.
     third = before.parameters + velocity
-    final = runs.RunDirectory(folder).progress()
+    final = runs.RunDirectory(folder).training_state()
     np.testing.assert_allclose(final.tail_sum - final.parameters, third, atol=1e-6)
 
 

@@ -34,7 +34,7 @@ from fedspend.runs.setup import flat_parameters, from_config
 from fedspend.runs.training import run, train
 from fedspend.server.answers import gather
 from fedspend.server.mechanism import Gaussian
-from fedspend.server.rounds import Progress, begin, play, round_task, step, tasks_of
+from fedspend.server.rounds import TrainingState, begin, play, round_task, step, tasks_of
 from fedspend.server.student import Ballot, Student
 
 pytestmark = [
@@ -411,7 +411,7 @@ def test_a_lost_round_leaves_its_rows_without_votes(voting, tmp_path, monkeypatc
     monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
     result = train(voting, output=tmp_path / "run", resume=True)
     assert result.metrics[0]["skipped"]
-    votes = runs.RunDirectory(tmp_path / "run").progress().votes
+    votes = runs.RunDirectory(tmp_path / "run").training_state().votes
     assert not votes[:18].any()
     assert votes[18:].any(axis=1).all()
     assert not {"agreement", "labels_changed", "discarded", "cohort"} & set(result.metrics[-1]), (
@@ -431,8 +431,8 @@ class Passed:
 
 def test_other_methods_keep_no_votes(tiny, tmp_path):
     train(tiny, output=tmp_path / "run")
-    progress = runs.RunDirectory(tmp_path / "run").progress()
-    assert isinstance(progress, Progress)
+    progress = runs.RunDirectory(tmp_path / "run").training_state()
+    assert isinstance(progress, TrainingState)
     assert progress.votes.size == 0
     arrays, _ = runs.read_tensors(tmp_path / "run" / "checkpoint.safetensors")
     assert "votes" not in arrays

@@ -20,6 +20,7 @@ from fedspend.accounting.calibration import check_epsilons
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.progress import OnProgress
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import rules
 from fedspend.ledger.chain import (
@@ -35,7 +36,7 @@ from fedspend.ledger.chain import (
     to_text,
 )
 from fedspend.ledger.rules import Proposal
-from fedspend.ledger.spending import Balances, Progress, balances, histories, overdrawn
+from fedspend.ledger.spending import Balances, balances, histories, overdrawn
 from fedspend.ledger.state import FORMAT, Accounts, Run, State
 from fedspend.ledger.storage import (
     MIGRATIONS,
@@ -161,7 +162,7 @@ class Ledger:
         return rules.find_run(self.state, run)
 
     def balances(
-        self, unit: str = "client", *, accountant: str = "rdp", progress: Progress = None
+        self, unit: str = "client", *, accountant: str = "rdp", progress: OnProgress | None = None
     ) -> Balances:
         return balances(
             self.state, rules.check_unit(unit), accountant=accountant, progress=progress

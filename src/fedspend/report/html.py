@@ -236,7 +236,7 @@ def overlay(runs: Sequence[RunData]) -> Panel:
     x = rounds_shown(max(run.done for run in runs))
     lines = []
     for n, run in enumerate(runs):
-        found = {record["round"]: number(record.get("accuracy")) for record in run.metrics}
+        found = {line["round"]: number(line.get("accuracy")) for line in run.metrics}
         lines.append(
             Series(
                 run.name,

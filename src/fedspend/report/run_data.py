@@ -23,7 +23,7 @@ from fedspend.ledger.chain import Head
 from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.report.groups import group_clients
 
-Record = dict[str, Any]
+MetricsLine = dict[str, Any]
 AE_DPFL = "ae-dpfl"  # named here too: `server.student` needs torch, a report does not
 
 
@@ -36,7 +36,7 @@ class RunData:
     name: str
     settings: dict[str, Any]
     environment: dict[str, Any]
-    metrics: tuple[Record, ...]
+    metrics: tuple[MetricsLine, ...]
     plan: AnyPlan | None
     certificate: dict[str, Any] | None
     labels: tuple[str, ...] | None  # group of each client, where the budgets named one
@@ -77,7 +77,7 @@ class RunData:
 
     @property
     def skipped(self) -> tuple[int, ...]:
-        return tuple(record["round"] for record in self.metrics if record.get("skipped"))
+        return tuple(line["round"] for line in self.metrics if line.get("skipped"))
 
     def last(self, key: str) -> float | None:
         return number(self.metrics[-1].get(key))
@@ -88,18 +88,18 @@ class RunData:
             return None
         grouping = group_clients(self.plan, self.labels)
         spent, of_client = self.plan.spent_by_schedule(), self.plan.schedules.of_client
-        for record in self.metrics:
-            recorded = record.get("epsilon")
+        for line in self.metrics:
+            recorded = line.get("epsilon")
             if not isinstance(recorded, dict) or set(recorded) != set(grouping.labels):
                 continue  # groups that the run did not keep the members of cannot be compared
             for label, members in zip(grouping.labels, grouping.members, strict=True):
                 planned, said = (
-                    float(spent[record["round"] - 1][of_client[members]].max()),
+                    float(spent[line["round"] - 1][of_client[members]].max()),
                     number(recorded[label]),
                 )
                 if said is None or not math.isclose(said, planned, rel_tol=1e-4, abs_tol=1e-9):
                     return (
-                        f"Round {record['round']}, group {label}: the metrics say epsilon {said}, "
+                        f"Round {line['round']}, group {label}: the metrics say epsilon {said}, "
                         f"the plan {planned:.6g}."
                     )
         return None
@@ -137,7 +137,7 @@ def load_run(folder: Path, name: str) -> RunData:
     fits = isinstance(labels, list) and plan is not None and len(labels) == len(plan.clients)
     stamps = [
         about.get("simulation"),
-        *(record.get("randomness") == "seeded" for record in metrics),
+        *(line.get("randomness") == "seeded" for line in metrics),
     ]
     if certificate is not None and "randomness" in certificate:
         stamps.append(certificate["randomness"] == "seeded")
@@ -182,10 +182,10 @@ def _load_plan(folder: Path, named: Any) -> AnyPlan | None:
     return plan
 
 
-def _load_metrics(folder: Path, rounds: int | None) -> tuple[Record, ...]:
+def _load_metrics(folder: Path, rounds: int | None) -> tuple[MetricsLine, ...]:
     path = folder / "metrics.jsonl"
     try:
-        found = {record["round"]: record for record in read_lines(path)}
+        found = {line["round"]: line for line in read_lines(path)}
         if not all(type(t) is int and t >= 1 for t in found):
             raise ValueError
     except (ValueError, KeyError, TypeError, OSError):

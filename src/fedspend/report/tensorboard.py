@@ -12,7 +12,7 @@ from fedspend.errors import InvalidInput
 
 
 def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
-    """A function that logs one round's record."""
+    """A function that logs one round's metrics."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -21,15 +21,15 @@ def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
         ) from None
     writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
-    def log(record: dict[str, Any]) -> None:
+    def log(line: dict[str, Any]) -> None:
         flat = {
             name: value
-            for name, value in record.items()
+            for name, value in line.items()
             if isinstance(value, int | float) and name != "round"
         }
-        flat |= {f"epsilon/{group}": value for group, value in record["epsilon"].items()}
+        flat |= {f"epsilon/{group}": value for group, value in line["epsilon"].items()}
         for name, value in flat.items():
-            writer.add_scalar(name, value, record["round"])
+            writer.add_scalar(name, value, line["round"])
         writer.flush()
 
     return log

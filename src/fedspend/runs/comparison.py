@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
+from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import METHODS, refuse_without_effect_in_all
@@ -141,7 +142,7 @@ def compare(
     seeds: int,
     overrides: Sequence[str] = (),
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
     vary: Sequence[str] = (),
 ) -> Comparison:
     """Train every arm with every seed, in parallel over cores."""

@@ -40,7 +40,7 @@ from fedspend.ledger.participants import check_planned_on
 from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.server.mechanism import NO_MEMORY, Memory
 from fedspend.server.methods.base import Release
-from fedspend.server.rounds import Kept, Progress, Record
+from fedspend.server.rounds import Kept, MetricsLine, TrainingState
 
 _MEMORY = "memory."  # names of the mechanism's memory in the file of a release
 
@@ -203,8 +203,8 @@ class RunDirectory:
     def _released_after(self, round: int) -> bool:
         """Whether there was a release after that of `round`; lost rounds have none."""
         if self.account is None:
-            progress = self.progress()
-            return progress is not None and progress.done > round + 1
+            state = self.training_state()
+            return state is not None and state.done > round + 1
         return any(
             state == "committed" and number > round
             for number, state in self.account.run.rounds.items()
@@ -229,17 +229,17 @@ class RunDirectory:
         if self.account is not None:
             self.account.lose(round)
 
-    def commit(self, round: int, progress: Progress, record: Record) -> None:  # noqa: ARG002
-        append_line(self.folder / "metrics.jsonl", record)
-        write_whole(self.folder / "checkpoint.safetensors", _checkpoint(progress))
+    def commit(self, round: int, state: TrainingState, line: MetricsLine) -> None:  # noqa: ARG002
+        append_line(self.folder / "metrics.jsonl", line)
+        write_whole(self.folder / "checkpoint.safetensors", _checkpoint(state))
 
-    def progress(self) -> Progress | None:
+    def training_state(self) -> TrainingState | None:
         """Where the run stands, or None if no round was committed."""
         path = self.folder / "checkpoint.safetensors"
         if not path.exists():
             return None
         arrays, about = read_tensors(path)
-        return Progress(
+        return TrainingState(
             done=about["done"],
             parameters=arrays["parameters"],
             velocity=arrays["velocity"],
@@ -251,7 +251,7 @@ class RunDirectory:
 
     # --- what people read ---
 
-    def metrics(self) -> list[Record]:
+    def metrics(self) -> list[MetricsLine]:
         return read_lines(self.folder / "metrics.jsonl")
 
     def keep_metrics(self, rounds: int) -> None:
@@ -307,17 +307,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return unpack(body, str(path), remedy)
 
 
-def _checkpoint(progress: Progress) -> bytes:
+def _checkpoint(state: TrainingState) -> bytes:
     arrays: dict[str, npt.NDArray[Any]] = {
-        "parameters": np.ascontiguousarray(progress.parameters),
-        "velocity": np.ascontiguousarray(progress.velocity),
-        "tail_sum": np.ascontiguousarray(progress.tail_sum),
+        "parameters": np.ascontiguousarray(state.parameters),
+        "velocity": np.ascontiguousarray(state.velocity),
+        "tail_sum": np.ascontiguousarray(state.tail_sum),
     }
-    if progress.votes.size:
-        arrays["votes"] = np.ascontiguousarray(progress.votes)
+    if state.votes.size:
+        arrays["votes"] = np.ascontiguousarray(state.votes)
     return pack(
         arrays,
-        {"done": progress.done, "tail_count": progress.tail_count, "method": progress.method},
+        {"done": state.done, "tail_count": state.tail_count, "method": state.method},
     )
 
 

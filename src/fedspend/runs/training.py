@@ -55,18 +55,19 @@ from fedspend.server.methods.planned import Planned
 from fedspend.server.rounds import (
     FOR_THE_OPERATOR,
     Kept,
-    Progress,
-    Record,
+    MetricsLine,
     Server,
+    Statistics,
     Store,
     Training,
+    TrainingState,
     begin,
     run_rounds,
 )
 from fedspend.server.student import NAME as VOTES
 from fedspend.verification.verify import verify
 
-OnRound = Callable[[Record, int], None]  # (record of the round, number of rounds)
+OnRound = Callable[[MetricsLine, int], None]  # (metrics of the round, number of rounds)
 OnNote = Callable[[str], None]
 # (features, labels) by client id; or of "0", "1", ...
 Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]
@@ -76,7 +77,7 @@ Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]
 class Result:
     """What a run gives back. `model` carries the final parameters."""
 
-    metrics: list[Record]
+    metrics: list[MetricsLine]
     model: torch.nn.Module
     plan: AnyPlan | None
     folder: Path | None
@@ -364,11 +365,11 @@ def run(
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
         with store.charging(setup.plan, ledger, simulation=setup.randomness.simulation):
-            progress = store.progress() or begin(flat_parameters(setup.module), setup.method)
-            store.keep_metrics(progress.done)
+            state = store.training_state() or begin(flat_parameters(setup.module), setup.method)
+            store.keep_metrics(state.done)
             if resume:
-                on_note(store.recovery(progress.done, setup.randomness.simulation))
-            begun = progress.done > 0 or store.was_reserved(0)
+                on_note(store.recovery(state.done, setup.randomness.simulation))
+            begun = state.done > 0 or store.was_reserved(0)
             if not begun:
                 for budget in budgets:
                     budget.enrol()
@@ -377,11 +378,11 @@ def run(
                     "the states of some clients are gone: for them, all rounds so far count as "
                     "paid at the clip"
                 )
-            progress = _play(setup, engine, store, progress, folder, on_round)
+            state = _play(setup, engine, store, state, folder, on_round)
             store.finish()
     finally:
         engine.close()
-    load_parameters(setup.module, progress)
+    load_parameters(setup.module, state)
     plan_hash = "" if setup.plan is None else setup.plan.hash
     store.write_model(
         named_arrays(setup.module), {"randomness": setup.randomness.source, "plan": plan_hash}
@@ -410,22 +411,22 @@ def _play(
     setup: Setup,
     engine: Engine,
     store: RunDirectory | Memory,
-    progress: Progress,
+    state: TrainingState,
     folder: Path | None,
     on_round: OnRound | None,
-) -> Progress:
+) -> TrainingState:
     observer = Observer.of(setup)
     log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
     rounds = run_rounds(
-        progress, setup.method, engine, setup.training, setup.randomness, store, observer.record
+        state, setup.method, engine, setup.training, setup.randomness, store, observer.line
     )
-    for after, record in rounds:
-        progress = after
+    for after, line in rounds:
+        state = after
         if log is not None:
-            log(record)
+            log(line)
         if on_round is not None:
-            on_round(record, setup.training.server.rounds)
-    return progress
+            on_round(line, setup.training.server.rounds)
+    return state
 
 
 def open_engine(setup: Setup, states: States) -> Engine:
@@ -488,34 +489,34 @@ class Observer:
     def of(cls, setup: Setup) -> Observer:
         return cls(setup, None if setup.plan is None else group_clients(setup.plan, setup.labels))
 
-    def record(self, progress: Progress, statistics: Record) -> Record:
+    def line(self, state: TrainingState, statistics: Statistics) -> MetricsLine:
         dataset = self.setup.federation.dataset
         loss, accuracy = evaluate(
             self.setup.module,
-            torch.from_numpy(progress.model),
+            torch.from_numpy(state.model),
             torch.from_numpy(dataset.test_features),
             torch.from_numpy(dataset.test_labels),
         )
-        line: Record = {
-            "round": progress.done,
+        line: MetricsLine = {
+            "round": state.done,
             "accuracy": accuracy,
             "loss": loss if np.isfinite(loss) else None,
-            "epsilon": self.spent(progress.done - 1),
+            "epsilon": self.spent(state.done - 1),
             "randomness": self.setup.randomness.source,
         }
         if self.setup.plan is not None:
-            line |= self.setup.plan.planned_facts(progress.done - 1)
+            line |= self.setup.plan.planned_facts(state.done - 1)
             hidden = self.setup.plan.hidden_statistics
             statistics = {name: value for name, value in statistics.items() if name not in hidden}
         if self.setup.randomness.simulation:
             return line | statistics
-        self._tell(progress.done, statistics)
+        self._tell(state.done, statistics)
         return line | {
             name: value for name, value in statistics.items() if name not in FOR_THE_OPERATOR
         }
 
     @staticmethod
-    def _tell(round: int, statistics: Record) -> None:
+    def _tell(round: int, statistics: Statistics) -> None:
         """What the operator of a real run should hear, and the metrics must not keep."""
         reports: dict[str, str] = statistics.get("reports") or {}
         zeroed = int(statistics.get("discarded", 0)) - int(statistics.get("lost", 0))
@@ -539,8 +540,8 @@ class Observer:
         }
 
 
-def load_parameters(module: torch.nn.Module, progress: Progress) -> None:
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(progress.model), module.parameters())
+def load_parameters(module: torch.nn.Module, state: TrainingState) -> None:
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(state.model), module.parameters())
 
 
 def named_arrays(module: torch.nn.Module) -> dict[str, Any]:
@@ -551,7 +552,7 @@ class Memory(Store):
     """A run that leaves nothing on disk: for notebooks and tests."""
 
     def __init__(self) -> None:
-        self._metrics: list[Record] = []
+        self._metrics: list[MetricsLine] = []
 
     run_id = ""
 
@@ -585,15 +586,15 @@ class Memory(Store):
     def kept(self, round: int) -> None:  # noqa: ARG002
         return None
 
-    def commit(self, round: int, progress: Progress, record: Record) -> None:  # noqa: ARG002
-        self._metrics.append(record)
+    def commit(self, round: int, state: TrainingState, line: MetricsLine) -> None:  # noqa: ARG002
+        self._metrics.append(line)
 
-    def progress(self) -> Progress | None:
+    def training_state(self) -> TrainingState | None:
         return None
 
     def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None: ...
 
-    def metrics(self) -> list[Record]:
+    def metrics(self) -> list[MetricsLine]:
         return list(self._metrics)
 
     def keep_metrics(self, rounds: int) -> None: ...
