@@ -19,8 +19,8 @@ from fedspend.client.state import MemoryStates
 from fedspend.client.task import ClientTask
 from fedspend.configuration.config import any_config
 from fedspend.errors import InvalidInput
+from fedspend.runs.running import open_engine
 from fedspend.runs.setup import flat_parameters, from_config
-from fedspend.runs.training import open_engine
 from fedspend.server.mechanism import NO_MEMORY, Gaussian
 from fedspend.server.rounds import begin, play
 

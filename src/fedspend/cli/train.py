@@ -13,14 +13,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedspend.errors import FedspendError, InvalidInput
+from fedspend.stored.files import REPORT
 
 if TYPE_CHECKING:
-    from fedspend.runs.training import OnRound, Result
+    from fedspend.runs.result import OnRound, Result
 
 HELP = "plan, verify, train, and write a run directory with a report"
 DESCRIPTION = (
     "Make the plan, check it with the independent verifier, train, and leave a run directory: "
-    "plan, certificate, metrics, model and report.html. Every round is charged to a ledger before "
+    f"plan, certificate, metrics, model and {REPORT}. Every round is charged to a ledger before "
     "it begins: the one named by --ledger, or one in the run directory. Ctrl-C stops after the "
     "round that is running; --resume goes on."
 )
@@ -127,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
             on_round=on_round,
             on_note=on_note,
         )
-    write_report([folder], folder / "report.html")
+    write_report([folder], REPORT.of(folder))
     summarise(args, result, folder)
     return 0
 
@@ -140,7 +141,7 @@ def report_when_stopped(folder: Path) -> Iterator[None]:
     try:
         yield
     except Stopped:
-        write_report([folder], folder / "report.html")
+        write_report([folder], REPORT.of(folder))
         raise
 
 
@@ -250,4 +251,4 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
             spent += " for a lifetime, on top of what was spent before"
         print(f"accuracy {last['accuracy']:.2%} after {counted(last['round'], 'round')} ({kind})")
         print(f"epsilon spent: {spent}")
-        print(f"Report: {folder / 'report.html'}")
+        print(f"Report: {REPORT.of(folder)}")

@@ -43,8 +43,9 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     from fedspend.engines.local import make_engine
     from fedspend.models.evaluation import evaluate
     from fedspend.runs.setup import flat_parameters, from_config
-    from fedspend.runs.training import Memory
-    from fedspend.server.rounds import MetricsLine, Statistics, TrainingState, begin, run_rounds
+    from fedspend.runs.stores import MemoryStore
+    from fedspend.server.rounds import Statistics, TrainingState, begin, run_rounds
+    from fedspend.stored.run import MetricsLine
 
     with warnings.catch_warnings():
         # about the plan, which the search has made and warned of already
@@ -75,7 +76,7 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     with single_threaded():  # the same numbers on every machine, and one core for every training
         state = begin(flat_parameters(setup.module), setup.method)
         for _ in run_rounds(
-            state, setup.method, engine, setup.training, setup.randomness, Memory(), observe
+            state, setup.method, engine, setup.training, setup.randomness, MemoryStore(), observe
         ):
             pass
     engine.close()

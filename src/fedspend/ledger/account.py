@@ -14,12 +14,10 @@ from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import Proposal
 from fedspend.ledger.state import Run
 from fedspend.ledger.storage import holds_ledger, is_url, path_of
+from fedspend.stored.files import SEEN_HEAD
 
 if TYPE_CHECKING:
     from fedspend.server.methods.base import Release
-
-OWN = "ledger.db"  # in the run directory, where no other ledger was named
-HEAD = "ledger_head.json"
 
 
 class RunAccount:
@@ -40,7 +38,7 @@ class RunAccount:
 
     def check_head(self) -> None:
         """Refuse a ledger that is not the one this run has seen."""
-        path = self.folder / HEAD
+        path = SEEN_HEAD.of(self.folder)
         if path.exists():
             self.ledger.check_head(Head.load(path), str(path))
 
@@ -75,7 +73,7 @@ class RunAccount:
             self._keep_head()
 
     def _keep_head(self) -> None:
-        self.ledger.state.head.save(self.folder / HEAD)
+        self.ledger.state.head.save(SEEN_HEAD.of(self.folder))
 
 
 def digest(release: Release) -> str:
@@ -105,7 +103,7 @@ def locate(stored: str, folder: Path) -> str:
 
 def refuse_gone(location: str, folder: Path) -> None:
     """A run whose ledger vanished must not go on with an empty one."""
-    if (folder / HEAD).exists() and not holds_ledger(location):
+    if SEEN_HEAD.of(folder).exists() and not holds_ledger(location):
         raise Refused(
             f"the ledger {location} of the run in {folder} is gone; restore it, or start a new run "
             "in another folder"

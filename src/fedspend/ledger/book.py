@@ -192,7 +192,7 @@ class Ledger:
         """Beside a ledger in a file, its head:
         a restored old copy of the ledger no longer fits it.
         """
-        return None if is_url(self.location) else Path(f"{self.location}.head")
+        return None if is_url(self.location) else rules.head_beside(Path(self.location))
 
     def check_head(self, head: Head, where: str) -> None:
         """Refuse a ledger that does not contain `head`."""

@@ -19,6 +19,7 @@ from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
 from fedspend.ledger.state import UNITS, Accounts, Run, State, steps_table, to_ranges, to_table
 from fedspend.ledger.storage import holds_ledger
+from fedspend.stored.files import HEAD_SUFFIX
 
 if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
@@ -325,11 +326,15 @@ def check_run_id(run: str) -> str:
     return run
 
 
+def head_beside(path: Path) -> Path:
+    return Path(f"{path}{HEAD_SUFFIX}")
+
+
 def refuse_lost(path: Path) -> None:
     """A ledger that vanished is not replaced by an empty one: that would give every budget out
     again.
     """
-    beside = Path(f"{path}.head")
+    beside = head_beside(path)
     if beside.exists() and not holds_ledger(str(path)):
         head = Head.load(beside)
         raise Refused(

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.basics.files import write_whole
+from fedspend.basics.json_values import number
 from fedspend.report import certificate, panels, sections
 from fedspend.report.charts import COLOURS, LONGEST_LABEL, Chart, Reference, Series, draw
 from fedspend.report.markup import Markup, element, join, raw
 from fedspend.report.panels import Panel, rounds_shown
 from fedspend.report.pieces import MARKS, MOST_BUDGETS, figure, mark, percent, power, table
-from fedspend.report.run_data import RunData, load_runs, number
+from fedspend.report.run_data import RunData, load_runs
 from fedspend.report.views import schedule
+from fedspend.stored.files import REPORT
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
@@ -32,7 +34,7 @@ def write_report(runs: Sequence[Path], output: Path) -> None:
 
 def write_page(page: str, output: Path) -> None:
     # what cannot be encoded becomes a question mark
-    write_whole(output, page.encode("utf-8", "replace"), private=False)
+    write_whole(output, page.encode("utf-8", "replace"), private=REPORT.private)
 
 
 def render(runs: Sequence[RunData]) -> str:

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.json_values import number
 from fedspend.basics.words import counted
 from fedspend.planning.plan import Plan
 from fedspend.records.planning import RecordPlan
 from fedspend.report.charts import COLOURS, Chart, Dot, Reference, Series
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, group_tracks
 from fedspend.report.pieces import power
-from fedspend.report.run_data import RunData, number
+from fedspend.report.run_data import RunData
 from fedspend.report.scales import WIDE_RANGE
 
 MOST_ROUNDS = 400  # beyond, charts and tables show evenly spaced rounds

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.errors import InvalidInput
+from fedspend.stored.files import LOGS
 
 
 def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
@@ -19,7 +20,7 @@ def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
         raise InvalidInput(
             "tensorboard = true needs the package tensorboard: pip install 'fedspend[tensorboard]'"
         ) from None
-    writer: Any = SummaryWriter(str(folder / "tensorboard"))
+    writer: Any = SummaryWriter(str(folder / LOGS))
 
     def log(line: dict[str, Any]) -> None:
         flat = {

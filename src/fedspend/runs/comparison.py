@@ -207,8 +207,8 @@ def _one_thread() -> None:
 
 
 def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
+    from fedspend.runs.running import run
     from fedspend.runs.setup import from_config
-    from fedspend.runs.training import run
 
     settings = load_config(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
     if is_real(settings):  # the default for your own data

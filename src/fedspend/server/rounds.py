@@ -24,9 +24,9 @@ from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_
 from fedspend.server.methods.base import Method, Release, RoundTerms, State
 from fedspend.server.sampling import draw_cohort
 from fedspend.server.student import Student
+from fedspend.stored.run import MetricsLine
 
 Statistics = dict[str, Any]  # what is known of one round, of which a real run stores a part
-MetricsLine = dict[str, Any]  # what `metrics.jsonl` keeps of one round
 NORM_QUANTILES = (0.1, 0.5, 0.9)
 # statistics of a real run that are shown and not kept
 FOR_THE_OPERATOR = ("discarded", "lost", "reports")
