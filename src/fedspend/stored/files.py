@@ -79,13 +79,13 @@ SEEN_HEAD = RunFile(
 METRICS = RunFile(
     "metrics.jsonl",
     "accuracy and spending by round; of a simulation, statistics of updates",
-    "of a real run yes, of a simulation on private data no",
+    "see the marks in the report; of a simulation on private data, no",
     "runs.directory",
 )
 REPORT = RunFile(
     "report.html",
     "the same for people, with the plan and its verification",
-    "see the marks in it: it shows budgets",
+    "see the marks in it; it shows budgets",
     "report.html",
     EVERYONE,
 )
