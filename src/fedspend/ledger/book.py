@@ -44,6 +44,7 @@ from fedspend.ledger.storage import (
     check_version,
     connect,
     is_url,
+    may_hold_ledger,
     migrate,
     path_of,
 )
@@ -65,6 +66,17 @@ class Ledger:
         return ledger._ready(lambda: ledger._migrate() if write else None)
 
     @classmethod
+    def find(cls, location: str | Path, *, write: bool = False) -> Ledger | None:
+        """Open the ledger at `location`; None if there is none, and nothing is made."""
+        if not may_hold_ledger(str(location)):
+            return None
+        ledger = cls(connect(str(location), write=write))
+        if ledger._version() == 0:
+            ledger.close()
+            return None
+        return ledger._ready(lambda: ledger._migrate() if write else None)
+
+    @classmethod
     def create(cls, location: str | Path, *, simulation: bool) -> Ledger:
         """Make a new ledger, or refuse if there is one."""
         return cls._open_new(location, simulation, exist_ok=False)
@@ -76,13 +88,16 @@ class Ledger:
 
     @classmethod
     def _open_new(cls, location: str | Path, simulation: bool, *, exist_ok: bool) -> Ledger:
-        if not is_url(str(location)):
-            rules.refuse_lost(Path(path_of(str(location))))
+        path = None if is_url(str(location)) else Path(path_of(str(location)))
+        if path is not None and not may_hold_ledger(str(location)):
+            rules.refuse_lost(path)  # before a file is made
         ledger = cls(connect(str(location), write=True, create=True))
 
         def begin() -> None:
             with ledger._storage.writing():
                 if ledger._storage.version() == 0:
+                    if path is not None:
+                        rules.refuse_lost(path)
                     migrate(ledger._storage)
                     first = {
                         "kind": "ledger",
@@ -106,12 +121,22 @@ class Ledger:
             prepare()
             check_version(self._storage)
             self.read()
-            if self.head_file is not None and self.head_file.exists():
-                self.check_head(Head.load(self.head_file), str(self.head_file))
+            self._check_own_head()
         except BaseException:
             self.close()
             raise
         return self
+
+    def _version(self) -> int:
+        try:
+            return self._storage.version()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_own_head(self) -> None:
+        if self.head_file is not None and self.head_file.exists():
+            self.check_head(Head.load(self.head_file), str(self.head_file))
 
     def _migrate(self) -> None:
         if 0 < self._storage.version() < len(MIGRATIONS):
@@ -146,6 +171,19 @@ class Ledger:
         if self.state.entries == 0:
             raise Damaged(f"the ledger {self.location} is damaged: it has no entries")
         return self.state
+
+    def look_again(self) -> None:
+        """What opening it anew would find, for a ledger that has been open for a while: refuse one
+        that is no longer what was read, and take in what was added.
+        """
+        last = self._storage.rows_after(self.state.entries - 1)
+        if not last or last[0][2] != self.state.hash:
+            raise Damaged(
+                f"the ledger {self.location} was changed while it was open: entry "
+                f"{self.state.entries} is not what it was"
+            )
+        self.read()
+        self._check_own_head()
 
     def entries(self) -> Iterator[tuple[int, bytes, bytes]]:
         """Number, text and hash of every entry, checked."""

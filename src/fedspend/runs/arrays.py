@@ -113,6 +113,15 @@ def from_arrays(
     )
 
 
+def check_named(clients: Clients, ledger: str | None, setup: Setup) -> None:
+    """Whoever has an account in a ledger that outlives the run needs a name that does too."""
+    if ledger is not None and as_mapping(clients) is None and not setup.randomness.simulation:
+        raise InvalidInput(
+            "a ledger that outlives the run takes named clients, and a list has no names; "
+            "give clients as a dict of id: (features, labels)"
+        )
+
+
 def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tuple[Any, Any]]:
     """Every client of the plan with its rows, found by id. A list has no ids, so real rows are not
     taken from one by position.

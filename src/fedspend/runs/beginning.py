@@ -22,13 +22,14 @@ from fedspend.runs.checks import check_ledger
 from fedspend.runs.directory import RunDirectory
 from fedspend.runs.norm_states import adopt_norms, norm_budgets, refuse_leftovers
 from fedspend.runs.recovery import goes_on
+from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import MemoryStore, RunStore
 from fedspend.stored.files import LEDGER
 
 
 def verified(
-    setup: Setup, folder: Path | None, states: States, ledger: str | None, *, resume: bool
+    setup: Setup, folder: Path | None, states: States, ledger: RunLedger, *, resume: bool
 ) -> dict[str, Any] | None:
     """The verdict to keep, None if it is kept already. Refuses what must not begin."""
     if folder is not None and not goes_on(folder, resume):
@@ -37,9 +38,7 @@ def verified(
     return examine(setup, folder)
 
 
-def opened_store(
-    setup: Setup, folder: Path | None, ledger: str | None, *, resume: bool
-) -> RunStore:
+def opened_store(setup: Setup, folder: Path | None, ledger: RunLedger, *, resume: bool) -> RunStore:
     """The store of a run that may begin, with its first file written."""
     if folder is None:
         return MemoryStore()
@@ -47,7 +46,7 @@ def opened_store(
     if goes_on(folder, resume):
         return RunDirectory.resume(folder, about)
     if setup.plan is not None:
-        location = stored_location(ledger or str(LEDGER.of(folder)), folder)
+        location = stored_location(ledger.asked or str(LEDGER.of(folder)), folder)
         about["ledger"] = {"location": location, "run": new_run_id()}
     return RunDirectory.create(folder, about)
 

@@ -12,31 +12,32 @@ from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import refuse_nameless
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.errors import InvalidInput
-from fedspend.ledger import Ledger
 from fedspend.ledger.participants import check_planned_on, plan_fits
 from fedspend.ledger.rules import check_kind, refuse_lost
 from fedspend.ledger.sqlite import check_place
-from fedspend.ledger.storage import holds_ledger, is_url, path_of
+from fedspend.ledger.storage import is_url, path_of
 from fedspend.planning.protocol import AnyPlan
 from fedspend.records.policies import METHODS as RECORD_METHODS
+from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 
 
-def check_ledger(setup: Setup, ledger: str | None) -> None:
+def check_ledger(setup: Setup, ledger: RunLedger) -> None:
     """Refuse what the ledger would refuse, before anything is written. A run with a ledger of its
     own begins with an empty one.
     """
     if setup.plan is None:
         return
-    if ledger is not None and holds_ledger(ledger):
-        with Ledger.open(ledger) as book:
-            check_kind(book.state, setup.randomness.simulation, book.location)
-            plan_fits(book, setup.plan)
+    book = ledger.found()
+    if book is not None:
+        check_kind(book.state, setup.randomness.simulation, book.location)
+        plan_fits(book, setup.plan)
         return
     check_planned_on(None, setup.plan)
-    if ledger is not None and not is_url(ledger):
-        refuse_lost(Path(path_of(ledger)))
-        check_place(Path(path_of(ledger)))
+    if ledger.asked is not None and not is_url(ledger.asked):
+        path = Path(path_of(ledger.asked))
+        refuse_lost(path)
+        check_place(path)
 
 
 def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from fedspend.basics.files import append_line, one_at_a_time, write_whole
 from fedspend.basics.tensors import pack
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.ledger.account import RunAccount, check_same, locate, refuse_gone
+from fedspend.ledger.account import RunAccount, check_same, locate
 from fedspend.ledger.participants import check_planned_on
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.checkpoints import pack_kept, pack_state, read_kept, read_state
@@ -40,6 +40,9 @@ from fedspend.stored.files import (
     RunFile,
 )
 from fedspend.stored.run import MetricsLine, StoredRun
+
+if TYPE_CHECKING:
+    from fedspend.runs.run_ledger import RunLedger
 
 
 class RunDirectory:
@@ -107,23 +110,20 @@ class RunDirectory:
 
     @contextmanager
     def charging(
-        self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool
+        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool
     ) -> Iterator[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
         if plan is None:
             yield
             return
-        location = self.ledger_location(ledger)
+        location = self.ledger_location(ledger.asked)
         if location is None:
             raise Refused(
                 f"{RUN.of(self.folder)} names no ledger, so its rounds cannot be charged; start a "
                 "new run"
             )
-        refuse_gone(location, self.folder)
-        with (
-            one_at_a_time(self.folder),
-            Ledger.open_or_create(location, simulation=simulation) as book,
-        ):
+        with one_at_a_time(self.folder):
+            book = ledger.to_charge(location, self.stored, simulation=simulation)
             account = self.account_in(book)
             check_planned_on(book, plan)
             account.admit(plan.proposal(), simulation=simulation)

@@ -21,6 +21,7 @@ from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
 from fedspend.runs.recovery import enrol, recovered, told
 from fedspend.runs.result import OnNote, OnRound, Result
+from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import RunStore
 from fedspend.server.rounds import TrainingState, run_rounds
@@ -33,12 +34,26 @@ def run(
     resume: bool = False,
     on_round: OnRound | None = None,
     on_note: OnNote = lambda _: None,
-    ledger: str | None = None,
+    ledger: RunLedger | None = None,
 ) -> Result:
     """Verify, open the account, play the rounds that are left, write the model, close the account.
 
-    `ledger` names the ledger to charge; without it there is one in the run directory.
+    `ledger` is the one to charge; without it there is one in the run directory.
     """
+    if ledger is not None:
+        return _run(setup, folder, ledger, resume, on_round, on_note)
+    with RunLedger.of_run(folder, None, resume=resume) as own:
+        return _run(setup, folder, own, resume, on_round, on_note)
+
+
+def _run(
+    setup: Setup,
+    folder: Path | None,
+    ledger: RunLedger,
+    resume: bool,
+    on_round: OnRound | None,
+    on_note: OnNote,
+) -> Result:
     states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
     simulation = setup.randomness.simulation
     engine = open_engine(setup, states)

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedspend.planning.protocol import AnyPlan
 from fedspend.server.rounds import Kept, Store, TrainingState
 from fedspend.stored.run import MetricsLine
+
+if TYPE_CHECKING:
+    from fedspend.runs.run_ledger import RunLedger
 
 
 class RunStore(Store, Protocol):
@@ -25,7 +28,7 @@ class RunStore(Store, Protocol):
         """The run's name in the ledger; empty for a run that charges none."""
 
     def charging(
-        self, plan: AnyPlan | None, ledger: str | None, *, simulation: bool
+        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool
     ) -> AbstractContextManager[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
 
@@ -57,7 +60,7 @@ class MemoryStore:
     def charging(
         self,
         plan: AnyPlan | None,  # noqa: ARG002
-        ledger: str | None,  # noqa: ARG002
+        ledger: RunLedger,  # noqa: ARG002
         *,
         simulation: bool,  # noqa: ARG002
     ) -> Iterator[None]:

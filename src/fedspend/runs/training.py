@@ -6,29 +6,26 @@ if it is for this config and this run; the rest is planned within what the ledge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedspend.basics.files import one_at_a_time
-from fedspend.budgets.identity import as_mapping
-from fedspend.configuration.config import any_config, needed
+from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.effects import refuse_without_effect
 from fedspend.errors import InvalidInput
-from fedspend.ledger import Ledger
-from fedspend.ledger.storage import holds_ledger
 from fedspend.planning.protocol import AnyPlan
-from fedspend.runs.arrays import Clients, from_arrays
+from fedspend.runs.arrays import Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
-from fedspend.runs.directory import RunDirectory
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnRound, Result
+from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.running import run
-from fedspend.runs.setup import from_config
+from fedspend.runs.setup import Setup, from_config
+from fedspend.stored.run import StoredRun
 
 
 def train(
@@ -62,58 +59,53 @@ def train(
     if (config is None) == (clients is None):
         raise InvalidInput("train needs either a config, or clients with a model and a plan")
     folder = None if output is None else Path(output)
-    if clients is not None:
-        setup = from_arrays(clients, model, plan, test, **options)
-        where = None if ledger is None else str(ledger)
-        if where is not None and as_mapping(clients) is None and not setup.randomness.simulation:
+    if config is not None:
+        if options or model is not None or test is not None:
             raise InvalidInput(
-                "a ledger that outlives the run takes named clients, and a list has no names; "
-                "give clients as a dict of id: (features, labels)"
+                "model, test and training options go with clients=...; a config says these things "
+                "itself"
             )
-    elif options or model is not None or test is not None:
-        raise InvalidInput(
-            "model, test and training options go with clients=...; a config says these things "
-            "itself"
-        )
-    else:
-        assert config is not None
         settings = any_config(config, overrides)
         where = str(ledger) if ledger is not None else settings.ledger.location
-        with prepared(folder, where, resume=resume) as (book, stored):
-            begun = stored is not None
-            if plan is not None:
-                stored = approved(plan, stored, settings)
-            if not begun:  # a run that has begun goes on with the config that it began with
-                refuse_without_effect(settings)
-            if replan and folder is not None and book is not None and stored is not None:
-                with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
-                    stored = plan_anew(
-                        folder, book, stored, needed(settings.train.rounds, "train.rounds"), on_note
-                    )
-            setup = from_config(settings, book, stored, begun=begun)
-            if where is not None and setup.plan is not None:
-                check_names_last(setup.plan, setup, settings)
-    if folder is None and where is not None:
-        raise InvalidInput(
-            "a run that charges a ledger needs a run directory to recover from: give output=, or "
-            "name no ledger"
-        )
-    return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=where)
+    else:
+        assert clients is not None
+        setup = from_arrays(clients, model, plan, test, **options)
+        where = None if ledger is None else str(ledger)
+        check_named(clients, where, setup)
+    with RunLedger.of_run(folder, where, resume=resume) as opened:
+        if config is not None:
+            begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
+            setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)
+        if folder is None and where is not None:
+            raise InvalidInput(
+                "a run that charges a ledger needs a run directory to recover from: give output=, "
+                "or name no ledger"
+            )
+        return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened)
 
 
-@contextmanager
-def prepared(
-    folder: Path | None, ledger: str | None, *, resume: bool
-) -> Iterator[tuple[Ledger | None, AnyPlan | None]]:
-    """What is there before planning: the ledger, if there is one yet, and the plan of the run to be
-    resumed.
+def _planned(
+    settings: Config,
+    folder: Path | None,
+    ledger: RunLedger,
+    given: AnyPlan | None,
+    begun: AnyPlan | None,
+    replanning: OnNote | None,
+) -> Setup:
+    """The parts of a run that a config describes: under the plan that it has `begun` with, under
+    the one that is `given`, or under a new one.
+
+    With `replanning`, which hears of it, rounds that were lost are made up for.
     """
-    stored = None
-    if folder is not None and goes_on(folder, resume):
-        directory = RunDirectory(folder)
-        stored, ledger = directory.stored_plan(), directory.ledger_location(ledger)
-    if folder is None or ledger is None or not holds_ledger(ledger):
-        yield None, stored
-        return
-    with Ledger.open(ledger, write=True) as book:
-        yield book, stored
+    book = ledger.found()
+    stored = begun if given is None else approved(given, begun, settings)
+    if begun is None:  # a run that has begun goes on with the config that it began with
+        refuse_without_effect(settings)
+    if replanning is not None and folder is not None and book is not None and stored is not None:
+        rounds = needed(settings.train.rounds, "train.rounds")
+        with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
+            stored = plan_anew(folder, book, stored, rounds, replanning)
+    setup = from_config(settings, book, stored, begun=begun is not None)
+    if ledger.asked is not None and setup.plan is not None:
+        check_names_last(setup.plan, setup, settings)
+    return setup
