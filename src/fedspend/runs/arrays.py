@@ -7,6 +7,7 @@ taken from one only where the plan itself numbers its clients.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,85 +33,112 @@ from fedspend.server.student import NAME as VOTES
 Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to train; a config says the same under `train`, `shape`, `privacy` and `engine`."""
+
+    lr: float
+    batch_size: int
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    momentum: float = 0.0
+    blur: float = 0.0
+    lus: float = 0.0
+    server_lr: float = 1.0
+    server_momentum: float = 0.0
+    tail_average: int = 1
+    clipping: str = "flat"
+    noise: str = "central"
+    bits: int = 32
+    randomness: str = "os"
+    seed: int = 0
+    engine: str = "local"
+    workers: int | None = None
+
+    def settings(self, plan: Plan) -> dict[str, Any]:
+        """What must be the same for a run to be resumed."""
+        return {
+            "plan": plan.hash,
+            "train.seed": self.seed,
+            "train.lr": self.lr,
+            "train.batch_size": self.batch_size,
+            "shape.blur": self.blur,
+            "shape.lus": self.lus,
+        }
+
+
 def from_arrays(
     clients: Clients,
     model: torch.nn.Module | None,
     plan: AnyPlan | None,
     test: tuple[Any, Any] | None,
-    *,
-    lr: float,
-    batch_size: int,
-    local_steps: int | None = None,
-    local_epochs: int | None = None,
-    momentum: float = 0.0,
-    blur: float = 0.0,
-    lus: float = 0.0,
-    server_lr: float = 1.0,
-    server_momentum: float = 0.0,
-    tail_average: int = 1,
-    clipping: str = "flat",
-    noise: str = "central",
-    bits: int = 32,
-    randomness: str = "os",
-    seed: int = 0,
-    engine: str = "local",
-    workers: int | None = None,
+    **options: Any,
 ) -> Setup:
     """A run on arrays that are already in memory: (features, labels) by client id, or one pair per
-    client of the plan.
+    client of the plan; with `Options`.
     """
+    how = Options(**options)
     if model is None or plan is None or test is None:
         raise InvalidInput(
             "train(clients=...) also needs model=, plan= and test=(features, labels)"
         )
-    plan = Plan.expect(
-        plan,
-        "train(clients=...) is for plans of clients; a plan of records goes with the config that "
-        "it was made for",
-    )
-    if plan.parameters.get("method") == VOTES:
-        raise InvalidInput(
-            f"the plan is for method {VOTES!r}, which needs public rows; train it from a config"
-        )
+    plan = plan_of_updates(plan)
     check_module(model)
-    shape = Shape(blur, lus)
-    shape.check_lr(lr)
-    place, on_bits = noise_terms(noise, bits, plan, parameter_count(model))
-    source = Randomness(seed, randomness)  # type: ignore[arg-type]
-    rows = rows_of(clients, plan, simulation=source.simulation)
-    with torch.no_grad():
-        classes = int(
-            model(torch.as_tensor(np.asarray(test[0])[:1], dtype=torch.float32)).shape[-1]
-        )
-    federation = data.of_named(rows, test=test, classes=classes)
+    training = _training(how, model, plan)
+    randomness = Randomness(how.seed, how.randomness)  # type: ignore[arg-type]
+    rows = rows_of(clients, plan, simulation=randomness.simulation)
+    federation = data.of_named(rows, test=test, classes=classes_of(model, test[0]))
     return Setup(
         federation=federation,
         module=model,
         plan=plan,
         labels=None,
         method=Planned(plan, str(plan.parameters.get("method", "idp-fedavg"))),
-        training=Training(
-            server=Server(plan.rounds, server_lr, server_momentum, min(plan.rounds, tail_average)),
-            clients=federation.clients,
-            local=LocalTraining(batch_size, local_steps, local_epochs, momentum, shape),
-            client_lr=lambda _: lr,
-            noise=place,
-            layers=layer_sizes(model) if clipping == "per-layer" else None,
-            bits=on_bits,
-            plan=plan.hash,
-        ),
-        randomness=source,
-        engine=engine,
-        workers=workers,
-        settings={
-            "plan": plan.hash,
-            "train.seed": seed,
-            "train.lr": lr,
-            "train.batch_size": batch_size,
-            "shape.blur": blur,
-            "shape.lus": lus,
-        },
+        training=replace(training, clients=federation.clients),
+        randomness=randomness,
+        engine=how.engine,
+        workers=how.workers,
+        settings=how.settings(plan),
     )
+
+
+def plan_of_updates(plan: AnyPlan) -> Plan:
+    """A plan of clients who send updates; refuses others."""
+    found = Plan.expect(
+        plan,
+        "train(clients=...) is for plans of clients; a plan of records goes with the config that "
+        "it was made for",
+    )
+    if found.parameters.get("method") == VOTES:
+        raise InvalidInput(
+            f"the plan is for method {VOTES!r}, which needs public rows; train it from a config"
+        )
+    return found
+
+
+def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
+    """How rounds run, before it is known whose rows there are."""
+    shape = Shape(how.blur, how.lus)
+    shape.check_lr(how.lr)
+    noise, bits = noise_terms(how.noise, how.bits, plan, parameter_count(model))
+    tail = min(plan.rounds, how.tail_average)
+    return Training(
+        server=Server(plan.rounds, how.server_lr, how.server_momentum, tail),
+        clients=(),
+        local=LocalTraining(how.batch_size, how.local_steps, how.local_epochs, how.momentum, shape),
+        client_lr=lambda _: how.lr,
+        noise=noise,
+        layers=layer_sizes(model) if how.clipping == "per-layer" else None,
+        bits=bits,
+        plan=plan.hash,
+    )
+
+
+def classes_of(model: torch.nn.Module, features: Any) -> int:
+    """How many classes the model tells apart, by its answer to the first row."""
+    with torch.no_grad():
+        first = torch.as_tensor(np.asarray(features)[:1], dtype=torch.float32)
+        return int(model(first).shape[-1])
 
 
 def check_named(clients: Clients, ledger: str | None, setup: Setup) -> None:
