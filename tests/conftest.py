@@ -60,7 +60,7 @@ def tiny():
 @pytest.fixture
 def quick_verify(monkeypatch):
     """Verification is tested elsewhere and takes seconds: here it passes at once."""
-    import fedspend.runs.training
+    import fedspend.runs.certifying
 
     class Verdict:
         ok = True
@@ -72,7 +72,7 @@ def quick_verify(monkeypatch):
         def to_dict(self):
             return {"ok": True, "plan_hash": self.plan.hash}
 
-    monkeypatch.setattr(fedspend.runs.training, "verify", Verdict)
+    monkeypatch.setattr(fedspend.runs.certifying, "verify", Verdict)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ ORDER = (
     "accounting",
     "planning",
     "verification",
+    "stored",
     "data",
     "models",
     "client",

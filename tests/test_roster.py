@@ -785,7 +785,7 @@ def options():
 
 
 def test_arrays_by_id_meet_the_plan_by_id(options):
-    from fedspend.runs.training import from_arrays
+    from fedspend.runs.arrays import from_arrays
 
     plan = fedspend.plan({"north": 2.0, "south": 8.0, "isle": 3.0}, delta=1e-2, rounds=1, rate=1.0)
     clients = {"south": arrays(MARK["south"]), " north": arrays(MARK["north"])}
@@ -818,7 +818,7 @@ class Series:
 
 
 def test_the_index_of_a_series_of_clients_is_not_dropped(options):
-    from fedspend.runs.training import from_arrays
+    from fedspend.runs.arrays import from_arrays
 
     plan = fedspend.plan([2.0, 8.0], delta=1e-2, rounds=1, rate=1.0)
     clients = Series([arrays(0.2, rows=3), arrays(0.1, rows=5)], index=["1", "0"])

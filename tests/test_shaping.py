@@ -24,8 +24,9 @@ from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.noise.randomness import Randomness
+from fedspend.runs.running import run
 from fedspend.runs.setup import from_config
-from fedspend.runs.training import run, train
+from fedspend.runs.training import train
 
 
 class Quadratic(nn.Module):

@@ -26,8 +26,9 @@ from fedspend.configuration.config import config_of
 from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput, Refused
 from fedspend.runs import directory as runs
+from fedspend.runs.running import run
 from fedspend.runs.setup import flat_parameters, from_config
-from fedspend.runs.training import run, train
+from fedspend.runs.training import train
 from fedspend.server.mechanism import Gaussian
 from fedspend.server.methods.table import methods_for
 from fedspend.server.rounds import begin, play
@@ -198,7 +199,7 @@ def test_arrays_module_and_plan_in_five_lines():
 
 
 def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch):
-    import fedspend.runs.training
+    import fedspend.runs.certifying
 
     class Bad:
         ok = False
@@ -207,7 +208,7 @@ def test_a_plan_that_does_not_verify_trains_nothing(tiny, tmp_path, monkeypatch)
         def __init__(self, _plan):
             pass
 
-    monkeypatch.setattr(fedspend.runs.training, "verify", Bad)
+    monkeypatch.setattr(fedspend.runs.certifying, "verify", Bad)
     with pytest.raises(Refused, match="client '0' is over"):
         run(from_config(config_of(tiny)), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -240,7 +241,7 @@ def test_a_seeded_run_killed_at_every_write_ends_the_same(tiny, tmp_path, monkey
             break  # fewer writes than `instant`: it ran through
         except Killed:
             monkeypatch.undo()
-            monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
+            monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
             run(from_config(config_of(tiny)), folder, resume=True)
         assert outcome(folder) == expected, f"killed at write {instant}"
     assert instant > 30, "every write of the run was a place to die"
@@ -264,7 +265,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
     with pytest.raises(Killed):
         run(from_config(config_of(tiny)), folder)
     monkeypatch.undo()
-    monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
+    monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
     stored = runs.RunDirectory(folder).kept(2).release
     played = []
     real = fedspend.server.rounds.play
@@ -274,7 +275,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
         return real(progress, *rest)
 
     monkeypatch.setattr(fedspend.server.rounds, "play", watched)
-    before = runs.RunDirectory(folder).progress()
+    before = runs.RunDirectory(folder).training_state()
     velocity = 0.5 * before.velocity + stored.update
     result = run(from_config(config_of(tiny)), folder, resume=True)
     assert played == [3]
@@ -282,7 +283,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
     # The iterate after round 3 is the stored release applied once: the checkpoint of the tail holds
     # it.
     third = before.parameters + velocity
-    final = runs.RunDirectory(folder).progress()
+    final = runs.RunDirectory(folder).training_state()
     np.testing.assert_allclose(final.tail_sum - final.parameters, third, atol=1e-6)
 
 
@@ -293,7 +294,7 @@ def test_a_real_round_without_a_release_is_skipped_and_stays_charged(tiny, tmp_p
     with pytest.raises(Killed):
         run(from_config(config_of(tiny)), folder)
     monkeypatch.undo()
-    monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
+    monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
     result = run(from_config(config_of(tiny)), folder, resume=True)
     assert result.metrics[0]["skipped"]
     assert result.metrics[0]["epsilon"]["4"] > 0

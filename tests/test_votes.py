@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
+import fedspend.runs.certifying
 import fedspend.runs.setup
-import fedspend.runs.training
 from fedspend import data
+from fedspend.basics.tensors import read_tensors
 from fedspend.client import work
 from fedspend.client.batches import step_batches
 from fedspend.client.bounding import bounded
@@ -30,11 +31,12 @@ from fedspend.engines.local import make_engine
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.noise.randomness import Randomness
 from fedspend.runs import directory as runs
+from fedspend.runs.running import run
 from fedspend.runs.setup import flat_parameters, from_config
-from fedspend.runs.training import run, train
+from fedspend.runs.training import train
 from fedspend.server.answers import gather
 from fedspend.server.mechanism import Gaussian
-from fedspend.server.rounds import Progress, begin, play, round_task, step, tasks_of
+from fedspend.server.rounds import TrainingState, begin, play, round_task, step, tasks_of
 from fedspend.server.student import Ballot, Student
 
 pytestmark = [
@@ -408,10 +410,10 @@ def test_a_lost_round_leaves_its_rows_without_votes(voting, tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         train(voting, output=tmp_path / "run")
     monkeypatch.undo()
-    monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
+    monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
     result = train(voting, output=tmp_path / "run", resume=True)
     assert result.metrics[0]["skipped"]
-    votes = runs.RunDirectory(tmp_path / "run").progress().votes
+    votes = runs.RunDirectory(tmp_path / "run").training_state().votes
     assert not votes[:18].any()
     assert votes[18:].any(axis=1).all()
     assert not {"agreement", "labels_changed", "discarded", "cohort"} & set(result.metrics[-1]), (
@@ -431,10 +433,10 @@ class Passed:
 
 def test_other_methods_keep_no_votes(tiny, tmp_path):
     train(tiny, output=tmp_path / "run")
-    progress = runs.RunDirectory(tmp_path / "run").progress()
-    assert isinstance(progress, Progress)
+    progress = runs.RunDirectory(tmp_path / "run").training_state()
+    assert isinstance(progress, TrainingState)
     assert progress.votes.size == 0
-    arrays, _ = runs.read_tensors(tmp_path / "run" / "checkpoint.safetensors")
+    arrays, _ = read_tensors(tmp_path / "run" / "checkpoint.safetensors")
     assert "votes" not in arrays
 
 

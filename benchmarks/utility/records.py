@@ -33,8 +33,8 @@ from fedspend.data import Dataset, Federation
 from fedspend.data.heart import CENTRES, TRAINED, read_centre
 from fedspend.data.sources import require
 from fedspend.runs.comparison import interval
+from fedspend.runs.running import run as train
 from fedspend.runs.setup import from_config
-from fedspend.runs.training import run as train
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "records"
 DISTRIBUTIONS = ("three-levels", "bounded-pareto", "bounded-mix-gauss")

@@ -29,8 +29,8 @@ from contracts.raw_files import (
 
 from fedspend.client.state import MemoryStates
 from fedspend.errors import InvalidInput
+from fedspend.runs.running import open_engine
 from fedspend.runs.setup import flat_parameters
-from fedspend.runs.training import open_engine
 from fedspend.server.mechanism import NO_MEMORY, Gaussian
 from fedspend.server.rounds import begin, play
 

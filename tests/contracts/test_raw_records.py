@@ -29,8 +29,8 @@ from fedspend.data.partition import ABSENT, Federation
 from fedspend.errors import InvalidInput
 from fedspend.models import feature_cache
 from fedspend.noise.randomness import Randomness
+from fedspend.runs.running import open_engine
 from fedspend.runs.setup import flat_parameters
-from fedspend.runs.training import open_engine
 from fedspend.server.rounds import begin, round_task, tasks_of
 
 SIZES = {"west": 7, "north": 5, "south": 6, "east": 12}

@@ -25,8 +25,8 @@ from fedspend.design.searching import run_search
 from fedspend.design.trainings import Line
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.making import plan
+from fedspend.runs.running import run
 from fedspend.runs.setup import from_config
-from fedspend.runs.training import run
 from fedspend.server.methods.dp_fedsgd import budget_of
 
 GRID = {

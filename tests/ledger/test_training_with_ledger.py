@@ -14,6 +14,7 @@ import fedspend
 import fedspend.runs.directory
 import fedspend.server.rounds
 from fedspend import train
+from fedspend.basics.tensors import read_tensors
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Damaged, Ledger, Unavailable
 from fedspend.ledger.audit import audit
@@ -361,7 +362,7 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run")
     path = tmp_path / "run" / "release.safetensors"
-    arrays, about = fedspend.runs.directory.read_tensors(path)
+    arrays, about = read_tensors(path)
     assert load_file(path).keys() == {"update"}
     save_file({"update": arrays["update"] + 1}, path, {"about": json.dumps(about)})
     with pytest.raises(Refused, match="another release"):

@@ -26,8 +26,9 @@ from fedspend.noise import discrete_gaussian
 from fedspend.noise.discrete_gaussian import sample
 from fedspend.noise.grid import Grid, check_on_grid, sum_excess
 from fedspend.noise.randomness import Randomness
+from fedspend.runs.running import run
 from fedspend.runs.setup import from_config
-from fedspend.runs.training import run, train
+from fedspend.runs.training import train
 from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, bit_steps, release_bit
 from fedspend.verification.second_accountant.lattice import lattice_divergence
 

@@ -10,12 +10,16 @@ import pytest
 from safetensors.numpy import save
 
 import fedspend
+from fedspend.basics.tensors import read_tensors
 from fedspend.client.state import FolderStates, folder_beside
 from fedspend.configuration.config import config_of
 from fedspend.errors import InvalidInput
 from fedspend.runs import directory as runs
-from fedspend.runs.norm_states import OLD_FILE, adopt_norms, norm_budgets
+from fedspend.runs.norm_states import adopt_norms, norm_budgets
 from fedspend.runs.setup import from_config
+from fedspend.stored.files import OLD_NORMS
+
+OLD_FILE = OLD_NORMS.name
 
 CONFIG = {
     "data": {
@@ -52,7 +56,7 @@ def killed_after(config, folder, rounds):
 
 
 def state_of(folder, client):
-    return runs.read_tensors(FolderStates(folder_beside(folder))._path(client))
+    return read_tensors(FolderStates(folder_beside(folder))._path(client))
 
 
 def as_written_by_version_0_1_0(folder):

@@ -19,7 +19,8 @@ from killing import Passed, crash_at
 from torch import nn
 
 import fedspend
-import fedspend.runs.training
+import fedspend.runs.certifying
+from fedspend.basics.tensors import read_tensors
 from fedspend.client import norm_budgets as norm_payments
 from fedspend.client import record_steps
 from fedspend.client.norm_budgets import NormBudget, Payments
@@ -329,7 +330,7 @@ def state_of(folder, client):
     """The arrays, and what is said about them; the id of the run is told apart, since every run has
     its own.
     """
-    arrays, about = runs.read_tensors(state_file(folder, client))
+    arrays, about = read_tensors(state_file(folder, client))
     assert about.pop("run") == runs.RunDirectory(folder).run_id
     return {name: array.tobytes() for name, array in arrays.items()}, about
 
@@ -377,7 +378,7 @@ def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monk
     release.
     """
     config["train"] |= {"rounds": 2}
-    monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
+    monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
 
     def outcome(folder):
         names = ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
@@ -477,7 +478,7 @@ def test_a_lost_round_of_a_real_run_is_paid_as_written_down_or_at_the_clip(
     config["privacy"]["randomness"] = "os"
     folder, clients = tmp_path / "run", ("0", "1")
     killed_in_the_second_round(config, folder, monkeypatch, norms_kept=when != "before the norms")
-    found = {client: runs.read_tensors(state_file(folder, client)) for client in clients}
+    found = {client: read_tensors(state_file(folder, client)) for client in clients}
     assert [found[client][1]["round"] for client in clients] == (
         [0, 0] if when == "before the norms" else [1, 0]
     )
@@ -506,7 +507,7 @@ def test_a_state_that_is_gone_counts_as_paid_at_the_clip_in_all_rounds_so_far(
     config["privacy"]["randomness"] = "os"
     folder = tmp_path / "run"
     killed_in_the_second_round(config, folder, monkeypatch, norms_kept=True)
-    kept = runs.read_tensors(state_file(folder, "1"))[0]["after"]
+    kept = read_tensors(state_file(folder, "1"))[0]["after"]
     state_file(folder, "0").unlink()
     notes = []
     seen = seen_when_resumed(config, folder, monkeypatch, notes)

@@ -84,7 +84,7 @@ def test_a_report_is_dated_and_its_run_where_a_ledger_knows(make, tmp_path, monk
     assert "report of" not in render(load_runs([run]))
 
 
-def test_the_date_of_a_run_is_the_ledgers(tmp_path):
+def test_the_date_of_a_run_is_that_of_its_beginning(tmp_path):
     config = {
         "data": {"name": "synthetic", "clients": 4},
         "model": {"name": "logistic"},
@@ -99,5 +99,5 @@ def test_the_date_of_a_run_is_the_ledgers(tmp_path):
     dates = dates_of([tmp_path / "run"], ["run"])
     assert dates.begun == {"run": when}
     assert f"Begun {when} · report of {dates.written}" in page_of(tmp_path / "run")
-    (tmp_path / "run" / "ledger.db").write_bytes(b"damaged")
+    (tmp_path / "run" / "run.json").write_bytes(b"damaged")
     assert begun(tmp_path / "run") is None

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from killing import Killed, Passed, crash_at
 
-import fedspend.runs.training
+import fedspend.runs.certifying
+from fedspend.basics.tensors import read_tensors
 from fedspend.configuration.config import config_of
 from fedspend.errors import Refused
-from fedspend.runs import directory as runs
+from fedspend.runs.running import run
 from fedspend.runs.setup import from_config
-from fedspend.runs.training import run
 from fedspend.server.mechanism import Noised
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
@@ -60,7 +60,7 @@ def last_release(folder):
     path = folder / "release.safetensors"
     if not path.exists():
         return {}
-    return {runs.read_tensors(path)[1]["round"]: path.read_bytes()}
+    return {read_tensors(path)[1]["round"]: path.read_bytes()}
 
 
 def play(setup, folder, seen, **options):
@@ -104,7 +104,7 @@ def test_noise_is_correlated_as_the_mechanism_says(small, tmp_path):
     for t in range(4):
         path = tmp_path / f"{t}.safetensors"
         path.write_bytes(seen[t])
-        arrays, _ = runs.read_tensors(path)
+        arrays, _ = read_tensors(path)
         terms = setup.method.terms(t, {})
         wanted = terms.deviation * (mechanism.draw(t) - 0.5 * before) / terms.denominator
         np.testing.assert_array_equal(arrays["update"], wanted.astype(np.float32))
@@ -128,7 +128,7 @@ def test_killed_at_every_write_releases_model_and_memory_are_those_of_an_uninter
             break  # fewer writes than `instant`: it ran through
         except Killed:
             monkeypatch.undo()
-            monkeypatch.setattr(fedspend.runs.training, "verify", Passed)
+            monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
             play(correlated(small), folder, seen, resume=True)
         assert outcome(folder) == expected, f"killed at write {instant}"
         assert seen == releases, f"killed at write {instant}"

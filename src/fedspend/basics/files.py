@@ -62,10 +62,10 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def append_line(path: Path, record: dict[str, Any]) -> None:
+def append_line(path: Path, content: dict[str, Any]) -> None:
     """Add one JSON line, durably."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.write(json.dumps(content, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -76,10 +76,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    records = []
+    found = []
     for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
         try:
-            records.append(json.loads(line))
+            found.append(json.loads(line))
         except ValueError:
             break
-    return records
+    return found

@@ -8,6 +8,7 @@ line; nothing is ever executed.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,3 +41,13 @@ def unpack(
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise InvalidInput(f"{what} is damaged; {remedy}") from None
     return arrays, about
+
+
+def read_tensors(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """Arrays and facts in a file of a run."""
+    remedy = "restore it from a copy or start the run anew"
+    try:
+        body = path.read_bytes()
+    except OSError:
+        raise InvalidInput(f"{path} is damaged; {remedy}") from None
+    return unpack(body, str(path), remedy)

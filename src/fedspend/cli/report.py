@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedspend.cli.outputs import check_writable
 from fedspend.errors import InvalidInput
+from fedspend.stored.files import REPORT
 
 HELP = "write a self-contained HTML page about one run or several"
 DESCRIPTION = (
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE.html",
-        help="where to write (default: report.html in the run; here for several runs)",
+        help=f"where to write (default: {REPORT} in the run; here for several runs)",
     )
     add("--json", action="store_true", help="also print the key numbers of every run as JSON")
     add("--quiet", action="store_true", help="print nothing but errors and what --json asks for")
@@ -46,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.report.run_data import load_runs
 
     runs = load_runs(folders)
-    output = Path(
-        args.output or (folders[0] / "report.html" if len(folders) == 1 else "report.html")
-    )
+    output = Path(args.output or (REPORT.of(folders[0]) if len(folders) == 1 else REPORT.name))
     check_output(output)
     write_page(render(runs, dates_of(folders, [one.name for one in runs])), output)
     if args.json:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+
+from fedspend.basics.progress import OnProgress
 
 WIDE = 200  # columns, where nobody's window sets a limit
 
@@ -28,7 +30,7 @@ def console() -> Console:
 
 
 @contextmanager
-def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(title: str, quiet: bool) -> Iterator[OnProgress | None]:
     """A callback `(done, total)` that moves a bar on stderr, or None when nobody is watching."""
     if quiet or not sys.stderr.isatty():
         yield None

@@ -13,14 +13,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedspend.errors import FedspendError, InvalidInput
+from fedspend.stored.files import REPORT
 
 if TYPE_CHECKING:
-    from fedspend.runs.training import OnRound, Result
+    from fedspend.runs.result import OnRound, Result
 
 HELP = "plan, verify, train, and write a run directory with a report"
 DESCRIPTION = (
     "Make the plan, check it with the independent verifier, train, and leave a run directory: "
-    "plan, certificate, metrics, model and report.html. Every round is charged to a ledger before "
+    f"plan, certificate, metrics, model and {REPORT}. Every round is charged to a ledger before "
     "it begins: the one named by --ledger, or one in the run directory. Ctrl-C stops after the "
     "round that is running; --resume goes on."
 )
@@ -104,12 +105,12 @@ def run(args: argparse.Namespace) -> int:
     overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
     with stop_after_round() as stopping, reporter(args) as show, report_when_stopped(folder):
 
-        def on_round(record: dict[str, Any], rounds: int) -> None:
-            show(record, rounds)
-            if stopping() and record["round"] < rounds:
+        def on_round(line: dict[str, Any], rounds: int) -> None:
+            show(line, rounds)
+            if stopping() and line["round"] < rounds:
                 go_on = f"fedspend train {args.config} -o {folder} --resume"
                 raise Stopped(
-                    f"stopped after round {record['round']} of {rounds}; go on with: {go_on}"
+                    f"stopped after round {line['round']} of {rounds}; go on with: {go_on}"
                 )
 
         def on_note(note: str) -> None:
@@ -127,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
             on_round=on_round,
             on_note=on_note,
         )
-    write_report([folder], folder / "report.html")
+    write_report([folder], REPORT.of(folder))
     summarise(args, result, folder)
     return 0
 
@@ -140,7 +141,7 @@ def report_when_stopped(folder: Path) -> Iterator[None]:
     try:
         yield
     except Stopped:
-        write_report([folder], folder / "report.html")
+        write_report([folder], REPORT.of(folder))
         raise
 
 
@@ -174,9 +175,9 @@ def reporter(args: argparse.Namespace) -> Iterator[OnRound]:
     if args.quiet:
         yield lambda _record, _rounds: None
     elif args.json:
-        yield lambda record, _rounds: print(json.dumps(record), flush=True)
+        yield lambda line, _rounds: print(json.dumps(line), flush=True)
     elif not sys.stderr.isatty():
-        yield lambda record, rounds: print(describe(record, rounds), file=sys.stderr, flush=True)
+        yield lambda line, rounds: print(describe(line, rounds), file=sys.stderr, flush=True)
     else:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -185,29 +186,29 @@ def reporter(args: argparse.Namespace) -> Iterator[OnRound]:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("planning and verifying", total=None)
 
-            def show(record: dict[str, Any], rounds: int) -> None:
+            def show(line: dict[str, Any], rounds: int) -> None:
                 bar.update(
                     task,
-                    completed=record["round"],
+                    completed=line["round"],
                     total=rounds,
-                    description=describe(record, rounds),
+                    description=describe(line, rounds),
                 )
 
             yield show
 
 
-def describe(record: dict[str, Any], rounds: int) -> str:
+def describe(line: dict[str, Any], rounds: int) -> str:
     """One round in one line.
 
     >>> describe({"round": 3, "accuracy": 0.5, "epsilon": {"10": 1.234}}, 25)
     'round 3/25  accuracy 50.0%  spent 1.23 of 10'
     """
-    parts = [f"round {record['round']}/{rounds}", f"accuracy {record['accuracy']:.1%}"]
-    if record["epsilon"]:
-        parts.append("spent " + spent_of(record["epsilon"]))
-    if record.get("discarded"):
-        parts.append(f"{record['discarded']} updates were not finite and counted as zero")
-    if record.get("skipped"):
+    parts = [f"round {line['round']}/{rounds}", f"accuracy {line['accuracy']:.1%}"]
+    if line["epsilon"]:
+        parts.append("spent " + spent_of(line["epsilon"]))
+    if line.get("discarded"):
+        parts.append(f"{line['discarded']} updates were not finite and counted as zero")
+    if line.get("skipped"):
         parts.append("skipped: its release was lost, its budget stays spent")
     return "  ".join(parts)
 
@@ -250,4 +251,4 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
             spent += " for a lifetime, on top of what was spent before"
         print(f"accuracy {last['accuracy']:.2%} after {counted(last['round'], 'round')} ({kind})")
         print(f"epsilon spent: {spent}")
-        print(f"Report: {folder / 'report.html'}")
+        print(f"Report: {REPORT.of(folder)}")

@@ -24,7 +24,7 @@ from fedspend.data.sources import BUNDLED, SOURCES, Source, SourceFile, cache_fo
 from fedspend.errors import FedspendError, InvalidInput
 
 # (file name, bytes so far, bytes in all or None)
-Progress = Callable[[str, int, int | None], None]
+OnDownload = Callable[[str, int, int | None], None]
 
 _CHUNK = 1 << 18
 _SLACK = 1 << 20  # gzip makes nothing longer than this
@@ -39,7 +39,7 @@ def get(
     name: str,
     *,
     base_url: str | None = None,
-    progress: Progress | None = None,
+    progress: OnDownload | None = None,
     sources: Mapping[str, Source] = SOURCES,
     timeout: float = _TIMEOUT,
 ) -> Path:
@@ -95,7 +95,7 @@ def mismatch(path: Path, file: SourceFile) -> str | None:
 
 
 def _fetch(
-    url: str, target: Path, file: SourceFile, progress: Progress | None, timeout: float
+    url: str, target: Path, file: SourceFile, progress: OnDownload | None, timeout: float
 ) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     part = Path(name)
@@ -116,7 +116,7 @@ def _fetch(
 
 
 def _receive(
-    url: str, out: BinaryIO, file: SourceFile, progress: Progress | None, timeout: float
+    url: str, out: BinaryIO, file: SourceFile, progress: OnDownload | None, timeout: float
 ) -> None:
     """The body of `url` into `out`. Only network trouble is turned into `DownloadFailed`; a full
     disk passes through.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.basics.files import write_whole
+from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import Config, any_config
 from fedspend.design.analysis import Findings, analyse
 from fedspend.design.candidates import Candidate, Search, read_search
 from fedspend.design.trainings import Line, Trainings, train_one
 from fedspend.errors import FedspendError, InvalidInput
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +39,7 @@ def run_search(
     *,
     overrides: Sequence[str] = (),
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Outcome:
     """Train what is missing in the folder `output`, then analyse everything that the config asks
     for.

@@ -43,8 +43,9 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     from fedspend.engines.local import make_engine
     from fedspend.models.evaluation import evaluate
     from fedspend.runs.setup import flat_parameters, from_config
-    from fedspend.runs.training import Memory
-    from fedspend.server.rounds import Progress, Record, begin, run_rounds
+    from fedspend.runs.stores import MemoryStore
+    from fedspend.server.rounds import Statistics, TrainingState, begin, run_rounds
+    from fedspend.stored.run import MetricsLine
 
     with warnings.catch_warnings():
         # about the plan, which the search has made and warned of already
@@ -60,11 +61,11 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     losses: list[float | None] = []
     accuracies: list[float] = []
 
-    def observe(progress: Progress, _statistics: Record) -> Record:
+    def observe(state: TrainingState, _statistics: Statistics) -> MetricsLine:
         nonlocal evaluating
         start = time.perf_counter()
         loss, accuracy = evaluate(
-            setup.module, torch.from_numpy(progress.model), test_features, test_labels
+            setup.module, torch.from_numpy(state.model), test_features, test_labels
         )
         losses.append(loss if np.isfinite(loss) else None)
         accuracies.append(accuracy)
@@ -73,9 +74,9 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
 
     start = time.perf_counter()
     with single_threaded():  # the same numbers on every machine, and one core for every training
-        progress = begin(flat_parameters(setup.module), setup.method)
+        state = begin(flat_parameters(setup.module), setup.method)
         for _ in run_rounds(
-            progress, setup.method, engine, setup.training, setup.randomness, Memory(), observe
+            state, setup.method, engine, setup.training, setup.randomness, MemoryStore(), observe
         ):
             pass
     engine.close()

@@ -1,4 +1,8 @@
-"""One run's line to its ledger."""
+"""Charges one run's rounds to a ledger.
+
+Guarantee: the last entry that a run has seen is kept in its run directory, so a ledger that was cut
+off or replaced is noticed.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,16 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedspend.errors import InvalidInput, Refused
+from fedspend.errors import InvalidInput
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import Proposal
 from fedspend.ledger.state import Run
-from fedspend.ledger.storage import holds_ledger, is_url, path_of
+from fedspend.ledger.storage import is_url, path_of
+from fedspend.stored.files import SEEN_HEAD
 
 if TYPE_CHECKING:
     from fedspend.server.methods.base import Release
-
-OWN = "ledger.db"  # in the run directory, where no other ledger was named
-HEAD = "ledger_head.json"
 
 
 class RunAccount:
@@ -40,7 +42,7 @@ class RunAccount:
 
     def check_head(self) -> None:
         """Refuse a ledger that is not the one this run has seen."""
-        path = self.folder / HEAD
+        path = SEEN_HEAD.of(self.folder)
         if path.exists():
             self.ledger.check_head(Head.load(path), str(path))
 
@@ -75,7 +77,7 @@ class RunAccount:
             self._keep_head()
 
     def _keep_head(self) -> None:
-        self.ledger.state.head.save(self.folder / HEAD)
+        self.ledger.state.head.save(SEEN_HEAD.of(self.folder))
 
 
 def digest(release: Release) -> str:
@@ -101,15 +103,6 @@ def stored_location(location: str, folder: Path) -> str:
 def locate(stored: str, folder: Path) -> str:
     """The location that a run directory names."""
     return stored if is_url(stored) or Path(stored).is_absolute() else str(folder / stored)
-
-
-def refuse_gone(location: str, folder: Path) -> None:
-    """A run whose ledger vanished must not go on with an empty one."""
-    if (folder / HEAD).exists() and not holds_ledger(location):
-        raise Refused(
-            f"the ledger {location} of the run in {folder} is gone; restore it, or start a new run "
-            "in another folder"
-        )
 
 
 def check_same(asked: str, stored: str, folder: Path) -> None:

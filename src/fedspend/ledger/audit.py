@@ -8,7 +8,6 @@ no code with the first, and is within its budget.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,10 +18,10 @@ import numpy as np
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.ledger.account import HEAD
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.state import UNITS, Run, State
+from fedspend.stored.run import StoredRun
 from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
 TOLERANCE = 1e-6
@@ -104,9 +103,9 @@ def _head(text: str) -> tuple[Head, str]:
 
 
 def _run_head(folder: str) -> tuple[Head, str]:
-    path = Path(folder) / HEAD
+    path = StoredRun(Path(folder)).head_file
     if not path.exists():
-        raise InvalidInput(f"{folder!r} keeps no head of a ledger: there is no {HEAD} in it")
+        raise InvalidInput(f"{folder!r} keeps no head of a ledger: there is no {path.name} in it")
     return Head.load(path), str(path)
 
 
@@ -142,12 +141,13 @@ def _head_of_run(run: Run) -> Head | None:
     """
     if not run.about["folder"]:
         return None
-    folder = Path(run.about["folder"])
+    found = StoredRun(Path(run.about["folder"]))
     try:
-        owner = json.loads((folder / "run.json").read_text(encoding="utf-8"))["ledger"]["run"]
-        return Head.load(folder / HEAD) if owner == run.id and (folder / HEAD).exists() else None
-    except (ValueError, KeyError, TypeError, OSError, RecursionError):
+        named = found.facts().ledger
+        here = named is not None and named.run == run.id and found.head_file.exists()
+    except (InvalidInput, OSError):
         return None
+    return Head.load(found.head_file) if here else None
 
 
 def _check_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:

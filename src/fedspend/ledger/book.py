@@ -20,6 +20,7 @@ from fedspend.accounting.calibration import check_epsilons
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.progress import OnProgress
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import rules
 from fedspend.ledger.chain import (
@@ -35,7 +36,7 @@ from fedspend.ledger.chain import (
     to_text,
 )
 from fedspend.ledger.rules import Proposal
-from fedspend.ledger.spending import Balances, Progress, balances, histories, overdrawn
+from fedspend.ledger.spending import Balances, balances, histories, overdrawn
 from fedspend.ledger.state import FORMAT, Accounts, Run, State
 from fedspend.ledger.storage import (
     MIGRATIONS,
@@ -43,6 +44,7 @@ from fedspend.ledger.storage import (
     check_version,
     connect,
     is_url,
+    may_hold_ledger,
     migrate,
     path_of,
 )
@@ -64,6 +66,17 @@ class Ledger:
         return ledger._ready(lambda: ledger._migrate() if write else None)
 
     @classmethod
+    def find(cls, location: str | Path, *, write: bool = False) -> Ledger | None:
+        """Open the ledger at `location`; None if there is none, and nothing is made."""
+        if not may_hold_ledger(str(location)):
+            return None
+        ledger = cls(connect(str(location), write=write))
+        if ledger._version() == 0:
+            ledger.close()
+            return None
+        return ledger._ready(lambda: ledger._migrate() if write else None)
+
+    @classmethod
     def create(cls, location: str | Path, *, simulation: bool) -> Ledger:
         """Make a new ledger, or refuse if there is one."""
         return cls._open_new(location, simulation, exist_ok=False)
@@ -75,13 +88,16 @@ class Ledger:
 
     @classmethod
     def _open_new(cls, location: str | Path, simulation: bool, *, exist_ok: bool) -> Ledger:
-        if not is_url(str(location)):
-            rules.refuse_lost(Path(path_of(str(location))))
+        path = None if is_url(str(location)) else Path(path_of(str(location)))
+        if path is not None and not may_hold_ledger(str(location)):
+            rules.refuse_lost(path)  # before a file is made
         ledger = cls(connect(str(location), write=True, create=True))
 
         def begin() -> None:
             with ledger._storage.writing():
                 if ledger._storage.version() == 0:
+                    if path is not None:
+                        rules.refuse_lost(path)
                     migrate(ledger._storage)
                     first = {
                         "kind": "ledger",
@@ -105,12 +121,22 @@ class Ledger:
             prepare()
             check_version(self._storage)
             self.read()
-            if self.head_file is not None and self.head_file.exists():
-                self.check_head(Head.load(self.head_file), str(self.head_file))
+            self._check_own_head()
         except BaseException:
             self.close()
             raise
         return self
+
+    def _version(self) -> int:
+        try:
+            return self._storage.version()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_own_head(self) -> None:
+        if self.head_file is not None and self.head_file.exists():
+            self.check_head(Head.load(self.head_file), str(self.head_file))
 
     def _migrate(self) -> None:
         if 0 < self._storage.version() < len(MIGRATIONS):
@@ -146,6 +172,19 @@ class Ledger:
             raise Damaged(f"the ledger {self.location} is damaged: it has no entries")
         return self.state
 
+    def look_again(self) -> None:
+        """What opening it anew would find, for a ledger that has been open for a while: refuse one
+        that is no longer what was read, and take in what was added.
+        """
+        last = self._storage.rows_after(self.state.entries - 1)
+        if not last or last[0][2] != self.state.hash:
+            raise Damaged(
+                f"the ledger {self.location} was changed while it was open: entry "
+                f"{self.state.entries} is not what it was"
+            )
+        self.read()
+        self._check_own_head()
+
     def entries(self) -> Iterator[tuple[int, bytes, bytes]]:
         """Number, text and hash of every entry, checked."""
         return follow(self._storage.rows_after(0), 0, START)
@@ -161,7 +200,7 @@ class Ledger:
         return rules.find_run(self.state, run)
 
     def balances(
-        self, unit: str = "client", *, accountant: str = "rdp", progress: Progress = None
+        self, unit: str = "client", *, accountant: str = "rdp", progress: OnProgress | None = None
     ) -> Balances:
         return balances(
             self.state, rules.check_unit(unit), accountant=accountant, progress=progress
@@ -191,7 +230,7 @@ class Ledger:
         """Beside a ledger in a file, its head:
         a restored old copy of the ledger no longer fits it.
         """
-        return None if is_url(self.location) else Path(f"{self.location}.head")
+        return None if is_url(self.location) else rules.head_beside(Path(self.location))
 
     def check_head(self, head: Head, where: str) -> None:
         """Refuse a ledger that does not contain `head`."""

@@ -18,7 +18,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
 from fedspend.ledger.state import UNITS, Accounts, Run, State, steps_table, to_ranges, to_table
-from fedspend.ledger.storage import holds_ledger
+from fedspend.stored.files import HEAD_SUFFIX
 
 if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
@@ -331,12 +331,16 @@ def check_run_id(run: str) -> str:
     return run
 
 
+def head_beside(path: Path) -> Path:
+    return Path(f"{path}{HEAD_SUFFIX}")
+
+
 def refuse_lost(path: Path) -> None:
-    """A ledger that vanished is not replaced by an empty one: that would give every budget out
-    again.
+    """Where there is no ledger at `path`: one that vanished is not replaced by an empty one, which
+    would give every budget out again.
     """
-    beside = Path(f"{path}.head")
-    if beside.exists() and not holds_ledger(str(path)):
+    beside = head_beside(path)
+    if beside.exists():
         head = Head.load(beside)
         raise Refused(
             f"the ledger {path} is gone, but {beside} has seen {head.entries} entries of it; "

@@ -9,7 +9,7 @@ Accounts with equal histories are computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedspend.accounting.curves import Curve, curve
 from fedspend.accounting.mechanisms import Mechanisms, conversion_cost_at, conversion_costs
 from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, WHOLE_ORDERS
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from fedspend.basics.progress import OnProgress
 from fedspend.errors import InvalidInput
 from fedspend.ledger.state import Run, State
 
@@ -30,8 +31,6 @@ _ROWS = 512  # accounts solved at once
 _MANY = 4096
 _VERY_MANY = 200_000  # accounts beyond which `remaining` is read from budgets that are rounded down
 MAX_PLD = 1000
-
-Progress = Callable[[int, int], None] | None  # (done, all)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,7 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
 
 
 def epsilons(
-    mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray, progress: Progress = None
+    mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray, progress: OnProgress | None = None
 ) -> tuple[FloatArray, FloatArray]:
     """Epsilon of each history at its delta, by the accountant it calls for, and the order it was
     read at; by PLD, 0.
@@ -141,7 +140,7 @@ class Balances:
 
 
 def balances(
-    state: State, unit: str, *, accountant: str = "rdp", progress: Progress = None
+    state: State, unit: str, *, accountant: str = "rdp", progress: OnProgress | None = None
 ) -> Balances:
     """`progress` hears of readings by PLD, which take a second each: (done, all) of what was spent,
     then of what is held.
@@ -168,7 +167,7 @@ def balances(
 
 
 def _per_account(
-    state: State, unit: str, past: Histories, accountant: str, progress: Progress
+    state: State, unit: str, past: Histories, accountant: str, progress: OnProgress | None
 ) -> tuple[FloatArray, FloatArray]:
     delta = state.accounts[unit].delta
     # equal histories at different deltas are different readings

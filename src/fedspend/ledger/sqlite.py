@@ -29,8 +29,10 @@ class SQLite:
                     f"{path}"
                 )
             make_private(self.path)
+        self._create = create
         with self._plain_errors():
             self._open(write)
+        self._file = self._identity()
 
     def _open(self, write: bool) -> None:
         # A reader opens for writing too where it can, and promises not to: only then does it clean
@@ -46,11 +48,29 @@ class SQLite:
         )
         # Text that is no text must not stop the reader before it can say where.
         self._connection.text_factory = bytes
-        if write:
+        if write and self._ours():
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
-        else:
+        elif not write:
             self._connection.execute("PRAGMA query_only = ON")
+
+    def _ours(self) -> bool:
+        """Whether there is a ledger here or one is to be made: nothing is changed in a database of
+        somebody else.
+        """
+        try:
+            return self.version() != 0 or self._create
+        except BaseException:
+            self.close()
+            raise
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which file is at the path; None if there is none."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:
@@ -108,6 +128,11 @@ class SQLite:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
+        if self._identity() != self._file:  # what is written to a file without a name is lost
+            raise Unavailable(
+                f"cannot use the ledger {self.location}: its file was moved, removed or replaced "
+                "since it was opened; nothing was changed"
+            )
         with self._plain_errors():
             self._connection.execute("BEGIN IMMEDIATE")
         try:

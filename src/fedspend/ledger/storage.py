@@ -106,19 +106,14 @@ def connect(location: str, *, write: bool, create: bool = False) -> Storage:
     return SQLite(path_of(location), write=write, create=create)
 
 
-def holds_ledger(location: str) -> bool:
-    """Whether there is a ledger at `location`, sound or not. A file in which nothing was stored yet
-    holds none.
+def may_hold_ledger(location: str) -> bool:
+    """Whether it is worth connecting to look for a ledger: not where there is no file, or one in
+    which nothing was stored yet.
     """
-    if not is_url(location) and not (
-        Path(path_of(location)).is_file() and Path(path_of(location)).stat().st_size
-    ):
-        return False
-    storage = connect(location, write=False)
-    try:
-        return storage.version() != 0
-    finally:
-        storage.close()
+    if is_url(location):
+        return True
+    path = Path(path_of(location))
+    return path.is_file() and path.stat().st_size > 0
 
 
 def is_url(location: str) -> bool:

@@ -30,8 +30,9 @@ from fedspend.planning.plan_json import Content, Kind
 from fedspend.planning.schedules import TABLES, VALUES, Schedules
 
 if TYPE_CHECKING:
+    from fedspend.basics.progress import OnProgress as Progress
     from fedspend.ledger.rules import Proposal
-    from fedspend.planning.protocol import Progress, Unit
+    from fedspend.planning.protocol import Unit
     from fedspend.verification.findings import Verification
 
 ADJACENCY = (

@@ -12,11 +12,11 @@ name, one budget and one owner for each unit, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.progress import OnProgress
 from fedspend.planning.plan_json import Content, Kind, load
 from fedspend.planning.schedules import Schedules
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fedspend.verification.findings import Verification
 
 Unit = Literal["client", "record"]
-Progress = Callable[[int, int], None]
 
 
 class AnyPlan(Protocol):
@@ -85,7 +84,7 @@ class AnyPlan(Protocol):
         self,
         *,
         colluders: int = 0,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
         seed: int = 0,
         max_pld: int = 200,
     ) -> Verification:

@@ -35,7 +35,8 @@ from fedspend.records.remaining import Past, table_on_top
 from fedspend.records.terms import Terms, check_budgets
 
 if TYPE_CHECKING:
-    from fedspend.planning.protocol import Progress, Unit
+    from fedspend.basics.progress import OnProgress
+    from fedspend.planning.protocol import Unit
     from fedspend.verification.findings import Verification
 
 ADJACENCY = (
@@ -206,7 +207,7 @@ class RecordPlan(BasePlan):
         self,
         *,
         colluders: int = 0,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
         seed: int = 0,
         max_pld: int = 200,
     ) -> Verification:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedspend.basics.json_values import number
 from fedspend.report.markup import Content, Markup, element, join
 from fedspend.report.pieces import MOST_BUDGETS, figure, table
-from fedspend.report.run_data import RunData, number
+from fedspend.report.run_data import RunData
+from fedspend.stored.files import CERTIFICATE, PLAN
 
 # by how many observers the promise is against
 PROMISED = {1: "Only the first line is", 2: "The first two lines are"}
@@ -25,11 +27,11 @@ def judge(run: RunData) -> tuple[str, str]:
     if found is None:
         return (
             "NONE",
-            "There is no certificate.json in this run: nothing has checked its plan. Run fedspend "
-            "verify on plan.json.",
+            f"There is no {CERTIFICATE} in this run: nothing has checked its plan. Run fedspend "
+            f"verify on {PLAN}.",
         )
     if found.get("plan_hash") != run.plan.hash:
-        return "FAIL", "The certificate belongs to another plan. Run fedspend verify on plan.json."
+        return "FAIL", f"The certificate belongs to another plan. Run fedspend verify on {PLAN}."
     if found.get("ok") is not True:
         return "FAIL", "The plan does not keep its promise; see the failures."
     return (

@@ -1,23 +1,20 @@
 """When a run began and when its report was written.
 
-Guarantee: dates come from the ledger's entries and the clock, never from a file's time stamp, which
-changes when a folder is copied. A run that no ledger here dates is said to be undated. With
+Guarantee: dates are those that the run wrote down when it began, never a file's time stamp, which
+changes when a folder is copied. A run without one (of version 0.1) is said to be undated. With
 SOURCE_DATE_EPOCH set, the same run gives the same page on any day.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedspend.errors import FedspendError
-from fedspend.ledger import Ledger
-from fedspend.ledger.account import locate
-from fedspend.ledger.storage import holds_ledger, is_url
+from fedspend.stored.run import StoredRun
 
 
 @dataclass(frozen=True)
@@ -44,14 +41,9 @@ def today() -> str:
 
 
 def begun(folder: Path) -> str | None:
-    """When the ledger admitted the run in `folder`; None if no ledger on this machine says so."""
+    """When the run in `folder` began; None if it does not say."""
     try:
-        named = json.loads((folder / "run.json").read_text(encoding="utf-8"))["ledger"]
-        location = locate(str(named["location"]), folder)
-        if is_url(location) or not holds_ledger(location):
-            return None
-        with Ledger.open(location) as ledger:
-            when = datetime.datetime.fromisoformat(ledger.run(str(named["run"])).about["time"])
-    except (OSError, ValueError, KeyError, TypeError, FedspendError):
-        return None  # a report about a run whose account is damaged is still a report
+        when = datetime.datetime.fromisoformat(StoredRun(folder).facts().began or "")
+    except (OSError, ValueError, FedspendError):
+        return None  # a report about a damaged run is still a report
     return when.strftime("%Y-%m-%d %H:%M UTC")

@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.basics.files import write_whole
+from fedspend.basics.json_values import number
 from fedspend.report import certificate, in_words, panels, sections
 from fedspend.report.charts import COLOURS, LONGEST_LABEL, Chart, Reference, Series, draw
 from fedspend.report.dates import Dates, dates_of
 from fedspend.report.markup import Markup, element, join, raw
 from fedspend.report.panels import Panel, rounds_shown
 from fedspend.report.pieces import MARKS, MOST_BUDGETS, figure, mark, percent, power, table
-from fedspend.report.run_data import RunData, load_runs, number
+from fedspend.report.run_data import RunData, load_runs
 from fedspend.report.views import schedule
+from fedspend.stored.files import REPORT
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
@@ -34,7 +36,7 @@ def write_report(runs: Sequence[Path], output: Path) -> None:
 
 def write_page(page: str, output: Path) -> None:
     # what cannot be encoded becomes a question mark
-    write_whole(output, page.encode("utf-8", "replace"), private=False)
+    write_whole(output, page.encode("utf-8", "replace"), private=REPORT.private)
 
 
 def render(runs: Sequence[RunData], dates: Dates | None = None) -> str:
@@ -264,7 +266,7 @@ def overlay(runs: Sequence[RunData]) -> Panel:
     x = rounds_shown(max(run.done for run in runs))
     lines = []
     for n, run in enumerate(runs):
-        found = {record["round"]: number(record.get("accuracy")) for record in run.metrics}
+        found = {line["round"]: number(line.get("accuracy")) for line in run.metrics}
         lines.append(
             Series(
                 run.name,

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.json_values import number
 from fedspend.basics.words import counted
 from fedspend.planning.plan import Plan
 from fedspend.records.planning import RecordPlan
 from fedspend.report.charts import COLOURS, Chart, Dot, Reference, Series
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, group_tracks
 from fedspend.report.pieces import power
-from fedspend.report.run_data import RunData, number
+from fedspend.report.run_data import RunData
 from fedspend.report.scales import WIDE_RANGE
 
 MOST_ROUNDS = 400  # beyond, charts and tables show evenly spaced rounds
@@ -137,7 +138,7 @@ def updates(run: RunData) -> list[Panel]:
         run, "clipped_share", "Clipped updates", "share of the cohort", percent=True, zero=True
     )
     norm = _norms(run)
-    discarded = sum(int(number(record.get("discarded")) or 0) for record in run.metrics)
+    discarded = sum(int(number(line.get("discarded")) or 0) for line in run.metrics)
     note = (
         f"{counted(discarded, 'update')} were not finite and counted as zero." if discarded else ""
     )
@@ -192,7 +193,7 @@ def _norms(run: RunData) -> Chart:
     tenths, and the clip beside them.
     """
     norm = _recorded(run, "mean_norm", "Update norms", "Euclidean norm before clipping", zero=True)
-    by_round = {record["round"]: record for record in run.metrics}
+    by_round = {line["round"]: line for line in run.metrics}
     spread = [by_round.get(t, {}).get("norm_quantiles") for t in norm.x]
     ends = [
         (number(q[0]), number(q[-1])) if isinstance(q, list) and q else (None, None) for q in spread
@@ -207,9 +208,7 @@ def _norms(run: RunData) -> Chart:
 
 
 def _overflow(run: RunData) -> str:
-    counts = [
-        int(number(record["overflowed"]) or 0) for record in run.metrics if "overflowed" in record
-    ]
+    counts = [int(number(line["overflowed"]) or 0) for line in run.metrics if "overflowed" in line]
     if not counts:
         return ""
     left = sum(counts)
@@ -256,7 +255,7 @@ def _recorded(
     zero: bool = False,
 ) -> Chart:
     """A number that every round recorded."""
-    found = {record["round"]: number(record.get(key)) for record in run.metrics}
+    found = {line["round"]: number(line.get(key)) for line in run.metrics}
     x = rounds_shown(run.done, first=run.metrics[0]["round"])
     line = Series(title.lower(), tuple(found.get(t) for t in x))
     return Chart(
@@ -300,7 +299,7 @@ def record_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:
     """
     if plan.by_norm:
         counted_steps = (
-            [count for record in run.metrics for count in record.get("active", [])]
+            [count for line in run.metrics for count in line.get("active", [])]
             if run.statistics
             else []
         )

@@ -7,23 +7,20 @@ that it was a simulation. Nothing here needs torch.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedspend.basics.files import read_lines
+from fedspend.basics.json_values import number
 from fedspend.errors import InvalidInput
-from fedspend.ledger.account import HEAD
 from fedspend.ledger.chain import Head
-from fedspend.planning.protocol import AnyPlan, load_any_plan
+from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
+from fedspend.stored.files import METRICS, PLAN
+from fedspend.stored.run import Facts, MetricsLine, StoredRun
 
-Record = dict[str, Any]
 AE_DPFL = "ae-dpfl"  # named here too: `server.student` needs torch, a report does not
 
 
@@ -36,7 +33,7 @@ class RunData:
     name: str
     settings: dict[str, Any]
     environment: dict[str, Any]
-    metrics: tuple[Record, ...]
+    metrics: tuple[MetricsLine, ...]
     plan: AnyPlan | None
     certificate: dict[str, Any] | None
     labels: tuple[str, ...] | None  # group of each client, where the budgets named one
@@ -77,7 +74,7 @@ class RunData:
 
     @property
     def skipped(self) -> tuple[int, ...]:
-        return tuple(record["round"] for record in self.metrics if record.get("skipped"))
+        return tuple(line["round"] for line in self.metrics if line.get("skipped"))
 
     def last(self, key: str) -> float | None:
         return number(self.metrics[-1].get(key))
@@ -88,18 +85,18 @@ class RunData:
             return None
         grouping = group_clients(self.plan, self.labels)
         spent, of_client = self.plan.spent_by_schedule(), self.plan.schedules.of_client
-        for record in self.metrics:
-            recorded = record.get("epsilon")
+        for line in self.metrics:
+            recorded = line.get("epsilon")
             if not isinstance(recorded, dict) or set(recorded) != set(grouping.labels):
                 continue  # groups that the run did not keep the members of cannot be compared
             for label, members in zip(grouping.labels, grouping.members, strict=True):
                 planned, said = (
-                    float(spent[record["round"] - 1][of_client[members]].max()),
+                    float(spent[line["round"] - 1][of_client[members]].max()),
                     number(recorded[label]),
                 )
                 if said is None or not math.isclose(said, planned, rel_tol=1e-4, abs_tol=1e-9):
                     return (
-                        f"Round {record['round']}, group {label}: the metrics say epsilon {said}, "
+                        f"Round {line['round']}, group {label}: the metrics say epsilon {said}, "
                         f"the plan {planned:.6g}."
                     )
         return None
@@ -122,108 +119,83 @@ def load_runs(folders: Sequence[Path]) -> list[RunData]:
 
 
 def load_run(folder: Path, name: str) -> RunData:
-    about = _read_object(folder / "run.json", f"{folder} holds no run: there is no run.json in it")
-    settings = about.get("settings")
-    if not isinstance(settings, dict):
-        raise InvalidInput(f"{folder / 'run.json'} is damaged: it holds no settings")
-    plan = _load_plan(folder, settings.get("plan"))
-    metrics = _load_metrics(folder, None if plan is None else plan.rounds)
-    certificate = (
-        _read_object(folder / "certificate.json", "")
-        if (folder / "certificate.json").exists()
-        else None
-    )
-    labels = about.get("groups")
-    fits = isinstance(labels, list) and plan is not None and len(labels) == len(plan.clients)
-    stamps = [
-        about.get("simulation"),
-        *(record.get("randomness") == "seeded" for record in metrics),
-    ]
-    if certificate is not None and "randomness" in certificate:
-        stamps.append(certificate["randomness"] == "seeded")
-    environment = about.get("environment")
+    found = StoredRun(folder)
+    facts = found.facts()
+    plan = _plan_of(found, facts)
+    metrics = _metrics_of(found, None if plan is None else plan.rounds)
+    certificate = found.certificate()
+    stamps = _stamps(facts, metrics, certificate)
     return RunData(
         name=name,
-        settings=settings,
-        environment=environment if isinstance(environment, dict) else {},
+        settings=facts.settings,
+        environment=facts.environment,
         metrics=metrics,
         plan=plan,
         certificate=certificate,
-        labels=tuple(str(label) for label in labels) if fits and labels is not None else None,
-        majority=number(about.get("majority")),
+        labels=_labels(facts, plan),
+        majority=facts.majority,
         simulation=any(stamp is True for stamp in stamps),
         statistics=all(stamp is True for stamp in stamps),
-        account=_load_account(folder, about.get("ledger")),
+        account=_account(found, facts),
     )
 
 
-def _load_account(folder: Path, named: Any) -> dict[str, str]:
-    """Not where the ledger is: a report may be handed on."""
-    if not isinstance(named, dict):
-        return {}
-    path = folder / HEAD
-    head = {"ledger": (seen := Head.load(path)).ledger, "head": str(seen)} if path.exists() else {}
-    return {"run": str(named.get("run"))} | head
+def _stamps(
+    facts: Facts, metrics: tuple[MetricsLine, ...], certificate: dict[str, Any] | None
+) -> list[bool | None]:
+    """What each file says about whether the run was a simulation."""
+    stamps = [facts.simulation, *(line.get("randomness") == "seeded" for line in metrics)]
+    if certificate is not None and "randomness" in certificate:
+        stamps.append(certificate["randomness"] == "seeded")
+    return stamps
 
 
-def _load_plan(folder: Path, named: Any) -> AnyPlan | None:
-    if named is None:
+def _labels(facts: Facts, plan: AnyPlan | None) -> tuple[str, ...] | None:
+    """The group of each client, where they were kept and fit the plan."""
+    if plan is None or facts.groups is None or len(facts.groups) != len(plan.clients):
         return None
-    if not (folder / "plan.json").exists():
+    return facts.groups
+
+
+def _account(found: StoredRun, facts: Facts) -> dict[str, str]:
+    """Not where the ledger is: a report may be handed on."""
+    if facts.ledger is None:
+        return {}
+    about = {"run": facts.ledger.run}
+    if found.head_file.exists():
+        seen = Head.load(found.head_file)
+        about |= {"ledger": seen.ledger, "head": str(seen)}
+    return about
+
+
+def _plan_of(found: StoredRun, facts: Facts) -> AnyPlan | None:
+    """The plan that the run names, and no other."""
+    if facts.plan_hash is None:
+        return None
+    plan = found.plan()
+    if plan is None:
         raise InvalidInput(
-            f"{folder}: plan.json is missing; the run has not begun, or the file was removed"
+            f"{found.folder}: {PLAN} is missing; the run has not begun, or the file was removed"
         )
-    plan = load_any_plan(folder / "plan.json")
-    if plan.hash != named:
+    if plan.hash != facts.plan_hash:
         raise InvalidInput(
-            f"{folder}: plan.json is not the plan of this run, which is {str(named)[:19]}; restore "
-            "it"
+            f"{found.folder}: {PLAN} is not the plan of this run, which is "
+            f"{str(facts.plan_hash)[:19]}; restore it"
         )
     return plan
 
 
-def _load_metrics(folder: Path, rounds: int | None) -> tuple[Record, ...]:
-    path = folder / "metrics.jsonl"
-    try:
-        found = {record["round"]: record for record in read_lines(path)}
-        if not all(type(t) is int and t >= 1 for t in found):
-            raise ValueError
-    except (ValueError, KeyError, TypeError, OSError):
-        raise InvalidInput(f"{path} is damaged: a line is not the record of a round") from None
-    if not found:
+def _metrics_of(found: StoredRun, rounds: int | None) -> tuple[MetricsLine, ...]:
+    """One line for each round: the last, where a round was played again."""
+    by_round = {line["round"]: line for line in found.metrics()}
+    if not by_round:
         raise InvalidInput(
-            f"{folder} has no finished round to report: metrics.jsonl is missing or empty; go on "
+            f"{found.folder} has no finished round to report: {METRICS} is missing or empty; go on "
             "with the run first"
         )
-    if rounds is not None and max(found) > rounds:
+    if rounds is not None and max(by_round) > rounds:
         raise InvalidInput(
-            f"{path} goes to round {max(found)}, but the plan has {rounds}; it belongs to another "
-            "run"
+            f"{METRICS.of(found.folder)} goes to round {max(by_round)}, but the plan has {rounds}; "
+            "it belongs to another run"
         )
-    return tuple(found[t] for t in sorted(found))
-
-
-def _read_object(path: Path, if_missing: str) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise InvalidInput(if_missing) from None
-    except (ValueError, OSError, RecursionError):
-        raise InvalidInput(f"{path} is damaged: it is not readable JSON") from None
-    if not isinstance(content, dict):
-        raise InvalidInput(f"{path} is damaged: it is not a JSON object")
-    return content
-
-
-def number(value: Any) -> float | None:
-    """A finite number, or None for anything else.
-
-    >>> number(2), number("2"), number(float("nan")), number(True)
-    (2.0, None, None, None)
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return tuple(by_round[t] for t in sorted(by_round))

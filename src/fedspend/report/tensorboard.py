@@ -9,27 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.errors import InvalidInput
+from fedspend.stored.files import LOGS
 
 
 def tensorboard_writer(folder: Path) -> Callable[[dict[str, Any]], None]:
-    """A function that logs one round's record."""
+    """A function that logs one round's metrics."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise InvalidInput(
             "tensorboard = true needs the package tensorboard: pip install 'fedspend[tensorboard]'"
         ) from None
-    writer: Any = SummaryWriter(str(folder / "tensorboard"))
+    writer: Any = SummaryWriter(str(folder / LOGS))
 
-    def log(record: dict[str, Any]) -> None:
+    def log(line: dict[str, Any]) -> None:
         flat = {
             name: value
-            for name, value in record.items()
+            for name, value in line.items()
             if isinstance(value, int | float) and name != "round"
         }
-        flat |= {f"epsilon/{group}": value for group, value in record["epsilon"].items()}
+        flat |= {f"epsilon/{group}": value for group, value in line["epsilon"].items()}
         for name, value in flat.items():
-            writer.add_scalar(name, value, record["round"])
+            writer.add_scalar(name, value, line["round"])
         writer.flush()
 
     return log

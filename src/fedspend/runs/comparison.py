@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
+from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect_in_all
@@ -142,7 +143,7 @@ def compare(
     seeds: int,
     overrides: Sequence[str] = (),
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
     vary: Sequence[str] = (),
 ) -> Comparison:
     """Train every arm with every seed, in parallel over cores."""
@@ -207,8 +208,8 @@ def _one_thread() -> None:
 
 
 def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
+    from fedspend.runs.running import run
     from fedspend.runs.setup import from_config
-    from fedspend.runs.training import run
 
     settings = load_config(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
     if is_real(settings):  # the default for your own data

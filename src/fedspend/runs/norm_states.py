@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fedspend.basics.tensors import read_tensors
 from fedspend.client.norm_budgets import NormBudget
 from fedspend.client.state import States
 from fedspend.errors import InvalidInput
-from fedspend.runs.directory import read_tensors
 from fedspend.runs.setup import Setup, flat_parameters
 from fedspend.server.rounds import begin, round_task, tasks_of
-
-OLD_FILE = "norms.safetensors"
+from fedspend.stored.files import OLD_NORMS
 
 
 def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
@@ -49,7 +48,7 @@ def refuse_leftovers(setup: Setup, states: States) -> None:
 
 def adopt_norms(folder: Path, budgets: list[NormBudget], setup: Setup) -> None:
     """Hand what version 0.1.0 kept in the run directory to the clients, and remove it there."""
-    path = folder / OLD_FILE
+    path = OLD_NORMS.of(folder)
     if not budgets or not path.exists():
         return
     assert setup.plan is not None  # there are no budgets of norms without one

@@ -31,7 +31,7 @@ def plan_anew(
     if not account.admitted or ledger.simulation:  # a simulation repeats what was lost
         on_note("no round was lost: the plan stays as it is")
         return plan
-    done = found.done if (found := directory.progress()) else 0
+    done = found.done if (found := directory.training_state()) else 0
     if account.was_reserved(done) and directory.kept(done) is None:
         account.lose(done)
     run = account.run

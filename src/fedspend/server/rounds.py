@@ -24,8 +24,9 @@ from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_
 from fedspend.server.methods.base import Method, Release, RoundTerms, State
 from fedspend.server.sampling import draw_cohort
 from fedspend.server.student import Student
+from fedspend.stored.run import MetricsLine
 
-Record = dict[str, Any]
+Statistics = dict[str, Any]  # what is known of one round, of which a real run stores a part
 NORM_QUANTILES = (0.1, 0.5, 0.9)
 # statistics of a real run that are shown and not kept
 FOR_THE_OPERATOR = ("discarded", "lost", "reports")
@@ -65,7 +66,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingState:
     """Where a run stands after `done` rounds: all that the next round needs."""
 
     done: int
@@ -96,7 +97,7 @@ class Kept:
     """
 
     release: Release
-    statistics: Record
+    statistics: Statistics
     memory: Memory
 
 
@@ -121,54 +122,54 @@ class Store(Protocol):
 
     def lose(self, round: int) -> None: ...
 
-    def commit(self, round: int, progress: Progress, record: Record) -> None: ...
+    def commit(self, round: int, state: TrainingState, line: MetricsLine) -> None: ...
 
 
-def begin(parameters: Float32Array, method: Method) -> Progress:
+def begin(parameters: Float32Array, method: Method) -> TrainingState:
     zero = np.zeros(parameters.size)
-    return Progress(
+    return TrainingState(
         0, parameters.astype(np.float32), zero.astype(np.float32), zero, 0, method.start()
     )
 
 
 def run_rounds(
-    progress: Progress,
+    state: TrainingState,
     method: Method,
     engine: Engine,
     training: Training,
     randomness: Randomness,
     store: Store,
-    observe: Callable[[Progress, Record], Record],
-) -> Iterator[tuple[Progress, Record]]:
-    """From where `progress` stands to the last round, one committed round at a time.
+    observe: Callable[[TrainingState, Statistics], MetricsLine],
+) -> Iterator[tuple[TrainingState, MetricsLine]]:
+    """From where `state` stands to the last round, one committed round at a time.
 
-    `observe` turns the state after a round and its statistics into the record that is stored with
+    `observe` turns the state after a round and its statistics into the line that is stored with
     it.
     """
     mechanism = training.mechanism or Gaussian(randomness)
-    memory = remembered(mechanism, store, progress.done)
-    while progress.done < training.server.rounds:
-        t = progress.done
+    memory = remembered(mechanism, store, state.done)
+    while state.done < training.server.rounds:
+        t = state.done
         found = store.kept(t)
         if found is None and store.was_reserved(t) and not randomness.simulation:
             # The noise of the lost release cannot be drawn again, and drawing fresh noise would be
             # a second release: the round stays charged and is skipped. The mechanism's memory is
             # that of the last release that is known.
             store.lose(t)
-            progress = skip(progress)
-            statistics: Record = {"skipped": True}
+            state = skip(state)
+            statistics: Statistics = {"skipped": True}
         else:
             if found is None:
                 # what may be refused is refused here: nothing is spent yet
-                terms, shared = prepared(progress, method, training)
+                terms, shared = prepared(state, method, training)
                 store.reserve(t)
                 found = released(terms, shared, engine, training, randomness, mechanism, memory)
                 store.keep(t, found if randomness.simulation else without_remarks(found))
             memory, statistics = found.memory, found.statistics
-            progress = step(progress, found.release, method, training.server)
-        record = observe(progress, statistics)
-        store.commit(t, progress, record)
-        yield progress, record
+            state = step(state, found.release, method, training.server)
+        line = observe(state, statistics)
+        store.commit(t, state, line)
+        yield state, line
 
 
 def without_remarks(kept: Kept) -> Kept:
@@ -190,15 +191,15 @@ def remembered(mechanism: Mechanism, store: Store, done: int) -> Memory:
 
 
 def prepared(
-    progress: Progress, method: Method, training: Training
+    state: TrainingState, method: Method, training: Training
 ) -> tuple[RoundTerms, RoundTask]:
     """The terms of the next round, and what its clients are told."""
-    terms = method.terms(progress.done, progress.method)
-    return terms, round_task(progress, terms, training)
+    terms = method.terms(state.done, state.method)
+    return terms, round_task(state, terms, training)
 
 
 def play(
-    progress: Progress,
+    state: TrainingState,
     method: Method,
     engine: Engine,
     training: Training,
@@ -207,7 +208,7 @@ def play(
     memory: Memory,
 ) -> Kept:
     """One round by itself, up to its release."""
-    terms, shared = prepared(progress, method, training)
+    terms, shared = prepared(state, method, training)
     return released(terms, shared, engine, training, randomness, mechanism, memory)
 
 
@@ -245,12 +246,12 @@ def released(
     return Kept(Release(noised.update.astype(np.float32), bit), statistics, memory)
 
 
-def round_task(progress: Progress, terms: RoundTerms, training: Training) -> RoundTask:
+def round_task(state: TrainingState, terms: RoundTerms, training: Training) -> RoundTask:
     """What every client of this round is told. All of it is planned or released. Refuses a grid on
     which the planned noise would not be what was planned.
     """
-    t, student, clients = progress.done, training.server.student, terms.sampling_rate.size
-    size = progress.parameters.size if student is None else student.ballot.size
+    t, student, clients = state.done, training.server.student, terms.sampling_rate.size
+    size = state.parameters.size if student is None else student.ballot.size
     distributed = training.noise == "distributed"
     grid = None
     if training.bits is not None:
@@ -259,7 +260,7 @@ def round_task(progress: Progress, terms: RoundTerms, training: Training) -> Rou
             check_steps(grid, terms.deviation, clients if distributed else 1, training.grid_steps)
     return RoundTask(
         round=t,
-        parameters=progress.parameters,
+        parameters=state.parameters,
         training=training.local,
         lr=training.client_lr(t),
         size=size,
@@ -289,7 +290,7 @@ def tasks_of(
     ]
 
 
-def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Record:
+def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistics:
     """Statistics of updates are not private: only a simulation writes them down. The terms of a
     round are planned or released.
 
@@ -300,7 +301,7 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Record:
     count, told = max(1, len(answers.answered)), len(found.norms) > 0
     clip = terms.clip_norm[np.isfinite(terms.clip_norm)]
     odd = dict(answers.discarded) | dict(answers.reports)
-    public: Record = {
+    public: Statistics = {
         "discarded": int(found.zeroed.sum()) + len(answers.discarded),
         "noise_deviation": terms.deviation / terms.denominator,
         "clip": float(clip.mean()) if clip.size else None,
@@ -319,27 +320,27 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Record:
     }
 
 
-def step(progress: Progress, release: Release, method: Method, server: Server) -> Progress:
+def step(state: TrainingState, release: Release, method: Method, server: Server) -> TrainingState:
     """Apply a release: momentum and learning rate, or a student's lesson; tail mean."""
-    velocity, votes = progress.velocity, progress.votes
+    velocity, votes = state.velocity, state.votes
     if server.student is None:
         velocity = (server.momentum * velocity + release.update).astype(np.float32)
-        parameters = (progress.parameters + server.lr * velocity).astype(np.float32)
+        parameters = (state.parameters + server.lr * velocity).astype(np.float32)
     else:
-        votes = server.student.heard(votes, release.update, progress.done)
-        parameters = server.student.taught(progress.parameters, votes, progress.done)
-    done = progress.done + 1
+        votes = server.student.heard(votes, release.update, state.done)
+        parameters = server.student.taught(state.parameters, votes, state.done)
+    done = state.done + 1
     in_tail = server.tail > 1 and done > server.rounds - server.tail
-    return Progress(
+    return TrainingState(
         done=done,
         parameters=parameters,
         velocity=velocity,
-        tail_sum=progress.tail_sum + parameters if in_tail else progress.tail_sum,
-        tail_count=progress.tail_count + int(in_tail),
-        method=method.learn(progress.method, release),
+        tail_sum=state.tail_sum + parameters if in_tail else state.tail_sum,
+        tail_count=state.tail_count + int(in_tail),
+        method=method.learn(state.method, release),
         votes=votes,
     )
 
 
-def skip(progress: Progress) -> Progress:
-    return replace(progress, done=progress.done + 1)
+def skip(state: TrainingState) -> TrainingState:
+    return replace(state, done=state.done + 1)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.progress import OnProgress
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.verification.findings import Check, Findings, Verification
 from fedspend.verification.observers import (
@@ -54,7 +54,6 @@ __all__ = [
     "verify_clients",
 ]
 
-Progress = Callable[[int, int], None]
 
 CLAIM_TOLERANCE = 1e-6
 CLIP_TOLERANCE = 1e-9
@@ -71,7 +70,7 @@ def verify(
     plan: AnyPlan | str | Path,
     *,
     colluders: int = 0,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     seed: int = 0,
     max_pld: int = 200,
 ) -> Verification:
@@ -92,7 +91,7 @@ def verify_clients(
     plan: Plan,
     *,
     colluders: int = 0,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     seed: int = 0,
     max_pld: int = 200,
 ) -> Verification:
@@ -131,7 +130,7 @@ class _Verifier:
     """One verification under way: the plan, read-only, and what has been found."""
 
     def __init__(
-        self, plan: Plan, colluders: int, progress: Progress, seed: int, max_pld: int
+        self, plan: Plan, colluders: int, progress: OnProgress, seed: int, max_pld: int
     ) -> None:
         self.plan, self.table, self.kept = plan, plan.schedules, accounted_part(plan.grid_steps)
         self.runs = _runs_of_schedules(plan.schedules, self.kept)

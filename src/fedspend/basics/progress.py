@@ -1,0 +1,10 @@
+"""Who wants to hear how far a long computation is.
+
+Guarantee: a callback is told, never asked: nothing that it does can change a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+OnProgress = Callable[[int, int], None]  # (steps that are done, steps in all)

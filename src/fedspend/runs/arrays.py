@@ -1,0 +1,187 @@
+"""A run on arrays, a module and a plan that are already in memory, without a config.
+
+Guarantee: rows are joined with the plan by id. A list has no ids, so the rows of a real run are
+taken from one only where the plan itself numbers its clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedspend import data
+from fedspend.budgets.identity import as_mapping, hint_alike
+from fedspend.budgets.population import numbered
+from fedspend.client.shaping import Shape
+from fedspend.client.task import LocalTraining
+from fedspend.errors import InvalidInput
+from fedspend.models import check_module
+from fedspend.models.flat import layer_sizes, parameter_count
+from fedspend.noise.randomness import Randomness
+from fedspend.planning.plan import Plan
+from fedspend.planning.protocol import AnyPlan
+from fedspend.runs.setup import Setup, noise_terms
+from fedspend.server.methods.guarded import held_to
+from fedspend.server.methods.planned import Planned
+from fedspend.server.rounds import Server, Training
+from fedspend.server.student import NAME as VOTES
+
+# (features, labels) by client id; or of "0", "1", ...
+Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to train; a config says the same under `train`, `shape`, `privacy` and `engine`."""
+
+    lr: float
+    batch_size: int
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    momentum: float = 0.0
+    blur: float = 0.0
+    lus: float = 0.0
+    server_lr: float = 1.0
+    server_momentum: float = 0.0
+    tail_average: int = 1
+    clipping: str = "flat"
+    noise: str = "central"
+    bits: int = 32
+    randomness: str = "os"
+    seed: int = 0
+    engine: str = "local"
+    workers: int | None = None
+
+    def settings(self, plan: Plan) -> dict[str, Any]:
+        """What must be the same for a run to be resumed."""
+        return {
+            "plan": plan.hash,
+            "train.seed": self.seed,
+            "train.lr": self.lr,
+            "train.batch_size": self.batch_size,
+            "shape.blur": self.blur,
+            "shape.lus": self.lus,
+        }
+
+
+def from_arrays(
+    clients: Clients,
+    model: torch.nn.Module | None,
+    plan: AnyPlan | None,
+    test: tuple[Any, Any] | None,
+    **options: Any,
+) -> Setup:
+    """A run on arrays that are already in memory: (features, labels) by client id, or one pair per
+    client of the plan; with `Options`.
+    """
+    how = Options(**options)
+    if model is None or plan is None or test is None:
+        raise InvalidInput(
+            "train(clients=...) also needs model=, plan= and test=(features, labels)"
+        )
+    plan = plan_of_updates(plan)
+    check_module(model)
+    training = _training(how, model, plan)
+    randomness = Randomness(how.seed, how.randomness)  # type: ignore[arg-type]
+    rows = rows_of(clients, plan, simulation=randomness.simulation)
+    federation = data.of_named(rows, test=test, classes=classes_of(model, test[0]))
+    return Setup(
+        federation=federation,
+        module=model,
+        plan=plan,
+        labels=None,
+        method=held_to(plan, Planned(plan, str(plan.parameters.get("method", "idp-fedavg")))),
+        training=replace(training, clients=federation.clients),
+        randomness=randomness,
+        engine=how.engine,
+        workers=how.workers,
+        settings=how.settings(plan),
+    )
+
+
+def plan_of_updates(plan: AnyPlan) -> Plan:
+    """A plan of clients who send updates; refuses others."""
+    found = Plan.expect(
+        plan,
+        "train(clients=...) is for plans of clients; a plan of records goes with the config that "
+        "it was made for",
+    )
+    if found.parameters.get("method") == VOTES:
+        raise InvalidInput(
+            f"the plan is for method {VOTES!r}, which needs public rows; train it from a config"
+        )
+    return found
+
+
+def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
+    """How rounds run, before it is known whose rows there are."""
+    shape = Shape(how.blur, how.lus)
+    shape.check_lr(how.lr)
+    noise, bits = noise_terms(how.noise, how.bits, plan, parameter_count(model))
+    tail = min(plan.rounds, how.tail_average)
+    return Training(
+        server=Server(plan.rounds, how.server_lr, how.server_momentum, tail),
+        clients=(),
+        local=LocalTraining(how.batch_size, how.local_steps, how.local_epochs, how.momentum, shape),
+        client_lr=lambda _: how.lr,
+        noise=noise,
+        layers=layer_sizes(model) if how.clipping == "per-layer" else None,
+        bits=bits,
+        grid_steps=None if bits is None else plan.grid_steps,
+        plan=plan.hash,
+    )
+
+
+def classes_of(model: torch.nn.Module, features: Any) -> int:
+    """How many classes the model tells apart, by its answer to the first row."""
+    with torch.no_grad():
+        first = torch.as_tensor(np.asarray(features)[:1], dtype=torch.float32)
+        return int(model(first).shape[-1])
+
+
+def check_named(clients: Clients, ledger: str | None, setup: Setup) -> None:
+    """Whoever has an account in a ledger that outlives the run needs a name that does too."""
+    if ledger is not None and as_mapping(clients) is None and not setup.randomness.simulation:
+        raise InvalidInput(
+            "a ledger that outlives the run takes named clients, and a list has no names; "
+            "give clients as a dict of id: (features, labels)"
+        )
+
+
+def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tuple[Any, Any]]:
+    """Every client of the plan with its rows, found by id. A list has no ids, so real rows are not
+    taken from one by position.
+    """
+    named = as_mapping(clients)
+    if named is not None:
+        listed = set(plan.clients)
+        raw_ids = clients if isinstance(clients, Mapping) else getattr(clients, "index", ())
+        # A plan of an older version may have names that are written in another way today.
+        given = {
+            raw if raw in listed else name: rows
+            for raw, (name, rows) in zip(raw_ids, named.items(), strict=True)
+        }
+        stranger = next((client for client in given if client not in listed), None)
+        if stranger is not None:
+            raise InvalidInput(
+                f"client {stranger!r} has rows and is not in the "
+                f"plan{hint_alike(stranger, listed)}; give it a budget in another plan, or leave "
+                "its rows out"
+            )
+        return {client: given.get(client, ([], [])) for client in plan.clients}
+    pairs = list(clients)
+    if len(pairs) != len(plan.clients):
+        raise InvalidInput(
+            f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them "
+            "agree"
+        )
+    if not simulation and plan.clients != numbered(len(pairs)):
+        raise InvalidInput(
+            f"the plan names its clients ({plan.clients[0]!r}, ...) and a list has no names, so "
+            "rows could go to another's budget; give clients as a dict of id: (features, labels)"
+        )
+    return dict(zip(plan.clients, pairs, strict=True))

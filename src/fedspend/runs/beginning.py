@@ -1,0 +1,88 @@
+"""The beginning of a run, before its first round: refuse, verify, write the first files.
+
+Guarantee: everything that can be refused is refused before the run directory is made, and the plan
+is verified before that too.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedspend
+from fedspend.client.norm_budgets import NormBudget
+from fedspend.client.state import States
+from fedspend.ledger.account import new_run_id, stored_location
+from fedspend.runs.certifying import examine
+from fedspend.runs.checks import check_ledger
+from fedspend.runs.directory import RunDirectory
+from fedspend.runs.norm_states import adopt_norms, norm_budgets, refuse_leftovers
+from fedspend.runs.recovery import goes_on
+from fedspend.runs.run_ledger import RunLedger
+from fedspend.runs.setup import Setup
+from fedspend.runs.stores import MemoryStore, RunStore
+from fedspend.stored.files import LEDGER
+
+
+def verified(
+    setup: Setup, folder: Path | None, states: States, ledger: RunLedger, *, resume: bool
+) -> dict[str, Any] | None:
+    """The verdict to keep, None if it is kept already. Refuses what must not begin."""
+    if folder is not None and not goes_on(folder, resume):
+        refuse_leftovers(setup, states)
+        check_ledger(setup, ledger)
+    return examine(setup, folder)
+
+
+def opened_store(setup: Setup, folder: Path | None, ledger: RunLedger, *, resume: bool) -> RunStore:
+    """The store of a run that may begin, with its first file written."""
+    if folder is None:
+        return MemoryStore()
+    about = facts_of(setup)
+    if goes_on(folder, resume):
+        return RunDirectory.resume(folder, about)
+    if setup.plan is not None:
+        location = stored_location(ledger.asked or str(LEDGER.of(folder)), folder)
+        about["ledger"] = {"location": location, "run": new_run_id()}
+    return RunDirectory.create(folder, about)
+
+
+def checked_budgets(setup: Setup, folder: Path | None, states: States) -> list[NormBudget]:
+    """What each client's records may still pay; what does not fit is refused before a round is
+    charged.
+    """
+    budgets = norm_budgets(setup, states)
+    if folder is not None:
+        adopt_norms(folder, budgets, setup)
+    for budget in budgets:
+        budget.check()
+    return budgets
+
+
+def facts_of(setup: Setup) -> dict[str, Any]:
+    """What `run.json` says, but for the ledger; `stored.run.Facts` reads it."""
+    labels = setup.federation.dataset.test_labels
+    return {
+        "settings": setup.settings,
+        "simulation": setup.randomness.simulation,
+        # what guessing the commonest class would score
+        "majority": float(np.bincount(labels).max() / labels.size),
+        "groups": None if setup.labels is None else list(setup.labels),
+        "environment": environment(),
+        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+    }
+
+
+def environment() -> dict[str, str]:
+    return {
+        "fedspend": fedspend.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+    }

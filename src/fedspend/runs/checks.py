@@ -1,0 +1,86 @@
+"""What is refused before a run writes anything.
+
+Guarantee: a run that is refused leaves nothing behind: no run directory, no ledger, no entry in
+one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedspend.configuration.config import Config
+from fedspend.configuration.data_inputs import refuse_nameless
+from fedspend.configuration.record_plans import check_lasting_numbers
+from fedspend.errors import InvalidInput
+from fedspend.ledger.participants import check_planned_on, plan_fits
+from fedspend.ledger.rules import check_kind, refuse_lost
+from fedspend.ledger.sqlite import check_place
+from fedspend.ledger.storage import is_url, path_of
+from fedspend.planning.protocol import AnyPlan
+from fedspend.runs.run_ledger import RunLedger
+from fedspend.runs.setup import Setup
+from fedspend.server.methods.table import protects_records
+
+
+def check_ledger(setup: Setup, ledger: RunLedger) -> None:
+    """Refuse what the ledger would refuse, before anything is written. A run with a ledger of its
+    own begins with an empty one.
+    """
+    if setup.plan is None:
+        return
+    book = ledger.found()
+    if book is not None:
+        check_kind(book.state, setup.randomness.simulation, book.location)
+        plan_fits(book, setup.plan)
+        return
+    check_planned_on(None, setup.plan)
+    if ledger.asked is not None and not is_url(ledger.asked):
+        path = Path(path_of(ledger.asked))
+        refuse_lost(path)
+        check_place(path)
+
+
+def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:
+    """A ledger outlives the run, so whoever has an account there needs a name that does."""
+    if plan.unit == "record":
+        check_lasting_numbers(config, setup.federation)
+    elif "ledger" not in plan.parameters:
+        refuse_nameless(config, setup.settings["data.partition"])
+
+
+def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
+    """A plan that was made and checked before, if it is for this config and this run; of records
+    more is asked later.
+    """
+    if stored is not None:
+        if stored.hash != plan.hash:
+            raise InvalidInput(
+                "the run was begun under another plan; drop --plan, or choose another folder"
+            )
+    else:
+        _check_for_config(plan, config)
+    return plan
+
+
+def _check_for_config(plan: AnyPlan, config: Config) -> None:
+    method, rounds = config.method.name or "dp-fedavg", config.train.rounds
+    unit = "record" if protects_records(method) else "client"
+    if plan.unit != unit:
+        raise InvalidInput(
+            f"the plan is for {plan.unit}s, and the config's method {method!r} for {unit}s; make "
+            "them agree"
+        )
+    if plan.parameters.get("method", method) != method:
+        raise InvalidInput(
+            f"the plan is for method {plan.parameters['method']!r}, and the config says "
+            f"{method!r}; make them agree"
+        )
+    if config.ledger.spend == "remaining" and "ledger" not in plan.parameters:
+        raise InvalidInput(
+            "the plan was made for budgets of one run, and --remaining spends what a ledger has "
+            "left; drop --remaining, or make the plan with fedspend plan --ledger"
+        )
+    if plan.rounds != rounds:
+        raise InvalidInput(
+            f"the plan has {plan.rounds} rounds, and the config says {rounds}; make them agree"
+        )

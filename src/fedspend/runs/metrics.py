@@ -1,0 +1,82 @@
+"""What `metrics.jsonl` keeps of a round.
+
+Guarantee: of a real run, only what is planned or released; statistics of single updates are kept
+by simulations alone. What the operator should hear and nobody should store is a warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedspend.errors import FedspendWarning
+from fedspend.models.evaluation import evaluate
+from fedspend.report.groups import Grouping, group_clients
+from fedspend.runs.setup import Setup
+from fedspend.server.rounds import FOR_THE_OPERATOR, Statistics, TrainingState
+from fedspend.stored.run import MetricsLine
+
+
+@dataclass(frozen=True, eq=False)
+class Observer:
+    """Turns a round into the line that `metrics.jsonl` keeps."""
+
+    setup: Setup
+    grouping: Grouping | None
+
+    @classmethod
+    def of(cls, setup: Setup) -> Observer:
+        return cls(setup, None if setup.plan is None else group_clients(setup.plan, setup.labels))
+
+    def line(self, state: TrainingState, statistics: Statistics) -> MetricsLine:
+        dataset = self.setup.federation.dataset
+        loss, accuracy = evaluate(
+            self.setup.module,
+            torch.from_numpy(state.model),
+            torch.from_numpy(dataset.test_features),
+            torch.from_numpy(dataset.test_labels),
+        )
+        line: MetricsLine = {
+            "round": state.done,
+            "accuracy": accuracy,
+            "loss": loss if np.isfinite(loss) else None,
+            "epsilon": self.spent(state.done - 1),
+            "randomness": self.setup.randomness.source,
+        }
+        if self.setup.plan is not None:
+            line |= self.setup.plan.planned_facts(state.done - 1)
+            hidden = self.setup.plan.hidden_statistics
+            statistics = {name: value for name, value in statistics.items() if name not in hidden}
+        if self.setup.randomness.simulation:
+            return line | statistics
+        self._tell(state.done, statistics)
+        return line | {
+            name: value for name, value in statistics.items() if name not in FOR_THE_OPERATOR
+        }
+
+    @staticmethod
+    def _tell(round: int, statistics: Statistics) -> None:
+        """What the operator of a real run should hear, and the metrics must not keep."""
+        reports: dict[str, str] = statistics.get("reports") or {}
+        zeroed = int(statistics.get("discarded", 0)) - int(statistics.get("lost", 0))
+        if zeroed > 0:
+            message = f"round {round}: {zeroed} updates were not finite and counted as zero"
+            warnings.warn(message, FedspendWarning, stacklevel=3)
+        for client, why in reports.items():
+            warnings.warn(f"round {round}, client {client!r}: {why}", FedspendWarning, stacklevel=3)
+
+    def spent(self, round: int) -> dict[str, float]:
+        """Largest epsilon spent so far in each group."""
+        if self.setup.plan is None or self.grouping is None:
+            return {}
+        spent, of_client = (
+            self.setup.plan.spent_by_schedule()[round],
+            self.setup.plan.schedules.of_client,
+        )
+        return {
+            label: float(spent[of_client[members]].max())
+            for label, members in zip(self.grouping.labels, self.grouping.members, strict=True)
+        }

@@ -1,0 +1,120 @@
+"""A run from its setup to its model: begin, charge, play the rounds that are left, finish.
+
+Guarantee: nothing is trained under a plan that the independent verifier does not pass, and no round
+is played outside the run's account. What was used for randomness is stamped on certificate, metrics
+and model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
+from fedspend.engines.base import Engine
+from fedspend.engines.local import make_engine
+from fedspend.report.tensorboard import tensorboard_writer
+from fedspend.runs.beginning import checked_budgets, opened_store, verified
+from fedspend.runs.metrics import Observer
+from fedspend.runs.recovery import enrol, recovered, told
+from fedspend.runs.result import OnNote, OnRound, Result
+from fedspend.runs.run_ledger import RunLedger
+from fedspend.runs.setup import Setup
+from fedspend.runs.stores import RunStore
+from fedspend.server.rounds import TrainingState, run_rounds
+
+
+def run(
+    setup: Setup,
+    folder: Path | None,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_note: OnNote = lambda _: None,
+    ledger: RunLedger | None = None,
+) -> Result:
+    """Verify, open the account, play the rounds that are left, write the model, close the account.
+
+    `ledger` is the one to charge; without it there is one in the run directory.
+    """
+    if ledger is not None:
+        return _run(setup, folder, ledger, resume, on_round, on_note)
+    with RunLedger.of_run(folder, None, resume=resume) as own:
+        return _run(setup, folder, own, resume, on_round, on_note)
+
+
+def _run(
+    setup: Setup,
+    folder: Path | None,
+    ledger: RunLedger,
+    resume: bool,
+    on_round: OnRound | None,
+    on_note: OnNote,
+) -> Result:
+    states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
+    simulation = setup.randomness.simulation
+    engine = open_engine(setup, states)
+    try:
+        verdict = verified(setup, folder, states, ledger, resume=resume)
+        store = opened_store(setup, folder, ledger, resume=resume)
+        setup = replace(setup, training=replace(setup.training, run=store.run_id))
+        budgets = checked_budgets(setup, folder, states)
+        if setup.plan is not None and verdict is not None:
+            store.write_certificate(setup.plan, verdict)
+        with store.charging(setup.plan, ledger, simulation=simulation):
+            state = recovered(setup, store)
+            if resume:
+                on_note(told(store, state.done, simulation=simulation))
+            enrol(budgets, state, store, on_note)
+            state = _play(setup, engine, store, state, folder, on_round)
+            store.finish()
+    finally:
+        engine.close()
+    return _finished(setup, store, state, folder)
+
+
+def open_engine(setup: Setup, states: States) -> Engine:
+    """Where the config says, unless the plan needs its tasks to run client by client."""
+    name = "reference" if setup.plan is not None and setup.plan.client_by_client else setup.engine
+    return make_engine(name, setup.workload(states), setup.workers)
+
+
+def _play(
+    setup: Setup,
+    engine: Engine,
+    store: RunStore,
+    state: TrainingState,
+    folder: Path | None,
+    on_round: OnRound | None,
+) -> TrainingState:
+    observer = Observer.of(setup)
+    log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
+    rounds = run_rounds(
+        state, setup.method, engine, setup.training, setup.randomness, store, observer.line
+    )
+    for after, line in rounds:
+        state = after
+        if log is not None:
+            log(line)
+        if on_round is not None:
+            on_round(line, setup.training.server.rounds)
+    return state
+
+
+def _finished(setup: Setup, store: RunStore, state: TrainingState, folder: Path | None) -> Result:
+    load_parameters(setup.module, state)
+    plan_hash = "" if setup.plan is None else setup.plan.hash
+    about = {"randomness": setup.randomness.source, "plan": plan_hash}
+    store.write_model(named_arrays(setup.module), about)
+    return Result(store.metrics(), setup.module, setup.plan, folder)
+
+
+def load_parameters(module: torch.nn.Module, state: TrainingState) -> None:
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(state.model), module.parameters())
+
+
+def named_arrays(module: torch.nn.Module) -> dict[str, Any]:
+    return {name: tensor.detach().numpy().copy() for name, tensor in module.named_parameters()}

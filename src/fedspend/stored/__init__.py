@@ -1,0 +1,1 @@
+"""A run on disk: which files it has (`files`), and how they are read (`run`)."""

@@ -1,0 +1,122 @@
+"""The files of a run directory: one row each, and no other place that names them.
+
+Guarantee: whoever reads or writes a file of a run takes its name from here, so this list is
+complete, and what it says about publishing covers everything that a run leaves behind
+(`tests/test_run_files.py`).
+
+What clients have to remember (filter by norms: what is left of each record's budget) is theirs and
+not here: on one machine it is in a folder beside the run directory, `RUN.clients`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+OWNER_ONLY, EVERYONE = 0o600, 0o644
+HEAD_SUFFIX = ".head"  # a ledger in a file keeps its head beside it, under its own name and this
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """One file of a run directory. `publish` says whether it may be published, and why not."""
+
+    name: str
+    holds: str
+    publish: str
+    writer: str  # the module that writes it
+    mode: int = OWNER_ONLY
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def private(self) -> bool:
+        return self.mode == OWNER_ONLY
+
+    def of(self, folder: Path) -> Path:
+        """Where it is in the run directory `folder`."""
+        return folder / self.name
+
+
+RUN = RunFile(
+    "run.json",
+    "settings, seed, randomness, environment, ledger",
+    "no: budgets and places",
+    "runs.directory",
+)
+PLAN = RunFile("plan.json", "the plan", "no: budgets", "runs.directory")
+CERTIFICATE = RunFile(
+    "certificate.json", "the verification of the plan", "no: budgets", "runs.directory"
+)
+MODEL = RunFile(
+    "model.safetensors", "the final model", "yes: it is made of releases", "runs.directory"
+)
+CHECKPOINT = RunFile(
+    "checkpoint.safetensors",
+    "the state after the last round",
+    "yes: it is made of releases",
+    "runs.directory",
+)
+RELEASE = RunFile(
+    "release.safetensors",
+    "the last release, for recovery; the mechanism's memory",
+    "never",
+    "runs.directory",
+)
+LEDGER = RunFile(
+    "ledger.db", "the account, unless another ledger is charged", "no: budgets", "ledger.sqlite"
+)
+LEDGER_HEAD = RunFile(
+    f"{LEDGER}{HEAD_SUFFIX}", "the last entry of that account", "yes", "ledger.book"
+)
+SEEN_HEAD = RunFile(
+    "ledger_head.json",
+    "the last entry of the ledger that this run has seen",
+    "yes",
+    "ledger.account",
+)
+METRICS = RunFile(
+    "metrics.jsonl",
+    "accuracy and spending by round; of a simulation, statistics of updates",
+    "see the marks in the report; of a simulation on private data, no",
+    "runs.directory",
+)
+REPORT = RunFile(
+    "report.html",
+    "the same for people, with the plan and its verification",
+    "see the marks in it; it shows budgets",
+    "report.html",
+    EVERYONE,
+)
+OLD_NORMS = RunFile(
+    "norms.safetensors",
+    "version 0.1.0 only: what records have paid; handed to the clients and removed on resuming",
+    "never",
+    "none",
+)
+FILES = (
+    RUN,
+    PLAN,
+    CERTIFICATE,
+    MODEL,
+    CHECKPOINT,
+    RELEASE,
+    LEDGER,
+    LEDGER_HEAD,
+    SEEN_HEAD,
+    METRICS,
+    REPORT,
+    OLD_NORMS,
+)
+LOGS = "tensorboard"  # a folder with the numbers of `metrics.jsonl`, if the config asks for it
+
+
+def as_table() -> str:
+    """The files as a table in Markdown, as `docs/guide.md` shows it."""
+    head = ["| file | holds | may be published | readable by |", "|---|---|---|---|"]
+    rows = [
+        f"| `{file}` | {file.holds} | {file.publish} | {'owner' if file.private else 'everyone'} |"
+        for file in FILES
+    ]
+    return "\n".join([*head, *rows])

@@ -1,0 +1,118 @@
+"""The one reader of run directories: for the report, for a run that goes on, for an audit.
+
+Guarantee: a file that is damaged is refused with one line that names it. Nothing is written here,
+and nothing here needs torch. A part is read when it is asked for, so a run that is still going can
+be looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedspend.basics.files import read_lines
+from fedspend.basics.json_values import number, read_object
+from fedspend.errors import InvalidInput
+from fedspend.planning.protocol import AnyPlan, load_any_plan
+from fedspend.stored.files import CERTIFICATE, METRICS, PLAN, RUN, SEEN_HEAD
+
+MetricsLine = dict[str, Any]  # what `metrics.jsonl` keeps of one round
+
+
+@dataclass(frozen=True)
+class NamedLedger:
+    """The ledger that a run charges, as its run directory names it."""
+
+    location: str  # relative if it is inside the run directory
+    run: str  # the run's id in it
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `run.json` says: written when a run begins."""
+
+    settings: dict[str, Any]
+    simulation: bool | None  # None: it does not say
+    majority: float | None  # what guessing the commonest class would score
+    groups: tuple[str, ...] | None  # of each client, where the budgets named one
+    environment: dict[str, Any]
+    began: str | None  # when, as ISO 8601; version 0.1 did not say
+    ledger: NamedLedger | None  # None: without a plan nothing is charged
+    content: dict[str, Any]  # all of it, as it is in the file
+
+    @property
+    def plan_hash(self) -> Any:
+        """The hash of the plan that the run is under; None without one."""
+        return self.settings.get("plan")
+
+
+class StoredRun:
+    """The run in `folder`, part by part."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run: its first file is there."""
+        return RUN.of(self.folder).exists()
+
+    def facts(self) -> Facts:
+        path = RUN.of(self.folder)
+        content = read_object(path)
+        if content is None:
+            raise InvalidInput(f"{self.folder} holds no run: there is no {RUN} in it")
+        settings = content.get("settings")
+        if not isinstance(settings, dict):
+            raise InvalidInput(f"{path} is damaged: it holds no settings")
+        stamp, groups = content.get("simulation"), content.get("groups")
+        environment = content.get("environment")
+        return Facts(
+            settings=settings,
+            simulation=stamp if isinstance(stamp, bool) else None,
+            majority=number(content.get("majority")),
+            groups=tuple(map(str, groups)) if isinstance(groups, list) else None,
+            environment=environment if isinstance(environment, dict) else {},
+            began=began if isinstance(began := content.get("began"), str) else None,
+            ledger=_named_ledger(path, content.get("ledger")),
+            content=content,
+        )
+
+    def plan(self) -> AnyPlan | None:
+        """The plan that the run was verified and begun with, or planned anew under."""
+        path = PLAN.of(self.folder)
+        return load_any_plan(path) if path.exists() else None
+
+    def certificate(self) -> dict[str, Any] | None:
+        return read_object(CERTIFICATE.of(self.folder))
+
+    def metrics(self) -> list[MetricsLine]:
+        """A line for every round that was finished, in the order in which they were written."""
+        path = METRICS.of(self.folder)
+        try:
+            lines = read_lines(path)
+        except (ValueError, OSError):
+            lines = [{}]
+        if not all(isinstance(line, dict) and _is_round(line.get("round")) for line in lines):
+            raise InvalidInput(f"{path} is damaged: a line is not the record of a round")
+        return lines
+
+    @property
+    def head_file(self) -> Path:
+        """Where the run keeps the last entry of its ledger that it has seen."""
+        return SEEN_HEAD.of(self.folder)
+
+
+def _named_ledger(path: Path, named: Any) -> NamedLedger | None:
+    if named is None:
+        return None
+    if isinstance(named, dict):
+        location, run = named.get("location"), named.get("run")
+        if isinstance(location, str) and isinstance(run, str):
+            return NamedLedger(location, run)
+    raise InvalidInput(f"{path} is damaged: it does not say which ledger the run charges")
+
+
+def _is_round(value: Any) -> bool:
+    return type(value) is int and value >= 1
