@@ -17,12 +17,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from fedspend.cli import compare, data, design, ledger, plan, records, report, train, verify
+from fedspend.cli import audit, compare, data, design, ledger, plan, records, report, train, verify
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
 COMMANDS = {
     "plan": plan,
     "verify": verify,
+    "audit": audit,
     "train": train,
     "report": report,
     "compare": compare,

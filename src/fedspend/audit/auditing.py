@@ -1,0 +1,293 @@
+"""An audit: play a config's run many times with canaries, guess their coins, and set what was found
+beside what is claimed.
+
+Guarantee: at the confidence given, and for each group by itself, `measured` is at most the epsilon
+that the runs really had at the plan's delta, against the plan's observer and adjacency. It is a
+lower bound: a large one proves a broken promise, a small one proves nothing. Runs on real rows are
+refused.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspend.audit.bounds import Coins, gaussian_estimate, lower_bound
+from fedspend.audit.guessing import filtered, learn
+from fedspend.audit.meters import Meter, clip_of, noise_by_round, noise_over_rounds, sampled_of
+from fedspend.audit.observations import Observations, joined
+from fedspend.audit.playing import Stage, choose_units, stage_of_clients
+from fedspend.audit.record_canaries import stage_of_records
+from fedspend.basics.arrays import BoolArray, IntArray
+from fedspend.configuration.config import Config, any_config, needed
+from fedspend.configuration.data_inputs import is_real
+from fedspend.data.loading import DATA_SETS
+from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
+from fedspend.planning.protocol import AnyPlan
+from fedspend.report.groups import group_clients
+from fedspend.runs.setup import Setup, from_config
+
+USUAL_COINS = 4_000  # in the smallest group, where nobody says how many runs
+MOST_RUNS = 4_000
+FEWEST_COINS = 40  # fewer show nothing
+FEW_RUNS = 8  # with fewer runs the pilot is made of coins of every run
+PILOT = 4  # every fourth run, or coin, is learned from and not counted
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class GroupAudit:
+    """One group of units: claim, lower bound, and what the bound is made of."""
+
+    group: str
+    units: int
+    claimed: float
+    measured: float
+    ok: bool
+    confidence: float
+    delta: float
+    coins: int  # that count; the pilot's do not
+    coins_per_run: int
+    guesses: int
+    right: int
+    score: str
+    method: str
+    estimate: float | None  # after Andrew et al. (2024): no bound
+    clip: Meter
+    sampled: Meter
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found. `groups` in the order of their budgets."""
+
+    groups: tuple[GroupAudit, ...]
+    method: str
+    noise: str
+    unit: str
+    adjacency: str
+    observer: str
+    rounds: int
+    runs: int
+    canaries: int
+    seed: int
+    noise_by_round: tuple[Meter, ...]
+    noise_over_rounds: Meter
+    seconds: float
+    memory: int  # bytes, the most that the process held
+    plan: str
+
+    @property
+    def ok(self) -> bool:
+        return all(group.ok for group in self.groups)
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = _plain(asdict(self))
+        return {"ok": self.ok} | found
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def audit(
+    config: str | Path | Mapping[str, Any],
+    *,
+    overrides: Sequence[str] = (),
+    canaries: int | None = None,
+    trials: int | None = None,
+    rounds: int | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+    train_others: bool = False,
+    progress: Progress | None = None,
+) -> Audit:
+    """Audit what `config` would run.
+
+    `canaries` is how many units of a run are canaries (default: as many as fit), `trials` how many
+    runs are played (default: enough for 4,000 coins in every group). With `train_others`, clients
+    that are no canaries train on their rows; otherwise they are silent.
+
+    >>> found = audit("examples/quickstart.toml", trials=100)  # doctest: +SKIP
+    >>> found.ok, [(g.group, g.claimed, g.measured) for g in found.groups]  # doctest: +SKIP
+    """
+    began = time.monotonic()
+    confidence = finite_number("confidence", confidence)
+    if not 0.5 <= confidence < 1:
+        raise InvalidInput(
+            f"confidence must be at least 0.5 and below 1, got {confidence:g}; 0.95 is usual"
+        )
+    seed = whole_number("seed", seed, 0)
+    changes = list(overrides)
+    if rounds is not None:
+        changes.append(f"train.rounds={whole_number('rounds', rounds, 1)}")
+    settings = any_config(config, changes)
+    refuse_real_rows(settings, train_others=train_others)
+    setup = from_config(settings)
+    if setup.plan is None:
+        raise InvalidInput(
+            f"method {setup.method.name!r} promises nothing, so there is nothing to audit; name a "
+            "private one with --set method.name=..."
+        )
+    plan = setup.plan
+    stage = (
+        stage_of_records(setup, seed)
+        if plan.unit == "record"
+        else stage_of_clients(setup, seed, train_others=train_others)
+    )
+    groups = _groups(plan, setup)
+    pools = [members for _, members in groups]
+    cap = stage.room if canaries is None else whole_number("canaries", canaries, len(pools))
+    if cap > stage.room:
+        raise InvalidInput(
+            f"canaries = {cap}, and one run has directions for {stage.room}; use fewer canaries "
+            "and more trials, or a larger model"
+        )
+    sizes = [units.size for units in choose_units(stage, 0, pools, cap)]
+    runs = (
+        min(MOST_RUNS, max(FEW_RUNS, -(-USUAL_COINS // min(sizes))))
+        if trials is None
+        else whole_number("trials", trials, 1)
+    )
+    if runs * min(sizes) < FEWEST_COINS:
+        raise InvalidInput(
+            f"trials = {runs} with {min(sizes)} canaries in the smallest group are "
+            f"{runs * min(sizes)} coins, and fewer than {FEWEST_COINS} show nothing; raise trials"
+        )
+    seen = _play(stage, runs, pools, cap, progress)
+    found = tuple(
+        _judge(stage, plan, label, members, seen, runs, size, confidence)
+        for (label, members), size in zip(groups, sizes, strict=True)
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Audit(
+        groups=found,
+        method=setup.method.name,
+        noise=settings.privacy.noise,
+        unit=plan.unit,
+        adjacency="zero-out",
+        observer=stage.observer,
+        rounds=plan.rounds,
+        runs=runs,
+        canaries=sum(sizes),
+        seed=seed,
+        noise_by_round=noise_by_round(seen),
+        noise_over_rounds=noise_over_rounds(seen),
+        seconds=time.monotonic() - began,
+        memory=peak * (1 if sys.platform == "darwin" else 1024),
+        plan=plan.hash,
+    )
+
+
+def refuse_real_rows(config: Config, *, train_others: bool) -> None:
+    """An audit publishes what it finds and repeats releases as often as it likes: for simulations
+    on public or made-up data.
+    """
+    name = needed(config.data.name, "data.name")
+    public = name in DATA_SETS and DATA_SETS[name].public
+    if is_real(config):
+        why = "privacy.randomness is 'os'" if public else f"data set {name!r} is taken for private"
+        raise Refused(
+            f"audits are simulations on public or made-up data, and {why}; audit the same settings "
+            "on public rows, for example with --set data.name=synthetic"
+        )
+    if train_others and not public:
+        raise Refused(
+            f"data set {name!r} is taken for private, and clients that train in an audit are not "
+            "protected; drop --train-others, or use public rows"
+        )
+
+
+def _groups(plan: AnyPlan, setup: Setup) -> list[tuple[str, IntArray]]:
+    """Groups by label or budget, without units that are never sampled."""
+    labels = setup.labels if plan.unit == "client" else None
+    grouping = group_clients(plan, labels)
+    out = set(plan.left_out.tolist())
+    groups = [
+        (label, np.array([unit for unit in members.tolist() if unit not in out], dtype=np.int64))
+        for label, members in zip(grouping.labels, grouping.members, strict=True)
+    ]
+    return [(label, members) for label, members in groups if members.size]
+
+
+def _play(
+    stage: Stage, runs: int, pools: list[IntArray], cap: int, progress: Progress | None
+) -> Observations:
+    parts = []
+    for run in range(runs):
+        units = np.concatenate(choose_units(stage, run, pools, cap))
+        parts.append(stage.play(stage, run, units, stage.coins(run, units.size)))
+        if progress is not None:
+            progress(run + 1, runs)
+    return joined(parts)
+
+
+def _judge(
+    stage: Stage,
+    plan: AnyPlan,
+    label: str,
+    members: IntArray,
+    seen: Observations,
+    runs: int,
+    each: int,
+    confidence: float,
+) -> GroupAudit:
+    mine = seen.some(np.isin(seen.unit, members))
+    learned_from, coins = split(mine, runs, each, stage.generator(0, stage.SPLIT))
+    pilot, rest = mine.some(learned_from), mine.some(~learned_from)
+    rule = learn(pilot, stage.expected, coins, plan.delta, (1 - confidence) / 2)
+    score = rule.scores(rest, stage.expected)
+    as_in, as_out = rule.guesses(score)
+    right = int((as_in & rest.inside).sum() + (as_out & ~rest.inside).sum())
+    guesses = int((as_in | as_out).sum())
+    claimed = float(plan.epsilon[members].max())
+    measured = lower_bound(right, guesses - right, coins, plan.delta, confidence)
+    linear = filtered(mine, stage.expected)
+    estimate = gaussian_estimate(linear[mine.inside], linear[~mine.inside], plan.delta)
+    return GroupAudit(
+        group=label,
+        units=members.size,
+        claimed=claimed,
+        measured=measured,
+        ok=measured <= claimed,
+        confidence=confidence,
+        delta=plan.delta,
+        coins=rest.unit.size,
+        coins_per_run=each,
+        guesses=guesses,
+        right=right,
+        score=rule.score,
+        method="one run" if runs == 1 else "repeated runs" if each == 1 else "coins over runs",
+        estimate=estimate,
+        clip=clip_of(stage.tally, members),
+        sampled=sampled_of(stage.tally, stage.taking_part, members, runs),
+    )
+
+
+def split(
+    seen: Observations, runs: int, each: int, generator: np.random.Generator
+) -> tuple[BoolArray, Coins]:
+    """Which coins are the pilot's, and what is left. Whole runs, where there are enough; else coins
+    of every run, and then all that is left counts as one run: its guesses share what was learned.
+    """
+    if runs >= FEW_RUNS:
+        pilot = seen.run % PILOT == 0
+        return pilot, Coins(runs - -(-runs // PILOT), each)
+    pilot = generator.permutation(seen.unit.size) % PILOT == 0
+    return pilot, Coins(1, int((~pilot).sum()))
