@@ -22,9 +22,16 @@ import numpy as np
 
 from fedspend.audit.bounds import Coins, gaussian_estimate, lower_bound
 from fedspend.audit.guessing import filtered, learn
-from fedspend.audit.meters import Meter, clip_of, noise_by_round, noise_over_rounds, sampled_of
+from fedspend.audit.meters import (
+    Meter,
+    clip_of,
+    noise_by_round,
+    noise_over_rounds,
+    sampled_of,
+    shift_of,
+)
 from fedspend.audit.observations import Observations, joined
-from fedspend.audit.playing import Stage, choose_units, stage_of_clients
+from fedspend.audit.playing import Stage, choose_units, stage_of_clients, told_of_canaries
 from fedspend.audit.record_canaries import stage_of_records
 from fedspend.basics.arrays import BoolArray, IntArray
 from fedspend.configuration.config import Config, any_config, needed
@@ -39,7 +46,8 @@ USUAL_COINS = 4_000  # in the smallest group, where nobody says how many runs
 MOST_RUNS = 4_000
 FEWEST_COINS = 40  # fewer show nothing
 FEW_RUNS = 8  # with fewer runs the pilot is made of coins of every run
-PILOT = 4  # every fourth run, or coin, is learned from and not counted
+PILOT, PILOT_OF_MANY = 4, 8  # every so many-th run, or coin, is learned from and not counted
+MANY = 40_000  # coins
 Progress = Callable[[int, int], None]
 
 
@@ -170,6 +178,7 @@ def audit(
             f"trials = {runs} with {min(sizes)} canaries in the smallest group are "
             f"{runs * min(sizes)} coins, and fewer than {FEWEST_COINS} show nothing; raise trials"
         )
+    stage = told_of_canaries(stage, np.concatenate(choose_units(stage, 0, pools, cap)))
     seen = _play(stage, runs, pools, cap, progress)
     found = tuple(
         _judge(stage, plan, label, members, seen, runs, size, confidence)
@@ -258,6 +267,7 @@ def _judge(
     guesses = int((as_in | as_out).sum())
     claimed = float(plan.epsilon[members].max())
     measured = lower_bound(right, guesses - right, coins, plan.delta, confidence)
+    records = plan.unit == "record"  # whose contributions are not seen one by one
     linear = filtered(mine, stage.expected)
     estimate = gaussian_estimate(linear[mine.inside], linear[~mine.inside], plan.delta)
     return GroupAudit(
@@ -275,7 +285,7 @@ def _judge(
         score=rule.score,
         method="one run" if runs == 1 else "repeated runs" if each == 1 else "coins over runs",
         estimate=estimate,
-        clip=clip_of(stage.tally, members),
+        clip=shift_of(mine, stage.expected) if records else clip_of(stage.tally, members),
         sampled=sampled_of(stage.tally, stage.taking_part, members, runs),
     )
 
@@ -286,8 +296,9 @@ def split(
     """Which coins are the pilot's, and what is left. Whole runs, where there are enough; else coins
     of every run, and then all that is left counts as one run: its guesses share what was learned.
     """
+    every = PILOT if seen.unit.size < MANY else PILOT_OF_MANY
     if runs >= FEW_RUNS:
-        pilot = seen.run % PILOT == 0
-        return pilot, Coins(runs - -(-runs // PILOT), each)
-    pilot = generator.permutation(seen.unit.size) % PILOT == 0
+        pilot = seen.run % every == 0
+        return pilot, Coins(runs - -(-runs // every), each)
+    pilot = generator.permutation(seen.unit.size) % every == 0
     return pilot, Coins(1, int((~pilot).sum()))

@@ -100,6 +100,8 @@ class CanaryEngine:
         self._silent = torch.zeros(directions.size)
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply | Lost]:
+        for task in tasks:
+            self._tally.took_part(task.shared.round, task.number)
         if self._others is not None:
             yield from self._others.run([t for t in tasks if t.client not in self._canaries])
             tasks = [t for t in tasks if t.client in self._canaries]
@@ -113,15 +115,13 @@ class CanaryEngine:
         if task.shared.asked is not None:
             task = replace(task, shared=replace(task.shared, asked=None))
         if number is None:
-            reply = finished(task, self._silent, 0, self._tools)
-            self._tally.took_part(task.shared.round, task.number)
-            return reply
+            return finished(task, self._silent, 0, self._tools)
         update = self._directions.update(number, LENGTH * task.clip_norm)
         reply = finished(task, update, 1, self._tools)
         grid = task.shared.grid
         sent = reply.contribution.vector[self._directions.places[number]].sum()
         length = sent * self._directions.weight * (1.0 if grid is None else grid.step)
-        self._tally.took_part(task.shared.round, task.number, length / task.clip_norm)
+        self._tally.was_sent(task.number, length / task.clip_norm)
         return reply
 
     def close(self) -> None:
@@ -129,13 +129,35 @@ class CanaryEngine:
             self._others.close()
 
 
-def expected_of_clients(setup: Setup) -> Expected:
-    """From the terms of the rounds. A clip that follows releases keeps its ratio to the noise."""
+def expected_of_clients(setup: Setup, canaries: IntArray | None) -> Expected:
+    """From the terms of the rounds. A clip that follows releases keeps its ratio to the noise.
+
+    `canaries` are those of a run; None where the bits of others are not known to be zero.
+    """
     start = setup.method.start()
     terms = [setup.method.terms(t, start) for t in range(setup.training.server.rounds)]
     rate = np.array([one.sampling_rate for one in terms])
-    shift = np.array([one.clip_norm / one.deviation for one in terms])
-    return Expected(rate, shift, (rate > 0).astype(np.int64))
+    everyone = np.arange(rate.shape[1])
+    update = np.array([one.clip_norm / one.deviation for one in terms])
+    bit = np.array([_bit_shift(one, everyone, canaries)[0] for one in terms])
+    return Expected(rate, np.sqrt(update**2 + bit**2), (rate > 0).astype(np.int64))
+
+
+def _bit_shift(
+    terms: RoundTerms, units: IntArray, canaries: IntArray | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """How far each unit shifts the sum of bits, in its deviation; that deviation; and what the bits
+    of the other canaries sum up to on average. Theirs are as good as noise: they depend on coins
+    that nobody knows. A canary that is in is over its clip: its bit is -1/2.
+    """
+    if terms.bit_deviation is None or canaries is None:
+        return np.zeros(units.size), np.ones(units.size), np.zeros(units.size)
+    chance = np.zeros(terms.sampling_rate.size)
+    chance[canaries] = terms.sampling_rate[canaries] / 2
+    spread = chance * (1 - chance) / 4
+    others = spread.sum() - spread[units]
+    deviation = np.sqrt(terms.bit_deviation**2 + others)
+    return 0.5 / deviation, deviation, -(chance.sum() - chance[units]) / 2
 
 
 def signals_of_clients(
@@ -145,17 +167,32 @@ def signals_of_clients(
     units: IntArray,
     inside: BoolArray,
     run: int,
+    *,
+    bits: bool,
 ) -> Observations:
     """What the public can compute: terms of a round follow from the plan and earlier releases."""
     state, rows = setup.method.start(), []
     for t, release in enumerate(releases):
         terms = setup.method.terms(t, state)
         state = setup.method.learn(state, release)
-        rows.append(_signal(terms, release, directions))
+        rows.append(_signal(terms, release, directions, units, units if bits else None))
     return Observations(np.full(units.size, run), units, inside, np.array(rows, dtype=np.float32))
 
 
-def _signal(terms: RoundTerms, release: Release, directions: Directions) -> FloatArray:
+def _signal(
+    terms: RoundTerms,
+    release: Release,
+    directions: Directions,
+    units: IntArray,
+    canaries: IntArray | None,
+) -> FloatArray:
+    """Of the update; where a bit is released too, of both together, each by its worth."""
     total = release.update.astype(np.float64) * terms.denominator
-    found: FloatArray = directions.along(total) / terms.deviation
-    return found
+    of_update: FloatArray = directions.along(total) / terms.deviation
+    if release.bit is None or canaries is None:
+        return of_update
+    worth = terms.clip_norm[units] / terms.deviation
+    bit_worth, deviation, others = _bit_shift(terms, units, canaries)
+    of_bit = -((release.bit - 0.5) * terms.denominator - others) / deviation
+    both: FloatArray = (worth * of_update + bit_worth * of_bit) / np.hypot(worth, bit_worth)
+    return both

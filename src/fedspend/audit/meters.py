@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.audit.observations import Observations
+from fedspend.audit.observations import Expected, Observations
 from fedspend.basics.arrays import FloatArray, IntArray
 
 
@@ -19,15 +19,14 @@ class Tally:
     def __init__(self, rounds: int, units: int) -> None:
         self.asked = np.zeros((rounds, units))  # how often each unit took part
         self.length = np.zeros(units)  # sum of lengths, in clips
-        self.longest = np.zeros(units)
         self.sent = np.zeros(units)
 
-    def took_part(self, round: int, unit: int, length: float | None = None) -> None:
+    def took_part(self, round: int, unit: int) -> None:
         self.asked[round, unit] += 1
-        if length is not None:
-            self.length[unit] += length
-            self.longest[unit] = max(self.longest[unit], length)
-            self.sent[unit] += 1
+
+    def was_sent(self, unit: int, length: float) -> None:
+        self.length[unit] += length
+        self.sent[unit] += 1
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,17 @@ def clip_of(tally: Tally, units: IntArray) -> Meter:
     """How long contributions were, in clips; under distributed noise with the noise in it."""
     sent = tally.sent[units].sum()
     return Meter(float(tally.length[units].sum() / sent)) if sent > 0 else Meter(None)
+
+
+def shift_of(seen: Observations, expected: Expected) -> Meter:
+    """How far canaries moved their signals, beside how far clip and rates should have."""
+    planned = (expected.rate * expected.shift * expected.steps)[:, seen.unit[seen.inside]]
+    signal = seen.signal[:, seen.inside].astype(np.float64)
+    known = np.isfinite(signal)
+    total = float(planned[known].sum())
+    if not total > 0:
+        return Meter(None)
+    return Meter(float(signal[known].sum()) / total, float(np.sqrt(known.sum())) / total)
 
 
 def sampled_of(tally: Tally, rate: FloatArray, units: IntArray, runs: int) -> Meter:

@@ -128,7 +128,7 @@ def stage_of_clients(setup: Setup, seed: int, *, train_others: bool = False) -> 
         # what a student learns is computed from releases, and canaries do not look at the model
         server = replace(setup.training.server, student=replace(student, epochs=0))
         setup = replace(setup, training=replace(setup.training, server=server))
-    expected = expected_of_clients(setup)
+    expected = expected_of_clients(setup, None)
     return Stage(
         setup,
         seed,
@@ -140,6 +140,13 @@ def stage_of_clients(setup: Setup, seed: int, *, train_others: bool = False) -> 
         PUBLIC,
         train_others,
     )
+
+
+def told_of_canaries(stage: Stage, canaries: IntArray) -> Stage:
+    """The stage, once it is known how many canaries a run has: bits of all of them are one sum."""
+    if stage.setup.plan is None or stage.setup.plan.unit != "client" or stage.train_others:
+        return stage
+    return replace(stage, expected=expected_of_clients(stage.setup, canaries))
 
 
 def play_clients(stage: Stage, run: int, units: IntArray, inside: BoolArray) -> Observations:
@@ -158,4 +165,6 @@ def play_clients(stage: Stage, run: int, units: IntArray, inside: BoolArray) -> 
         releases = play_rounds(setup, engine)
     finally:
         engine.close()
-    return signals_of_clients(setup, releases, directions, units, inside, run)
+    return signals_of_clients(
+        setup, releases, directions, units, inside, run, bits=not stage.train_others
+    )
