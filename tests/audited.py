@@ -186,20 +186,15 @@ def first_round_checked(patch: Any) -> None:
 
 
 def wrong_client(patch: Any) -> None:
-    """Budgets are joined by position, in the wrong order."""
-    from fedspend.server.methods.planned import Planned
-
-    sound = Planned.terms
-
-    def terms(self: Any, round: int, state: Any) -> Any:
-        found = sound(self, round, state)
-        return replace(
-            found,
-            sampling_rate=found.sampling_rate[::-1],
-            clip_norm=found.clip_norm[::-1],
-        )
-
-    patch.setattr(Planned, "terms", terms)
+    """Terms are joined with clients by position, in the wrong order."""
+    sound = fedspend.server.rounds.tasks_of
+    patch.setattr(
+        fedspend.server.rounds,
+        "tasks_of",
+        lambda cohort, terms, clients, shared: sound(
+            cohort, replace(terms, clip_norm=terms.clip_norm[::-1]), clients, shared
+        ),
+    )
 
 
 def bit_without_noise(patch: Any) -> None:
