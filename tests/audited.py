@@ -84,10 +84,18 @@ SOUND: dict[str, tuple[dict[str, Any], int]] = {
         ),
         60,
     ),
-    "distributed": (settings(privacy__noise="distributed", **OWN_BUDGETS), 40),
-    "discrete": (settings(privacy__noise="discrete", **OWN_BUDGETS), 40),
+    "distributed": (
+        settings(method__name="idp-fedavg", privacy__noise="distributed", **OWN_BUDGETS),
+        40,
+    ),
+    "discrete": (settings(method__name="idp-fedavg", privacy__noise="discrete", **OWN_BUDGETS), 40),
     "discrete-distributed": (
-        settings(privacy__noise="discrete-distributed", data__clients=24, **OWN_BUDGETS),
+        settings(
+            method__name="idp-fedavg",
+            privacy__noise="discrete-distributed",
+            data__clients=24,
+            **OWN_BUDGETS,
+        ),
         40,
     ),
     "rpdp": (settings(method__name="rpdp", privacy__rate=0.8, **RECORDS), 20),

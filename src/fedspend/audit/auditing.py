@@ -31,7 +31,13 @@ from fedspend.audit.meters import (
     shift_of,
 )
 from fedspend.audit.observations import Observations, joined
-from fedspend.audit.playing import Stage, choose_units, stage_of_clients, told_of_canaries
+from fedspend.audit.playing import (
+    Draw,
+    Stage,
+    choose_units,
+    stage_of_clients,
+    told_of_canaries,
+)
 from fedspend.audit.record_canaries import stage_of_records
 from fedspend.basics.arrays import BoolArray, IntArray
 from fedspend.configuration.config import Config, any_config, needed
@@ -153,6 +159,12 @@ def audit(
             f"method {setup.method.name!r} promises nothing, so there is nothing to audit; name a "
             "private one with --set method.name=..."
         )
+    if setup.training.mechanism is not None:
+        # its noise would be the same in every run, and every bound would be wrong
+        raise Refused(
+            "an audit needs fresh noise for every run, and cannot draw it for a mechanism that "
+            "comes with its own; audit independent Gaussian noise"
+        )
     plan = setup.plan
     stage = (
         stage_of_records(setup, seed)
@@ -258,7 +270,7 @@ def _judge(
     confidence: float,
 ) -> GroupAudit:
     mine = seen.some(np.isin(seen.unit, members))
-    learned_from, coins = split(mine, runs, each, stage.generator(0, stage.SPLIT))
+    learned_from, coins = split(mine, runs, each, stage.generator(0, Draw.PILOT))
     pilot, rest = mine.some(learned_from), mine.some(~learned_from)
     rule = learn(pilot, stage.expected, coins, plan.delta, (1 - confidence) / 2)
     score = rule.scores(rest, stage.expected)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from enum import IntEnum
 
 import numpy as np
 import torch
@@ -33,8 +33,17 @@ from fedspend.runs.setup import Setup, flat_parameters
 from fedspend.server.methods.base import Release
 from fedspend.server.rounds import Kept, Progress, Record, Store, begin, run_rounds
 
-# parts of the key of every draw that is the auditor's own
-_RUN_SEED, _COINS, _DIRECTIONS, _CHOICE, _SPLIT = range(5)
+
+class Draw(IntEnum):
+    """What a draw of the auditor's own is for: part of its key, so that no two share a stream."""
+
+    RUN_SEED = 0
+    COINS = 1
+    DIRECTIONS = 2
+    CHOICE = 3
+    PILOT = 4
+
+
 PUBLIC = "other clients and the public, who see every release and not who took part"
 
 
@@ -51,18 +60,17 @@ class Stage:
     taking_part: FloatArray  # (rounds, units) how often a unit should, whatever it contributes
     observer: str
     train_others: bool = False
-    SPLIT: ClassVar[int] = _SPLIT
 
-    def generator(self, run: int, what: int) -> np.random.Generator:
+    def generator(self, run: int, what: Draw) -> np.random.Generator:
         return np.random.default_rng([self.seed, run, what])
 
     def of_run(self, run: int) -> Setup:
         """The setup with fresh randomness."""
-        seed = int(self.generator(run, _RUN_SEED).integers(2**62))
+        seed = int(self.generator(run, Draw.RUN_SEED).integers(2**62))
         return replace(self.setup, randomness=Randomness(seed, "seeded"))
 
     def coins(self, run: int, count: int) -> BoolArray:
-        return self.generator(run, _COINS).random(count) < 0.5
+        return self.generator(run, Draw.COINS).random(count) < 0.5
 
 
 def choose_units(stage: Stage, run: int, pools: list[IntArray], most: int) -> list[IntArray]:
@@ -73,7 +81,7 @@ def choose_units(stage: Stage, run: int, pools: list[IntArray], most: int) -> li
     for rest, n in enumerate(sorted(range(len(pools)), key=lambda n: pools[n].size)):
         counts[n] = min(pools[n].size, left // (len(pools) - rest))
         left -= counts[n]
-    generator = stage.generator(run, _CHOICE)
+    generator = stage.generator(run, Draw.CHOICE)
     return [
         np.sort(generator.permutation(pool)[:count])
         for pool, count in zip(pools, counts, strict=True)
@@ -151,7 +159,7 @@ def told_of_canaries(stage: Stage, canaries: IntArray) -> Stage:
 
 def play_clients(stage: Stage, run: int, units: IntArray, inside: BoolArray) -> Observations:
     setup = stage.of_run(run)
-    directions = draw_directions(units.size, setup, stage.generator(run, _DIRECTIONS))
+    directions = draw_directions(units.size, setup, stage.generator(run, Draw.DIRECTIONS))
     clients = setup.training.clients
     engine = CanaryEngine(
         {clients[unit]: n for n, unit in enumerate(units.tolist()) if inside[n]},

@@ -30,7 +30,8 @@ DESCRIPTION = (
 EXAMPLES = """examples:
   fedspend audit examples/quickstart.toml --trials 200
   fedspend audit examples/quickstart.toml --set method.name=dp-fedavg --plot audit.png
-  fedspend audit examples/quickstart.toml --rounds 5 --trials 500 --json -o audit.json
+  fedspend audit examples/audit.toml --trials 3000 --json -o audit.json
+  fedspend audit examples/hospitals/hospitals.toml --trials 20           # records
   fedspend audit examples/quickstart.toml --canaries 3 --trials 2000     # one client a group
 """
 PLOTS = (".png", ".svg", ".pdf")
