@@ -142,71 +142,25 @@ def audit(
     >>> found.ok, [(g.group, g.claimed, g.measured) for g in found.groups]  # doctest: +SKIP
     """
     began = time.monotonic()
-    confidence = finite_number("confidence", confidence)
-    if not 0.5 <= confidence < 1:
-        raise InvalidInput(
-            f"confidence must be at least 0.5 and below 1, got {confidence:g}; 0.95 is usual"
-        )
-    seed = whole_number("seed", seed, 0)
-    changes = list(overrides)
+    confidence, seed = check_confidence(confidence), whole_number("seed", seed, 0)
     if rounds is not None:
-        changes.append(f"train.rounds={whole_number('rounds', rounds, 1)}")
-    settings = any_config(config, changes)
+        overrides = [*overrides, f"train.rounds={whole_number('rounds', rounds, 1)}"]
+    settings = any_config(config, overrides)
     refuse_real_rows(settings, train_others=train_others)
-    setup = from_config(settings)
-    if setup.plan is None:
-        raise InvalidInput(
-            f"method {setup.method.name!r} promises nothing, so there is nothing to audit; name a "
-            "private one with --set method.name=..."
-        )
-    if setup.training.mechanism is not None:
-        # its noise would be the same in every run, and every bound would be wrong
-        raise Refused(
-            "an audit needs fresh noise for every run, and cannot draw it for a mechanism that "
-            "comes with its own; audit independent Gaussian noise"
-        )
-    plan = setup.plan
-    stage = (
-        stage_of_records(setup, seed)
-        if plan.unit == "record"
-        else stage_of_clients(setup, seed, train_others=train_others)
-    )
-    groups = _groups(plan, setup)
-    pools = [members for _, members in groups]
-    cap = stage.room if canaries is None else whole_number("canaries", canaries, len(pools))
-    if cap > stage.room:
-        raise InvalidInput(
-            f"canaries = {cap}, and one run has directions for {stage.room}; use fewer canaries "
-            "and more trials, or a larger model"
-        )
-    sizes = [units.size for units in choose_units(stage, 0, pools, cap)]
-    runs = (
-        min(MOST_RUNS, max(FEW_RUNS, -(-USUAL_COINS // min(sizes))))
-        if trials is None
-        else whole_number("trials", trials, 1)
-    )
-    if runs * min(sizes) < FEWEST_COINS:
-        raise InvalidInput(
-            f"trials = {runs} with {min(sizes)} canaries in the smallest group are "
-            f"{runs * min(sizes)} coins, and fewer than {FEWEST_COINS} show nothing; raise trials"
-        )
-    stage = told_of_canaries(stage, np.concatenate(choose_units(stage, 0, pools, cap)))
-    seen = _play(stage, runs, pools, cap, progress)
-    found = tuple(
-        _judge(stage, plan, label, members, seen, runs, size, confidence)
-        for (label, members), size in zip(groups, sizes, strict=True)
-    )
+    stage, plan = stage_of(from_config(settings), seed, train_others=train_others)
+    game = game_of(stage, plan, canaries, trials)
+    seen = play(game, progress)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Audit(
-        groups=found,
-        method=setup.method.name,
+        groups=tuple(judge(game, n, seen, confidence) for n in range(len(game.pools))),
+        method=stage.setup.method.name,
         noise=settings.privacy.noise,
         unit=plan.unit,
         adjacency="zero-out",
         observer=stage.observer,
         rounds=plan.rounds,
-        runs=runs,
-        canaries=sum(sizes),
+        runs=game.runs,
+        canaries=sum(game.sizes),
         seed=seed,
         noise_by_round=noise_by_round(seen),
         noise_over_rounds=noise_over_rounds(seen),
@@ -214,6 +168,15 @@ def audit(
         memory=peak * (1 if sys.platform == "darwin" else 1024),
         plan=plan.hash,
     )
+
+
+def check_confidence(confidence: Any) -> float:
+    number = finite_number("confidence", confidence)
+    if not 0.5 <= number < 1:
+        raise InvalidInput(
+            f"confidence must be at least 0.5 and below 1, got {number:g}; 0.95 is usual"
+        )
+    return number
 
 
 def refuse_real_rows(config: Config, *, train_others: bool) -> None:
@@ -235,55 +198,117 @@ def refuse_real_rows(config: Config, *, train_others: bool) -> None:
         )
 
 
-def _groups(plan: AnyPlan, setup: Setup) -> list[tuple[str, IntArray]]:
+def stage_of(setup: Setup, seed: int, *, train_others: bool) -> tuple[Stage, AnyPlan]:
+    """Where canaries of this setup's unit play, and the plan whose claims are audited."""
+    plan = setup.plan
+    if plan is None:
+        raise InvalidInput(
+            f"method {setup.method.name!r} promises nothing, so there is nothing to audit; name a "
+            "private one with --set method.name=..."
+        )
+    if setup.training.mechanism is not None:
+        # its noise would be the same in every run, and every bound would be wrong
+        raise Refused(
+            "an audit needs fresh noise for every run, and cannot draw it for a mechanism that "
+            "comes with its own; audit independent Gaussian noise"
+        )
+    if plan.unit == "record":
+        return stage_of_records(setup, seed), plan
+    return stage_of_clients(setup, seed, train_others=train_others), plan
+
+
+@dataclass(frozen=True, eq=False)
+class Game:
+    """What is played: by whom, in which groups, how often."""
+
+    stage: Stage
+    plan: AnyPlan
+    labels: tuple[str, ...]
+    pools: list[IntArray]  # units of each group
+    sizes: list[int]  # canaries of each group in a run
+    most: int  # canaries in a run
+    runs: int
+
+
+def game_of(stage: Stage, plan: AnyPlan, canaries: int | None, trials: int | None) -> Game:
+    groups = groups_of(plan, stage.setup)
+    pools = [members for _, members in groups]
+    most = stage.room if canaries is None else whole_number("canaries", canaries, len(pools))
+    if most > stage.room:
+        raise InvalidInput(
+            f"canaries = {most}, and one run has directions for {stage.room}; use fewer canaries "
+            "and more trials, or a larger model"
+        )
+    first = choose_units(stage, 0, pools, most)
+    sizes = [units.size for units in first]
+    if min(sizes) == 0:
+        raise InvalidInput(
+            f"a run has room for {most} canaries, and there are {len(pools)} groups; use fewer "
+            "groups, or a larger model"
+        )
+    runs = runs_for(min(sizes), trials)
+    stage = told_of_canaries(stage, np.concatenate(first))
+    return Game(stage, plan, tuple(label for label, _ in groups), pools, sizes, most, runs)
+
+
+def groups_of(plan: AnyPlan, setup: Setup) -> list[tuple[str, IntArray]]:
     """Groups by label or budget, without units that are never sampled."""
-    labels = setup.labels if plan.unit == "client" else None
-    grouping = group_clients(plan, labels)
-    out = set(plan.left_out.tolist())
+    grouping = group_clients(plan, setup.labels if plan.unit == "client" else None)
     groups = [
-        (label, np.array([unit for unit in members.tolist() if unit not in out], dtype=np.int64))
+        (label, np.setdiff1d(members, plan.left_out))
         for label, members in zip(grouping.labels, grouping.members, strict=True)
     ]
-    return [(label, members) for label, members in groups if members.size]
+    found = [(label, members) for label, members in groups if members.size]
+    if not found:
+        raise InvalidInput(
+            f"no {plan.unit} of the plan is ever sampled, so there is nothing to audit; raise "
+            "budgets"
+        )
+    return found
 
 
-def _play(
-    stage: Stage, runs: int, pools: list[IntArray], cap: int, progress: Progress | None
-) -> Observations:
-    parts = []
-    for run in range(runs):
-        units = np.concatenate(choose_units(stage, run, pools, cap))
+def runs_for(smallest: int, trials: int | None) -> int:
+    """How many runs, with so many canaries in the smallest group."""
+    if trials is None:
+        return min(MOST_RUNS, max(FEW_RUNS, -(-USUAL_COINS // smallest)))
+    runs = whole_number("trials", trials, 1)
+    if runs * smallest < FEWEST_COINS:
+        raise InvalidInput(
+            f"trials = {runs} with {smallest} canaries in the smallest group are {runs * smallest} "
+            f"coins, and fewer than {FEWEST_COINS} show nothing; raise trials"
+        )
+    return runs
+
+
+def play(game: Game, progress: Progress | None) -> Observations:
+    stage, parts = game.stage, []
+    for run in range(game.runs):
+        units = np.concatenate(choose_units(stage, run, game.pools, game.most))
         parts.append(stage.play(stage, run, units, stage.coins(run, units.size)))
         if progress is not None:
-            progress(run + 1, runs)
+            progress(run + 1, game.runs)
     return joined(parts)
 
 
-def _judge(
-    stage: Stage,
-    plan: AnyPlan,
-    label: str,
-    members: IntArray,
-    seen: Observations,
-    runs: int,
-    each: int,
-    confidence: float,
-) -> GroupAudit:
+def judge(game: Game, group: int, seen: Observations, confidence: float) -> GroupAudit:
+    """Learn from the pilot, guess the rest, and say what that proves. A group whose units have
+    different claims is held to the largest.
+    """
+    stage, plan, members = game.stage, game.plan, game.pools[group]
+    runs, each = game.runs, game.sizes[group]
     mine = seen.some(np.isin(seen.unit, members))
     learned_from, coins = split(mine, runs, each, stage.generator(0, Draw.PILOT))
     pilot, rest = mine.some(learned_from), mine.some(~learned_from)
     rule = learn(pilot, stage.expected, coins, plan.delta, (1 - confidence) / 2)
-    score = rule.scores(rest, stage.expected)
-    as_in, as_out = rule.guesses(score)
+    as_in, as_out = rule.guesses(rule.scores(rest, stage.expected))
     right = int((as_in & rest.inside).sum() + (as_out & ~rest.inside).sum())
     guesses = int((as_in | as_out).sum())
     claimed = float(plan.epsilon[members].max())
     measured = lower_bound(right, guesses - right, coins, plan.delta, confidence)
-    records = plan.unit == "record"  # whose contributions are not seen one by one
     linear = filtered(mine, stage.expected)
-    estimate = gaussian_estimate(linear[mine.inside], linear[~mine.inside], plan.delta)
+    records = plan.unit == "record"  # whose contributions are not seen one by one
     return GroupAudit(
-        group=label,
+        group=game.labels[group],
         units=members.size,
         claimed=claimed,
         measured=measured,
@@ -296,7 +321,7 @@ def _judge(
         right=right,
         score=rule.score,
         method="one run" if runs == 1 else "repeated runs" if each == 1 else "coins over runs",
-        estimate=estimate,
+        estimate=gaussian_estimate(linear[mine.inside], linear[~mine.inside], plan.delta),
         clip=shift_of(mine, stage.expected) if records else clip_of(stage.tally, members),
         sampled=sampled_of(stage.tally, stage.taking_part, members, runs),
     )

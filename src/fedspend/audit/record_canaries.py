@@ -13,7 +13,7 @@ records promises to protect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from fedspend.client.state import MemoryStates
 from fedspend.client.task import ClientTask, RecordTerms
 from fedspend.client.work import contribute
 from fedspend.engines.base import Workload
+from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.norm_states import norm_budgets
 from fedspend.runs.setup import Setup
 from fedspend.server.methods.base import RoundTerms
@@ -88,46 +89,65 @@ def _weights(own: RecordTerms, momentum: float) -> tuple[float, float]:
     if batch.size == 0:
         return 0.0, 0.0
     later = np.arange(batch.size, 0, -1)  # how often the gradient of a step is taken, with momentum
-    times = later * 0.0 + 1 if momentum == 0 else (1 - momentum**later) / (1 - momentum)
+    times = (1 - momentum**later) / (1 - momentum)
     each = times / batch
     return float(each.mean()), own.noise_multiplier * float(np.sqrt((each**2).sum()))
 
 
+@dataclass(frozen=True, eq=False)
+class Cast:
+    """Who is who in a run: by client, the numbers of all its records and of its canaries' coins,
+    and the crafted row that stands for each record.
+    """
+
+    units: dict[str, IntArray]
+    coins: dict[str, IntArray]
+    rows: dict[str, IntArray]
+    width: int  # directions, that is, most canaries of one client
+
+
+def cast_of(plan: AnyPlan, units: IntArray, inside: BoolArray) -> Cast:
+    owner = plan.owner[units]
+    mine, coins, rows = {}, {}, {}
+    row_of = np.zeros(len(plan.names), dtype=np.int64)  # 0 is the row of zeros
+    for number, client in enumerate(plan.clients):
+        coins[client] = np.flatnonzero(owner == number)
+        directions = np.arange(coins[client].size)
+        row_of[units[coins[client]]] = np.where(inside[coins[client]], directions + 1, 0)
+        mine[client] = np.flatnonzero(plan.owner == number)
+        rows[client] = row_of[mine[client]]
+    return Cast(mine, coins, rows, max(2, int(np.bincount(owner).max())))
+
+
+@dataclass(eq=False)
 class RecordEngine:
     """Runs clients one after the other, and keeps what their updates have in the direction of each
     of their canaries.
     """
 
-    name = "record canaries"
-    outside = False
-
-    def __init__(
-        self,
-        work: Workload,
-        canaries: dict[str, IntArray],
-        signals: FloatArray,
-        width: int,
-        momentum: float,
-        tally: Tally,
-        units: dict[str, IntArray],
-    ) -> None:
-        self._work, self._canaries, self._signals = work, canaries, signals
-        self._width, self._momentum, self._tally, self._units = width, momentum, tally, units
+    work: Workload
+    cast: Cast
+    signals: FloatArray  # (rounds, coins) to be filled
+    momentum: float
+    tally: Tally
+    name: str = "record canaries"
+    outside: bool = False
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
         for task in tasks:
-            reply = contribute(task, self._work.rows(task.client), self._work.tools)
-            own, t = task.records, task.shared.round
-            assert own is not None
-            self._tally.asked[t, self._units[task.client]] += 1
-            _, noise = _weights(own, self._momentum)
-            if noise > 0 and task.client in self._canaries:
-                columns = self._canaries[task.client]
-                vector = reply.contribution.vector
-                first, second = vector[: self._width], vector[self._width : 2 * self._width]
-                moved = (first - second)[: columns.size] / np.sqrt(2.0)
-                self._signals[t, columns] = moved / (task.shared.lr * own.clip * noise)
+            reply = contribute(task, self.work.rows(task.client), self.work.tools)
+            self.tally.asked[task.shared.round, self.cast.units[task.client]] += 1
+            self._look(task, reply.contribution.vector)
             yield reply
+
+    def _look(self, task: ClientTask, update: FloatArray) -> None:
+        own, coins, width = task.records, self.cast.coins[task.client], self.cast.width
+        assert own is not None
+        _, noise = _weights(own, self.momentum)
+        if noise > 0:
+            moved = (update[:width] - update[width : 2 * width])[: coins.size] / np.sqrt(2.0)
+            scale = task.shared.lr * own.clip * noise
+            self.signals[task.shared.round, coins] = moved / scale
 
     def close(self) -> None: ...
 
@@ -136,27 +156,16 @@ def play_records(stage: Stage, run: int, units: IntArray, inside: BoolArray) -> 
     setup = stage.of_run(run)
     plan = setup.plan
     assert plan is not None
-    owner = plan.owner[units]
-    width = max(2, int(np.bincount(owner).max()))
-    module = _certain_model(width)
-    features, labels = _rows(width, plan.clip)
-    shards, canaries, mine = {}, {}, {}
-    row_of = np.zeros(len(plan.names), dtype=np.int64)  # of every record; 0 is the row of zeros
-    for number, client in enumerate(plan.clients):
-        columns = np.flatnonzero(owner == number)
-        if columns.size:
-            canaries[client] = columns
-        row_of[units[columns]] = np.where(inside[columns], np.arange(columns.size) + 1, 0)
-        mine[client] = np.flatnonzero(plan.owner == number)
-        shards[client] = row_of[mine[client]]
-    setup = replace(setup, module=module)
+    cast = cast_of(plan, units, inside)
+    setup = replace(setup, module=_certain_model(cast.width))
     states = MemoryStates()
     for budget in norm_budgets(setup, states):
         budget.enrol()
+    features, labels = _rows(cast.width, plan.clip)
+    work = Workload(setup.module, features, labels, cast.rows, setup.randomness, states=states)
     signals = np.full((plan.rounds, units.size), np.nan)
-    work = Workload(module, features, labels, shards, setup.randomness, states=states)
     momentum = setup.training.local.momentum
-    play_rounds(setup, RecordEngine(work, canaries, signals, width, momentum, stage.tally, mine))
+    play_rounds(setup, RecordEngine(work, cast, signals, momentum, stage.tally))
     return Observations(np.full(units.size, run), units, inside, signals.astype(np.float32))
 
 
