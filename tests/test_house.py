@@ -30,6 +30,7 @@ ORDER = (
     "design",
     "report",
     "runs",
+    "audit",
     "cli",
 )
 # Calls upwards, made when a function runs and never on import.

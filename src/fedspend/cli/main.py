@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from fedspend.cli import (
+    audit,
     compare,
     data,
     design,
@@ -38,6 +39,7 @@ COMMANDS = {
     "verify": verify,
     "explain": explain,
     "what-if": what_if,
+    "audit": audit,
     "train": train,
     "report": report,
     "compare": compare,

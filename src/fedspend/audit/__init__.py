@@ -1,0 +1,5 @@
+"""Audits: an empirical lower bound on epsilon, through the run's own code, beside the claim."""
+
+from fedspend.audit.auditing import Audit, GroupAudit, audit
+
+__all__ = ["Audit", "GroupAudit", "audit"]
