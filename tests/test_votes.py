@@ -503,7 +503,7 @@ def test_votes_that_were_cast_belong_to_their_rows(tmp_path):
     ("content", "says"),
     [
         ("", "empty"),
-        ("a,b\n", "no row under it"),
+        ("a,b\n", "no row below it"),
         ("a,c\n1,2\n", "unknown column"),
         ("a,b\n1,nan\n", "public.csv:2"),
         ("a,b\n1,inf\n", "public.csv:2"),

@@ -97,7 +97,7 @@ def test_drawn_budgets_can_be_read_and_repeat(run, tmp_path):
     ("text", "told"),
     [
         ("", "is empty"),
-        ("record,epsilon\n", "no row under it"),
+        ("record,epsilon\n", "no row below it"),
         ("record,epsilon\na,\n", "budgets.csv:2: epsilon is empty"),
         ("record,epsilon\na,-1\n", "budgets.csv:2: epsilon must be a positive number, got '-1'"),
         ("record,epsilon\na,1\nb,nan\n", "budgets.csv:3"),
