@@ -104,7 +104,7 @@ def test_drawn_budgets_can_be_read_and_repeat(run, tmp_path):
         ("record,epsilon\na,inf\n", "budgets.csv:2"),
         (
             "record,epsilon\na,1\na,2\n",
-            "budgets.csv:3: record 'a' stands there twice, first on line 2",
+            "budgets.csv:3: record 'a' is listed twice, first on line 2",
         ),
         ("record,epsilon\n,1\n", "record is empty"),
         ("record,client,epsilon\na,,1\n", "client is empty"),

@@ -198,7 +198,7 @@ def test_a_plan_is_for_these_records(config, tmp_path):
     [
         (["p1", "p2", "p1"], "record 'p1'"),
         (["p1", "p2", "P1"], "differ only by case"),
-        (["p1", "p2", "p1\u00a0"], "the same but for space"),
+        (["p1", "p2", "p1\u00a0"], "the same except for space"),
         (["p1", "p2", ""], "is empty"),
     ],
 )
