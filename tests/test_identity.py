@@ -169,7 +169,7 @@ def test_an_array_of_clients_may_be_numbers_or_bytes_but_nothing_vague(tmp_path)
     assert clients(np.array([10, 9])) == ("9", "10")
     assert clients(np.array([b"north", b"east"])) == ("east", "north")
     assert "float64" in refusal(clients, np.array([1.0, np.nan]))
-    assert "no text" in refusal(clients, np.array([b"\xff", b"b"]))
+    assert "not text" in refusal(clients, np.array([b"\xff", b"b"]))
 
 
 def test_registration(tmp_path, pair):
