@@ -328,7 +328,7 @@ def test_both_sides_must_have_the_same_clients(make):
     assert "no value for client 'east'" in refusal(
         fedspend.plan, budgets, clients=["south", "north", "east"], **TERMS
     )
-    assert "a value for client 'north', who is not" in refusal(
+    assert "a value for 'north', which is not" in refusal(
         fedspend.plan, budgets, clients=["south"], **TERMS
     )
     assert "'North', though 'north' looks" in refusal(
