@@ -586,7 +586,7 @@ def test_a_ledger_on_a_server_is_no_file(tmp_path):
     assert load_config(path).ledger.location == "postgresql://me@host/accounts"
     path = config_file(tmp_path, "[ledger]\nlocation = 'sqlite:accounts.db'\n")
     assert load_config(path).ledger.location == str(tmp_path / "accounts.db")
-    assert "mysql:// is not known" in refusal(
+    assert "mysql:// is not supported" in refusal(
         config_file(tmp_path, "[ledger]\nlocation = 'mysql://host'\n")
     )
 

@@ -1,4 +1,4 @@
-"""One run's line to its ledger."""
+"""Charges one run's rounds to a ledger."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from fedspend.ledger.storage import holds_ledger, is_url, path_of
 if TYPE_CHECKING:
     from fedspend.server.methods.base import Release
 
-OWN = "ledger.db"  # in the run directory, where no other ledger was named
+OWN = "ledger.db"  # in the run directory, if no other ledger was named
 HEAD = "ledger_head.json"
 
 
 class RunAccount:
-    """Charges the rounds of one run. The head of the ledger is kept in the run directory, so that a
-    ledger that was cut off or replaced by an old copy is noticed.
+    """Charges the rounds of one run.
+
+    The run directory keeps the head of the ledger, so that a ledger that was cut off or replaced by
+    an old copy is noticed.
     """
 
     def __init__(self, ledger: Ledger, run: str, folder: Path) -> None:
@@ -39,13 +41,13 @@ class RunAccount:
         return self.id in self.ledger.state.runs
 
     def check_head(self) -> None:
-        """Refuse a ledger that is not the one this run has seen."""
+        """Refuse a ledger other than the one this run has seen."""
         path = self.folder / HEAD
         if path.exists():
             self.ledger.check_head(Head.load(path), str(path))
 
     def admit(self, proposal: Proposal, *, simulation: bool) -> None:
-        """Open the run, or put the proposal in place of its plan if it is open under another."""
+        """Open the run, or replace its plan if it is already open under another one."""
         if self.admitted and self.run.closed is None and self.run.about["plan"] != proposal.plan:
             self.ledger.replan(self.id, proposal)
         else:
@@ -89,7 +91,7 @@ def new_run_id() -> str:
 
 
 def stored_location(location: str, folder: Path) -> str:
-    """How a run directory names its ledger: without a password, and relative if it is inside."""
+    """How a run directory names its ledger: without a password, relative if it is inside."""
     if is_url(location):
         from fedspend.ledger.postgres import without_password
 
@@ -104,7 +106,7 @@ def locate(stored: str, folder: Path) -> str:
 
 
 def refuse_gone(location: str, folder: Path) -> None:
-    """A run whose ledger vanished must not go on with an empty one."""
+    """Refuse to continue a run whose ledger has vanished: an empty one must not replace it."""
     if (folder / HEAD).exists() and not holds_ledger(location):
         raise Refused(
             f"the ledger {location} of the run in {folder} is gone; restore it, or start a new run "
@@ -116,5 +118,5 @@ def check_same(asked: str, stored: str, folder: Path) -> None:
     if stored_location(asked, folder) != stored:
         raise InvalidInput(
             f"the run in {folder} keeps its account in {stored}, not in "
-            f"{stored_location(asked, folder)}; name that ledger or none"
+            f"{stored_location(asked, folder)}; name the ledger that it uses, or none"
         )
