@@ -482,7 +482,7 @@ def test_examples_have_no_key_without_effect(path):
             "unknown key 'epsilom' in [privacy]; did you mean 'epsilon'?",
         ),
         ("\n\n[privacyy]\nrate = 1\n", 3, "unknown section 'privacyy'; did you mean 'privacy'?"),
-        ("[zzz]\n", 1, "known are data, model"),
+        ("[zzz]\n", 1, "choose one of data, model"),
         ("rate = 0.5\n", 1, "unknown section 'rate'"),
         ("privacy = 3\n", 1, "[privacy]"),
         (

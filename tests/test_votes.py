@@ -547,7 +547,7 @@ def test_rows_of_your_own_data_are_never_set_aside(tmp_path):
 @pytest.mark.parametrize(
     ("section", "changes", "says"),
     [
-        ("data", {"public_share": None}, "votes on public rows and the data has none"),
+        ("data", {"public_share": None}, "votes on public rows, but the data has none"),
         ("data", {"public_share": 0.0}, "public_share in .* must be a number above 0 and below 1"),
         ("data", {"public_share": 1.0}, "public_share"),
         ("data", {"public_share": math.nan}, "public_share"),

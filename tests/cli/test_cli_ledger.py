@@ -111,7 +111,7 @@ def test_plan_with_ledger_in_words(run, half_spent):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--epsilon", "10:3"), "--epsilon sets budgets, and the ledger has them already"),
+        (("--epsilon", "10:3"), "--epsilon sets budgets, but the ledger already has them"),
         (("--budgets", "x.csv"), "--budgets sets budgets"),
         (("--compare", "uniform,geometric"), "cannot go with --ledger"),
         (("--clients", 7), "--clients says 7 clients"),

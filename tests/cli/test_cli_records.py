@@ -431,7 +431,7 @@ def test_accounts_of_the_other_unit_are_named(run, refused, config, tmp_path):
     (tmp_path / "clients.csv").write_text("client,epsilon\nnorth,1\n")
     run("ledger", "init", "--ledger", clients, "--simulation")
     run("ledger", "register", tmp_path / "clients.csv", "--ledger", clients, "--delta", 1e-5)
-    assert "clients.db has no accounts of records" in refused("plan", config, "--ledger", clients)
+    assert "clients.db has no record accounts" in refused("plan", config, "--ledger", clients)
 
 
 def test_a_plan_made_without_a_ledger_does_not_spend_what_remains(run, refused, config, tmp_path):

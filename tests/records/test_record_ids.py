@@ -160,7 +160,7 @@ def test_without_ids_no_account_of_your_own_records_outlives_a_real_run(config, 
         fedspend.train, nameless, output=tmp_path / "run", ledger=tmp_path / "accounts.db"
     )
     assert "data.record" in message
-    assert "number of their row" in message
+    assert "by row number" in message
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "accounts.db").exists()
     fedspend.train(nameless, output=tmp_path / "run")  # an account of this run only
