@@ -232,7 +232,7 @@ def _rounds(
 ) -> FloatArray:
     """Divergence of single rounds, (rounds, orders); interpolated where many are distinct."""
     first, of_row = distinct_rows(rate, noise)
-    # a table per rate pays only where rates are few
+    # a table per rate pays off only if there are few rates
     if exact or first.size <= max(_EXACT_ROUNDS, 4 * np.unique(rate).size):
         divergence: FloatArray = rdp(rate[first], noise[first], orders)[of_row]
         return divergence

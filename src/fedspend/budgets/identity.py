@@ -140,7 +140,7 @@ def read_array(values: npt.ArrayLike, *, what: str = "client") -> npt.NDArray[An
             f"{what} ids must be text or whole numbers, got {array.dtype}; {what}s are joined by id"
         )
     if array.ndim != 1:
-        return array  # its shape is refused where the rows are known
+        return array  # the caller, who knows the rows, refuses its shape
     return np.array(read_column(array.tolist(), what=what), dtype=np.str_)
 
 

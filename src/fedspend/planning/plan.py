@@ -237,7 +237,7 @@ class Plan(BasePlan):
         """The plan with more rounds, and more noise in all rounds not yet begun."""
         from fedspend.planning.replanning import extended
 
-        del spent  # it follows from the rounds that were begun, which stay in the plan
+        del spent  # it follows from the rounds already begun, which stay in the plan
         return extended(self, begun, more, elsewhere.take(of_unit), lifetime)
 
     def replace(self, **changes: Any) -> Plan:

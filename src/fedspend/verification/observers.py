@@ -107,8 +107,9 @@ def _observer(
 def participation_revealed(
     rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike
 ) -> FloatArray:
-    """Divergence of a round whose cohort is public:
-    `log(1 - q + q exp((a-1) a / (2 sigma^2))) / (a-1)`.
+    """Divergence of a round whose cohort is public.
+
+    `log(1 - q + q exp((a-1) a / (2 sigma^2))) / (a-1)`
     """
     q, s, a = (np.asarray(value, dtype=np.float64) for value in (rate, noise, order))
     with np.errstate(divide="ignore"):

@@ -144,7 +144,7 @@ class _Verifier:
         self.budget = np.where(self.strictest >= 0, plan.budget[self.strictest], np.inf)
         try:
             self.plan_hash = plan.hash
-        except (FedspendError, ValueError):  # NaN has no JSON
+        except (FedspendError, ValueError):  # JSON cannot hold NaN
             self.plan_hash = ""
 
     def run(self) -> Verification:
