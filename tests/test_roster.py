@@ -849,7 +849,7 @@ def test_a_list_has_no_names(options, tmp_path):
         == 1
     )
     lasting = {"output": tmp_path / "run", "ledger": tmp_path / "accounts.db"}
-    assert "needs named clients" in refusal(
+    assert "takes named clients" in refusal(
         fedspend.train, clients=clients, plan=numbered, **options, **lasting
     )
     assert list(tmp_path.iterdir()) == []

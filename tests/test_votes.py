@@ -587,7 +587,7 @@ def test_bad_values_are_refused_in_one_line(voting, section, changes, says):
 def test_labels_that_will_drown_in_noise_are_announced(voting):
     with pytest.warns(
         FedspendWarning,
-        match=r"deviation \d+% with 18 rows in a round; ask about at most \d+ with votes",
+        match=r"deviation of \d+% with 18 rows per round; ask about at most \d+ with votes",
     ):
         from_config(config_of(voting))
     voting["privacy"]["groups"] = [{"epsilon": 0.5, "share": 1}]
