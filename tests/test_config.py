@@ -482,7 +482,7 @@ def test_examples_have_no_key_without_effect(path):
             "unknown key 'epsilom' in [privacy]; did you mean 'epsilon'?",
         ),
         ("\n\n[privacyy]\nrate = 1\n", 3, "unknown section 'privacyy'; did you mean 'privacy'?"),
-        ("[zzz]\n", 1, "known are data, model"),
+        ("[zzz]\n", 1, "choose one of data, model"),
         ("rate = 0.5\n", 1, "unknown section 'rate'"),
         ("privacy = 3\n", 1, "[privacy]"),
         (
@@ -586,7 +586,7 @@ def test_a_ledger_on_a_server_is_no_file(tmp_path):
     assert load_config(path).ledger.location == "postgresql://me@host/accounts"
     path = config_file(tmp_path, "[ledger]\nlocation = 'sqlite:accounts.db'\n")
     assert load_config(path).ledger.location == str(tmp_path / "accounts.db")
-    assert "mysql:// is not known" in refusal(
+    assert "mysql:// is not supported" in refusal(
         config_file(tmp_path, "[ledger]\nlocation = 'mysql://host'\n")
     )
 

@@ -236,7 +236,7 @@ def test_an_accountant_that_reads_too_low_is_caught_by_the_check():
 @pytest.mark.parametrize("answer", [float("nan"), -1.0, "two", None])
 def test_an_accountant_that_reads_nonsense_is_refused(answer):
     fedspend.register("accountant", "broken", lambda *_: answer, help="wrong")
-    with pytest.raises(InvalidInput, match="accountant 'broken' must read"):
+    with pytest.raises(InvalidInput, match="accountant 'broken' must return"):
         fedspend.plan([2.0], delta=1e-3, rounds=10, rate=0.5, accountant="broken")
 
 

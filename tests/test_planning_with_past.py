@@ -99,7 +99,7 @@ def test_many_accounts_share_schedules():
     ("past", "options", "message"),
     [
         (some_past([3.0]), {}, "one history per client: got 1 for 2"),
-        (some_past([3.0, 3.0]), {"accountant": "pld"}, "goes by accountant 'rdp'"),
+        (some_past([3.0, 3.0]), {"accountant": "pld"}, "needs accountant 'rdp'"),
         (some_past([0.8, 3.0]), {}, "cannot be met by any noise"),
     ],
 )

@@ -206,7 +206,7 @@ def test_a_method_implies_its_policy():
         ("dp-fedavg", "uniform", "contradicts"),
         ("idp-fedavg", "spend-as-you-go", "contradicts"),
         ("time-adaptive", "uniform", "contradicts"),
-        ("fedavg", None, "no privacy"),
+        ("fedavg", None, "not private"),
         ("fedprox", None, "fedprox"),
         (None, "generous", "generous"),
     ],

@@ -106,7 +106,7 @@ def test_what_cannot_be_an_entry_is_refused_in_one_line(kind, arguments, words):
     ("kind", "name"), [("data set", "csv"), ("partition", "iid"), ("model", "cnn")]
 )
 def test_a_name_that_is_taken_is_refused(kind, name):
-    with pytest.raises(InvalidInput, match=f"called '{name}' already"):
+    with pytest.raises(InvalidInput, match=f"already called '{name}'"):
         fedspend.register(kind, name, read, help="another")
 
 

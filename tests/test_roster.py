@@ -234,7 +234,7 @@ def test_a_listed_client_without_rows_stays_and_holds_nothing(config, tmp_path):
 def test_an_id_that_is_not_listed_is_named(config, tmp_path):
     config = changed(config, privacy__budgets=budgets(tmp_path, east=20, north=1, south=2))
     message = refusal(setup_of, config)
-    assert "client 'west' has rows in the data and is not in" in message
+    assert "client 'west' has rows in the data but is not in" in message
     assert "budgets.csv" in message
     assert "give it a budget there, or list it under data.leave_out" in message
     assert behind(setup_of(changed(config, data__leave_out=["west"]))) == {
@@ -244,7 +244,7 @@ def test_an_id_that_is_not_listed_is_named(config, tmp_path):
 
 def test_a_lookalike_is_pointed_out(config, tmp_path):
     config = changed(config, privacy__budgets=budgets(tmp_path, east=20, north=1, south=2, West=30))
-    assert "client 'west' has rows in the data and is not in" in (
+    assert "client 'west' has rows in the data but is not in" in (
         message := refusal(setup_of, config)
     )
     assert "though 'West' looks like it" in message
@@ -435,7 +435,7 @@ def test_rows_without_an_account_are_not_trained_on(config, accounts, tmp_path):
     write_rows(tmp_path / "rows.csv", ["isle", "south", "west", "north", "east"])
     with Ledger.open(accounts) as ledger:
         message = refusal(setup_of, changed(config, ledger__spend="remaining"), ledger)
-        assert "client 'isle' has rows in the data and is not in the ledger" in message
+        assert "client 'isle' has rows in the data but is not in the ledger" in message
         assert "fedspend ledger register" in message
         out = setup_of(
             changed(config, ledger__spend="remaining", data__leave_out=["isle", "west"]), ledger
@@ -752,7 +752,7 @@ def test_a_lasting_ledger_takes_named_clients_only(config, tmp_path):
     config = changed(config, data__clients=1)
     place = tmp_path / "accounts.db"
     message = refusal(fedspend.train, config, output=tmp_path / "run", ledger=place)
-    assert "takes named clients" in message
+    assert "needs named clients" in message
     assert "data.client" in message
     assert not (tmp_path / "run").exists()
     assert not place.exists()

@@ -485,7 +485,7 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
     (tmp_path / "budgets.csv").write_text("client,epsilon\nsouth,8\neast,4\nwest,2\n")
     with pytest.raises(
         InvalidInput,
-        match=r"'north' has rows in the data and is not in .*budgets\.csv; give it a budget",
+        match=r"'north' has rows in the data but is not in .*budgets\.csv; give it a budget",
     ):
         from_config(config_of(sections))
 

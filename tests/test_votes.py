@@ -505,7 +505,7 @@ def test_votes_that_were_cast_belong_to_their_rows(tmp_path):
     ("content", "says"),
     [
         ("", "empty"),
-        ("a,b\n", "no row under it"),
+        ("a,b\n", "no row below it"),
         ("a,c\n1,2\n", "unknown column"),
         ("a,b\n1,nan\n", "public.csv:2"),
         ("a,b\n1,inf\n", "public.csv:2"),
@@ -549,7 +549,7 @@ def test_rows_of_your_own_data_are_never_set_aside(tmp_path):
 @pytest.mark.parametrize(
     ("section", "changes", "says"),
     [
-        ("data", {"public_share": None}, "votes on public rows and the data has none"),
+        ("data", {"public_share": None}, "votes on public rows, but the data has none"),
         ("data", {"public_share": 0.0}, "public_share in .* must be a number above 0 and below 1"),
         ("data", {"public_share": 1.0}, "public_share"),
         ("data", {"public_share": math.nan}, "public_share"),
@@ -589,7 +589,7 @@ def test_bad_values_are_refused_in_one_line(voting, section, changes, says):
 def test_labels_that_will_drown_in_noise_are_announced(voting):
     with pytest.warns(
         FedspendWarning,
-        match=r"deviation \d+% with 18 rows in a round; ask about at most \d+ with votes",
+        match=r"deviation of \d+% with 18 rows per round; ask about at most \d+ with votes",
     ):
         from_config(config_of(voting))
     voting["privacy"]["groups"] = [{"epsilon": 0.5, "share": 1}]

@@ -1,4 +1,4 @@
-"""The two ways in which fedspend says no.
+"""The two ways fedspend says no.
 
 `InvalidInput` means that the question was wrong: a value, a file, a flag (exit code 2). `Refused`
 means that the question was right and the answer is no: over budget, failed verification (exit code
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class FedspendError(Exception):
-    """Base of everything that fedspend raises on purpose."""
+    """Base class of every error that fedspend raises on purpose."""
 
     exit_code = 1
 
@@ -38,7 +38,7 @@ def finite_number(name: str, value: Any) -> float:
     try:
         number = float(value)
     except OverflowError:
-        raise InvalidInput(f"{name} is too large for a number") from None
+        raise InvalidInput(f"{name} is too large; give a smaller number") from None
     except (TypeError, ValueError):
         raise InvalidInput(f"{name} must be a number, got {value!r}") from None
     if isinstance(value, bool) or not math.isfinite(number):

@@ -111,7 +111,7 @@ def test_plan_with_ledger_in_words(run, half_spent):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--epsilon", "10:3"), "--epsilon sets budgets, and the ledger has them already"),
+        (("--epsilon", "10:3"), "--epsilon sets budgets, but the ledger already has them"),
         (("--budgets", "x.csv"), "--budgets sets budgets"),
         (("--compare", "uniform,geometric"), "cannot go with --ledger"),
         (("--clients", 7), "--clients says 7 clients"),
@@ -146,7 +146,7 @@ def test_change_withdraw_close(run, book):
     assert [line["kind"] for line in history] == ["ledger", "register", "change", "withdraw"]
     assert history[-1]["reason"] == "asked by letter"
     again = run("ledger", "withdraw", "south", "--reason", "asked", "--ledger", book)
-    assert (again.code, "withdrawn already" in again.err) == (1, True)
+    assert (again.code, "already withdrawn" in again.err) == (1, True)
 
 
 def test_show_and_history(run, half_spent):
@@ -271,13 +271,13 @@ def test_plots_of_few_and_of_many(run, half_spent, tmp_path):
         (("fly", "--ledger", "BOOK"), "fly"),
         (("balance", "--ledger", "nowhere.db"), "no ledger 'nowhere.db'"),
         (("balance", "--ledger", "mysql://x/y"), "mysql://"),
-        (("balance", "--ledger", ""), "no path"),
+        (("balance", "--ledger", ""), "not a path"),
         (("balance", "--ledger", "FOLDER"), "is a directory"),
         (("init", "--ledger", "BOOK"), "already holds a ledger"),
         (("init", "--ledger", "FOLDER/none/x.db"), "there is no directory"),
         (("verify", "--ledger", "nowhere.db"), "no ledger"),
         (("verify", "--ledger", "BOOK", "--head", "12:xyz"), "neither a file nor a head"),
-        (("verify", "--ledger", "BOOK", "--runs", "FOLDER"), "keeps no head"),
+        (("verify", "--ledger", "BOOK", "--runs", "FOLDER"), "holds no ledger head"),
         (("register", "nowhere.csv", "--delta", "1e-5", "--ledger", "BOOK"), "nowhere.csv"),
         (("register", "CLIENTS", "--delta", "nan", "--ledger", "BOOK"), "delta"),
         (("register", "CLIENTS", "--delta", "0", "--ledger", "BOOK"), "delta"),
@@ -314,7 +314,7 @@ def test_bad_input(refused, book, clients, tmp_path, arguments, names):
 
 def test_registering_twice_is_refused(run, book, clients):
     outcome = run("ledger", "register", clients, "--delta", "1e-5", "--ledger", book)
-    assert (outcome.code, "'north' is registered already" in outcome.err) == (1, True)
+    assert (outcome.code, "'north' is already registered" in outcome.err) == (1, True)
 
 
 def test_passwords_are_never_shown(run):

@@ -97,14 +97,14 @@ def test_drawn_budgets_can_be_read_and_repeat(run, tmp_path):
     ("text", "told"),
     [
         ("", "is empty"),
-        ("record,epsilon\n", "no row under it"),
+        ("record,epsilon\n", "no row below it"),
         ("record,epsilon\na,\n", "budgets.csv:2: epsilon is empty"),
         ("record,epsilon\na,-1\n", "budgets.csv:2: epsilon must be a positive number, got '-1'"),
         ("record,epsilon\na,1\nb,nan\n", "budgets.csv:3"),
         ("record,epsilon\na,inf\n", "budgets.csv:2"),
         (
             "record,epsilon\na,1\na,2\n",
-            "budgets.csv:3: record 'a' stands there twice, first on line 2",
+            "budgets.csv:3: record 'a' is listed twice, first on line 2",
         ),
         ("record,epsilon\n,1\n", "record is empty"),
         ("record,client,epsilon\na,,1\n", "client is empty"),
@@ -431,7 +431,7 @@ def test_accounts_of_the_other_unit_are_named(run, refused, config, tmp_path):
     (tmp_path / "clients.csv").write_text("client,epsilon\nnorth,1\n")
     run("ledger", "init", "--ledger", clients, "--simulation")
     run("ledger", "register", tmp_path / "clients.csv", "--ledger", clients, "--delta", 1e-5)
-    assert "clients.db has no accounts of records" in refused("plan", config, "--ledger", clients)
+    assert "clients.db has no record accounts" in refused("plan", config, "--ledger", clients)
 
 
 def test_a_plan_made_without_a_ledger_does_not_spend_what_remains(run, refused, config, tmp_path):

@@ -72,7 +72,7 @@ def test_labels_may_be_words_from_a_stated_list(csv):
 
 BAD = [
     ("", {}, r"data.csv: the file is empty"),
-    ("age,label\n", {}, "there is a header but no row under it"),
+    ("age,label\n", {}, "there is a header but no row below it"),
     (
         CSV.replace("60", "sixty"),
         {},
@@ -97,7 +97,7 @@ BAD = [
         r"data.csv:5: part must be train or test, got 'validation'",
     ),
     (CSV.replace("60,1,", "60,1,2,"), {}, r"data.csv:3: 6 cells where the header has 5"),
-    (CSV.replace("dose", "age"), {}, r"data.csv:1: column 'age' stands there twice"),
+    (CSV.replace("dose", "age"), {}, r"data.csv:1: column 'age' is listed twice"),
     (CSV.replace("dose", ""), {}, r"data.csv:1: column 5 has no name"),
     (CSV.replace("west", '"west'), {}, r"data.csv:\d: not valid CSV"),
     (CSV.encode().replace(b"west", b"w\xffst"), {}, r"data.csv:3: not UTF-8 text"),

@@ -365,7 +365,7 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
     arrays, about = read_tensors(path)
     assert load_file(path).keys() == {"update"}
     save_file({"update": arrays["update"] + 1}, path, {"about": json.dumps(about)})
-    with pytest.raises(Refused, match="another release"):
+    with pytest.raises(Refused, match="different release"):
         train(tiny, output=tmp_path / "run", resume=True)
 
 

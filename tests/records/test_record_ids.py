@@ -160,7 +160,7 @@ def test_without_ids_no_account_of_your_own_records_outlives_a_real_run(config, 
         fedspend.train, nameless, output=tmp_path / "run", ledger=tmp_path / "accounts.db"
     )
     assert "data.record" in message
-    assert "number of their row" in message
+    assert "by row number" in message
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "accounts.db").exists()
     fedspend.train(nameless, output=tmp_path / "run")  # an account of this run only
@@ -198,7 +198,7 @@ def test_a_plan_is_for_these_records(config, tmp_path):
     [
         (["p1", "p2", "p1"], "record 'p1'"),
         (["p1", "p2", "P1"], "differ only by case"),
-        (["p1", "p2", "p1\u00a0"], "the same but for space"),
+        (["p1", "p2", "p1\u00a0"], "the same except for space"),
         (["p1", "p2", ""], "is empty"),
     ],
 )

@@ -271,7 +271,7 @@ def test_a_plan_that_names_a_ledger_without_accounts_is_refused(config, tmp_path
         clip=plan.clip,
     )
     forged = dataclasses.replace(larger, parameters=larger.parameters | {"ledger": head})
-    with pytest.raises(Refused, match="no accounts of records"):
+    with pytest.raises(Refused, match="no record accounts"):
         fedspend.train(
             config, plan=forged, output=tmp_path / "run", ledger=tmp_path / "accounts.db"
         )
@@ -351,11 +351,11 @@ def test_a_record_that_withdraws_stops_the_run_unless_it_rests(config, tmp_path,
 @pytest.mark.parametrize(
     ("prepare", "error", "told"),
     [
-        (lambda _: None, InvalidInput, "has no accounts of records"),
+        (lambda _: None, InvalidInput, "has no record accounts"),
         (
             lambda book: book.register(["a", "b"], 1.0, delta=1e-5),
             InvalidInput,
-            "has no accounts of records",
+            "has no record accounts",
         ),
         (
             lambda book: book.register(["0"], 1.0, delta=1e-5, unit="record"),

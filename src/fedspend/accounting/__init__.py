@@ -1,6 +1,4 @@
-"""Accounting: Rényi curves of the sampled Gaussian, their composition and conversion, and noise for
-a budget.
-"""
+"""Accounting: Rényi curves of the sampled Gaussian, their composition, and noise for a budget."""
 
 from fedspend.accounting.calibration import noise_multiplier
 from fedspend.accounting.conversion import compose, conversion_cost, epsilon

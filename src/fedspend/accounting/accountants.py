@@ -1,9 +1,8 @@
-"""Which accountants there are: each reads the epsilon of a schedule, and so says how much noise a
-budget needs.
+"""The accountants: each reads the epsilon of a schedule, and so decides how much noise it needs.
 
-Guarantee: schedules are made and sealed by the Rényi accountant first; another one then scales
-their noise until it reads the budget itself, and never more. What it claims is checked by
-accountants that share no code with it (`verification`), whatever its name.
+Guarantee: schedules are first made and sealed by the Rényi accountant; any other accountant then
+scales their noise until its own reading reaches the budget, never exceeding it. Its claims are
+checked by accountants that share no code with it (`verification`), whoever wrote it.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ from fedspend.errors import InvalidInput, Refused
 
 MAX_SCHEDULES = 1000
 Progress = Callable[[int, int], None]
-# (noise, rate, delta, roughly what it will be) -> epsilon of one schedule, (rounds,) each
+# (noise, rate, delta, rough epsilon) -> epsilon of one schedule; noise and rate are (rounds,)
 Reader = Callable[[FloatArray, FloatArray, float, float], float]
 
 
 @dataclass(frozen=True)
 class Accountant(Entry):
-    """`epsilon` reads one schedule; None: by Rényi curves, at the orders of the plan.
+    """`epsilon` reads one schedule; None means by Rényi curves, at the orders of the plan.
 
-    `cumulative`, if there is one, is a faster way to the epsilons after each round. A `looser`
-    accountant may ask for more noise than Rényi curves do; of any other that would be a sign that
-    one of the two is wrong.
+    `cumulative`, if given, is a faster way to the epsilon after each round. A `looser` accountant
+    may need more noise than Rényi curves do; if any other does, one of the two must be wrong.
     """
 
     epsilon: Reader | None = field(default=None, kw_only=True)
@@ -45,8 +43,9 @@ class Accountant(Entry):
 
     @property
     def at_orders(self) -> bool:
-        """Whether claims are read at one Rényi order each: then they hold for discrete noise, for
-        past spending and for planning anew, too.
+        """Whether each claim is read at one Rényi order.
+
+        Only such claims can cover discrete noise, past spending and replanning.
         """
         return self.epsilon is None
 
@@ -89,10 +88,10 @@ class Accountant(Entry):
         delta: float,
         progress: Progress | None = None,
     ) -> tuple[FloatArray, FloatArray]:
-        """Scale each Rényi schedule until this accountant reads its goal; noise and claims."""
+        """Scale each Rényi schedule until this accountant reads its goal: noise and claims."""
         if goal.size > MAX_SCHEDULES:
             raise InvalidInput(
-                f"accountant {self.name!r} is for at most {MAX_SCHEDULES} distinct schedules, got "
+                f"accountant {self.name!r} takes at most {MAX_SCHEDULES} distinct schedules, got "
                 f"{goal.size}; use accountant 'rdp'"
             )
         noise, claim = noise.copy(), np.empty(goal.size)
@@ -105,11 +104,10 @@ class Accountant(Entry):
     def fit_one(
         self, noise: FloatArray, rate: FloatArray, budget: float, delta: float
     ) -> tuple[FloatArray, float]:
-        """The schedule `noise * s` with the smallest s whose epsilon is within the budget, and that
-        epsilon.
+        """The schedule `noise * s` with the smallest s within the budget, and its epsilon.
 
-        Secant steps on log epsilon against log s inside a bracket; the Rényi plan (s = 1) is known
-        to be safe, but for looser accountants.
+        Secant steps on log epsilon against log s inside a bracket. The Rényi plan (s = 1) is known
+        to be safe, except for looser accountants.
         """
 
         def read(log_scale: float) -> float:
@@ -152,9 +150,7 @@ class Accountant(Entry):
 def own_accountant(
     name: str, help: str, epsilon: Callable[[FloatArray, FloatArray, float], float]
 ) -> Accountant:
-    """`epsilon(noise, rate, delta)` of one schedule: noise multipliers and sampling rates by
-    round.
-    """
+    """A user's own accountant: `epsilon(noise, rate, delta)` reads one schedule, given by round."""
 
     def read(noise: FloatArray, rate: FloatArray, delta: float, _near: float) -> float:
         found = epsilon(noise.copy(), rate.copy(), delta)
@@ -162,10 +158,12 @@ def own_accountant(
             value = float(found)
         except (TypeError, ValueError):
             raise InvalidInput(
-                f"accountant {name!r} must read a number, got {type(found).__name__}"
+                f"accountant {name!r} must return a number, got {type(found).__name__}"
             ) from None
         if not 0 <= value < np.inf:
-            raise InvalidInput(f"accountant {name!r} must read a finite epsilon, got {value!r}")
+            raise InvalidInput(
+                f"accountant {name!r} must return a finite epsilon of at least 0, got {value!r}"
+            )
         return value
 
     return Accountant(name, help, epsilon=read, looser=True)
@@ -188,7 +186,7 @@ ACCOUNTANTS: Registry[Accountant] = Registry(
     Accountant("rdp", "Rényi curves: fast, for any number of budgets and for discrete noise"),
     Accountant(
         "pld",
-        "privacy loss distributions: 4 to 7% less noise, for few budgets",
+        "privacy loss distributions: 4 to 7% less noise, but for few distinct budgets only",
         epsilon=_pld,
         cumulative=_pld_cumulative,
     ),
@@ -202,7 +200,7 @@ def cumulative_epsilon_rdp(
     """Epsilon after each round of each schedule, (rounds, schedules), by composing Rényi curves."""
     cost = conversion_cost(orders, delta)
     begins = stretches(noise, rate)
-    # beyond, tabulated curves: the same to 1e-4 or better, and a thousand times faster
+    # for more, tabulated curves: they agree to 1e-4 or better and are a thousand times faster
     exact = int(begins.sum()) <= 2000
     out = np.empty(noise.shape)
     for first in range(0, noise.shape[1], 256):

@@ -1,7 +1,7 @@
 """Noise for a budget: found with tabulated curves, sealed with the exact kernel.
 
 Guarantee: what `seal` returns spends at most its budget, read at the stated order with the exact
-kernel, and misses it by less than 1e-7 of it. `solve` alone only steers.
+kernel, and less than 1e-7 of the budget is left over. `solve` alone only steers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
 
 _LOW, _HIGH = float(np.log(NOISE_RANGE[0])), float(np.log(NOISE_RANGE[1]))
-_SAFETY = 1e-8  # share of the budget left over, far above the kernel's own error
+_SAFETY = 1e-8  # share of the budget left unspent, far above the kernel's own error
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Smallest noise found, its logarithm,
-    and the column of the order at which the budget binds.
-    """
+    """Logarithm of the smallest noise found, and the column of the order at which it is found."""
 
     log_noise: FloatArray
     binding: IntArray
@@ -44,13 +42,12 @@ def solve(
     columns: slice = slice(None),
     tolerance: float = 1e-9,
 ) -> Solution:
-    """Smallest noise with `min_a [already_a + repeats * rdp_a(noise)] <= budget`, for many budgets
-    at once.
+    """The smallest noise with `min_a [already_a + repeats * rdp_a(noise)] <= budget`, per budget.
 
-    `already` (n, orders) holds the conversion cost and past spending. With `log_shape`, a round
-    each, the rounds use `noise * shape_t` instead of one common noise. At each step the gap is read
-    at the order that is best at that noise: its sign is that of the minimum over all orders, so no
-    search over orders is needed.
+    `already` (n, orders) holds the conversion cost and past spending. With `log_shape`, one value
+    per round, round t uses `noise * shape_t` instead of one common noise. At each step the gap is
+    read at the order that is best at that noise: its sign is that of the minimum over all orders,
+    so no search over orders is needed.
     """
     binding = np.zeros(budget.size, dtype=np.int64)
     room = budget[:, None] - already
@@ -87,8 +84,9 @@ def _total(
 
 
 def first_guess(budget: FloatArray, delta: float, rate: float, rounds: int) -> FloatArray:
-    """log of a noise to start `solve` from: the closed form of an unsampled Gaussian with `rate`
-    times the sensitivity.
+    """Log of a noise for `solve` to start from.
+
+    The closed form of an unsampled Gaussian with `rate` times the sensitivity.
     """
     log_delta = -np.log(delta)
     zcdp = (np.sqrt(budget + log_delta) - np.sqrt(log_delta)) ** 2
@@ -113,7 +111,7 @@ def check_feasible(budget: FloatArray, already: FloatArray) -> None:
 
 @dataclass(frozen=True)
 class Sealed:
-    """Schedules that are certified at one order each."""
+    """Schedules, each certified at one order."""
 
     noise: FloatArray  # (rounds, n)
     epsilon: FloatArray  # (n,) exact at `order`, at most the budget
@@ -131,12 +129,11 @@ def seal(
     repeats: int = 1,
     past: Mechanisms | None = None,
 ) -> Sealed:
-    """Scale the adjustable rounds of each schedule (rounds, n) until it spends its budget exactly,
-    by the exact kernel.
+    """Scale the adjustable rounds of each schedule (rounds, n) until it spends its budget exactly.
 
-    The result is read at the schedule's binding order alone, which is an upper bound on what all
-    orders together would read. With `repeats`, the whole schedule runs that often. What `past` has
-    spent counts against the budget, and in the epsilon returned.
+    The exact kernel reads the result at the schedule's binding order alone, which is an upper bound
+    on what all orders together would read. The whole schedule runs `repeats` times. What `past` has
+    spent counts against the budget and is included in the epsilon returned.
     """
     order = orders[binding]
     cost = conversion_cost(orders, delta)[binding] + (0.0 if past is None else past.rdp_at(order))
@@ -167,8 +164,8 @@ def seal(
     if over.any():
         at = int(np.flatnonzero(over)[0])
         raise Refused(
-            f"a schedule for epsilon {budget[at]:g} came out at {claim[at]:.9g}: refusing to make "
-            "a plan that overspends"
+            f"a schedule for epsilon {budget[at]:g} came out at {claim[at]:.9g}, which would "
+            "overspend; raise epsilon, or plan fewer rounds"
         )
     return Sealed(sealed_noise, claim, order)
 
@@ -182,9 +179,7 @@ def stretches(noise: FloatArray, rate: FloatArray) -> BoolArray:
 
 @dataclass(frozen=True)
 class Runs:
-    """Stretches of rounds in which a schedule keeps its rate and noise: what has to be accounted
-    only once.
-    """
+    """Stretches of rounds in which a schedule keeps its rate and noise, accounted only once."""
 
     round: IntArray  # first round of the stretch
     schedule: IntArray
@@ -197,7 +192,7 @@ class Runs:
     def of(
         cls, noise: FloatArray, rate: FloatArray, repeats: int = 1, apart: BoolArray | None = None
     ) -> Runs:
-        """Equal rounds on either side of a change in `apart` are kept apart."""
+        """The stretches of schedules (rounds, n); a change in `apart` also begins a new one."""
         begins = stretches(noise, rate)
         if apart is not None:
             begins[1:] |= apart[1:] != apart[:-1]
@@ -245,11 +240,10 @@ def noise_multiplier(
     accountant: str = "rdp",
     orders: Any = None,
 ) -> Any:
-    """The smallest noise multiplier with which `rounds` rounds at `sampling_rate` stay within each
-    epsilon.
+    """The smallest noise multiplier that keeps `rounds` rounds at `sampling_rate` within epsilon.
 
-    One epsilon or an array of any shape. Never too low, and right to 1e-6. A budget that would ask
-    for less noise than 0.05 gets 0.05.
+    `epsilon` is one number or an array of any shape. The noise is never too low, and right to 1e-6.
+    A budget that needs less than 0.05 gets 0.05.
 
     >>> round(noise_multiplier(10.0, 1e-5, 0.9, 25), 3)
     2.424
@@ -277,7 +271,7 @@ def uniform(
     orders: tuple[float, ...],
     past: Mechanisms | None = None,
 ) -> Sealed:
-    """One constant noise per budget; the result holds a single round that stands for all."""
+    """One constant noise per budget; the result holds a single round, since all are the same."""
     alpha = np.asarray(orders)
     already = starting_cost(budget.size, orders, delta, past)
     check_feasible(budget, already)
@@ -303,16 +297,14 @@ def uniform(
 def starting_cost(
     budgets: int, orders: tuple[float, ...], delta: float, past: Mechanisms | None
 ) -> FloatArray:
-    """What every budget has to bear before its first round, (budgets, orders): the conversion, and
-    what `past` has spent.
-    """
+    """What each budget pays before its first round, (budgets, orders): conversion and `past`."""
     cost = np.broadcast_to(conversion_cost(orders, delta), (budgets, len(orders)))
     return cost if past is None else cost + past.curves(orders)
 
 
 @dataclass(frozen=True)
 class Band:
-    """Budgets that are near each other, and the slice of orders that can matter for them."""
+    """Similar budgets, and the slice of orders that can matter for them."""
 
     rows: IntArray
     columns: slice
@@ -333,11 +325,11 @@ def bands(
     size: int = 512,
     wide: bool = False,
 ) -> list[Band]:
-    """Cut the budgets into bands by size, so that each needs a few orders and not all of them.
+    """Cut the budgets into bands by size, so that each band needs only a few orders.
 
-    Which orders matter is learnt by solving for a few hundred of the budgets with all orders.
-    Leaving an order out is safe (fewer orders read higher), so a band that is too narrow costs a
-    little budget, never privacy. `wide` bands have all orders.
+    Solving a few hundred of the budgets with all orders shows which ones matter. Leaving an order
+    out is safe (fewer orders read higher), so a band that is too narrow costs a little budget,
+    never privacy. `wide` bands have all orders.
     """
     by_size = np.argsort(budget, kind="stable")
     everything = slice(0, len(orders))

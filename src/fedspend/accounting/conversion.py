@@ -25,9 +25,7 @@ def check_delta(delta: Any) -> float:
 
 
 def conversion_cost(orders: Any, delta: float) -> FloatArray:
-    """`c(a)`: what the conversion to (epsilon,
-    delta) adds to the Rényi divergence at each order.
-    """
+    """`c(a)`: what converting to (epsilon, delta) adds to the Rényi divergence at each order."""
     a = check_orders(orders)
     cost: FloatArray = np.log1p(-1 / a) - (np.log(check_delta(delta)) + np.log(a)) / (a - 1)
     return cost
@@ -51,14 +49,12 @@ def epsilon(rdp: Any, orders: Any, delta: float) -> Any:
         )
     if not np.all(curve >= 0):
         raise InvalidInput("rdp must be non-negative and not NaN")
-    # Some curves convert to a negative number at small orders; (0, delta) is then what they give.
+    # Some curves convert to a negative number at small orders; they then give (0, delta).
     best = np.maximum((curve + conversion_cost(a, delta)).min(axis=-1), 0.0)
     return float(best) if best.ndim == 0 else best
 
 
 def compose(*curves: Any) -> FloatArray:
-    """The Rényi curve of mechanisms that run one after the other, also when later ones are chosen
-    from earlier outputs.
-    """
+    """The Rényi curve of mechanisms run in sequence; later ones may depend on earlier outputs."""
     total: FloatArray = np.sum([np.asarray(curve, dtype=np.float64) for curve in curves], axis=0)
     return total

@@ -47,7 +47,7 @@ class Curve:
         return values
 
     def rdp_at(self, log_noise: FloatArray, column: IntArray) -> FloatArray:
-        """(n,), (n,) -> (n,): each noise at one order of its own."""
+        """(n,), (n,) -> (n,): each noise at its own order."""
         start, weights = self._place(log_noise)
         steps = start[:, None] + np.arange(2 * _REACH)
         parts = [(table[steps, column[:, None]] * weights).sum(axis=1) for table in self._tables]
@@ -63,7 +63,7 @@ class Curve:
         return node.astype(np.int64) + (1 - _REACH - self._first), weights
 
     def _extend(self, low: int, high: int) -> None:
-        """Compute the nodes low..high that are not there yet."""
+        """Compute the nodes low..high that are still missing."""
         if not self._tables:
             self._first, self._tables = low, self._compute(low, high)
             return
@@ -98,7 +98,7 @@ def _interpolate(table: FloatArray, start: IntArray, weights: FloatArray) -> Flo
 
 
 def _log1p_exp(parts: list[FloatArray]) -> FloatArray:
-    """log(1 + e^x) or log(1 + e^x + e^y), also where e^x is beyond floating point."""
+    """log(1 + e^x) or log(1 + e^x + e^y), even where the last exponential would overflow."""
     top = np.maximum(parts[-1] - 600.0, 0.0) if parts[-1].max() > 600 else 0.0
     moment = np.exp(np.minimum(parts[0] - top, 600.0))
     for part in parts[1:]:
@@ -108,5 +108,5 @@ def _log1p_exp(parts: list[FloatArray]) -> FloatArray:
 
 @lru_cache(maxsize=512)
 def curve(rate: float, orders: tuple[float, ...]) -> Curve:
-    """A shared curve: plans with the same rate re-use its table."""
+    """A shared curve: plans with the same rate reuse its table."""
     return Curve(rate, orders)

@@ -1,7 +1,7 @@
-"""From the shape of a schedule to how much noise it needs.
+"""How much noise a schedule of a given shape needs.
 
-Guarantee: with what was spent before, a schedule that comes out of here spends its budget and no
-more, by the exact kernel.
+Guarantee: together with what was spent before, a schedule made here spends its budget and no more,
+by the exact kernel.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ def scaled_to_budget(
     past: Mechanisms,
     orders: tuple[float, ...],
 ) -> Sealed:
-    """Scale the adjustable rounds of each schedule (rounds, n) until past and schedule together
-    spend the budget exactly.
+    """Scale the adjustable rounds of each schedule (rounds, n): with `past`, it spends its budget.
 
-    Which order binds depends on the scale, so the two are found in turn; every turn is a valid
-    plan, and two or three settle it.
+    Which order binds depends on the scale, so the two are found in turn; every turn gives a valid
+    plan, and two or three turns usually suffice.
     """
     cost = starting_cost(budget.size, orders, delta, past)
     binding = np.full(budget.size, -1)

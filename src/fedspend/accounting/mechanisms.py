@@ -1,5 +1,4 @@
-"""What several parties have run, and the epsilon it comes to: composition over any mixture of
-rounds.
+"""What several parties have run, and the epsilon it adds up to, for any mixture of rounds.
 
 One round is a Gaussian on a Poisson sample, repeated `steps` times, inside a Poisson sample of
 clients at `client_rate`. A client-level round has one step and a client rate of 1; a record-level
@@ -8,9 +7,9 @@ round has both (Liu et al. 2024, with the bound of `two_stage`).
 Discrete noise has the divergence of the Gaussian at whole orders only, so a history with discrete
 rounds is read at those.
 
-Guarantee: `rdp_at` is the exact kernel, so an epsilon read there at any one order is an upper
-bound. `curves` steers: unless asked to be exact, it is interpolated where there are many distinct
-rounds, and only chooses the order.
+Guarantee: `rdp_at` uses the exact kernel, so an epsilon read from it at any one order is an upper
+bound. `curves` only steers: unless `exact` is set, it interpolates where there are many distinct
+rounds, and is used only to choose the order.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from fedspend.accounting.curves import curve
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, exact_rdp_at, rdp
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 
-# distinct rounds (of 4096) up to which the exact kernel steers, whatever their rates
+# up to this many distinct rounds (in a block of 4096) the exact kernel steers, whatever their rates
 _EXACT_ROUNDS = 64
-_MANY_ROWS = 20_000  # beyond which steering looks at every fourth order only
+_MANY_ROWS = 20_000  # above this, steering looks at every fourth order only
 
 
 def two_stage(inner: FloatArray, client_rate: FloatArray, order: FloatArray) -> FloatArray:
-    """Rényi divergence of a mechanism with divergence `inner` that runs with probability
-    `client_rate` only.
+    """Rényi divergence of a mechanism that runs with probability `client_rate` only.
 
-    `log(1 - p + p exp((a-1) R)) / (a-1)`: joint convexity of the moment. Holds for who sees the
-    results, and for who also sees who took part.
+    `inner` is its divergence when it runs. The bound is `log(1 - p + p exp((a-1) R)) / (a-1)`, by
+    joint convexity of the moment. It holds against observers of the results, and against those who
+    also see who took part.
     """
     if np.all(client_rate == 1):
         return inner
@@ -52,8 +51,8 @@ def two_stage(inner: FloatArray, client_rate: FloatArray, order: FloatArray) -> 
 class Mechanisms:
     """Rounds of `histories` parties, one row for each kind of round, in the order of `history`."""
 
-    history: IntArray  # whose
-    count: FloatArray  # how many rounds
+    history: IntArray  # which party's
+    count: FloatArray  # how many rounds of this kind
     rate: FloatArray
     noise: FloatArray
     client_rate: FloatArray
@@ -84,8 +83,9 @@ class Mechanisms:
         steps: int | FloatArray = 1,
         discrete: bool = False,
     ) -> Mechanisms:
-        """One history per column of (rounds, histories) tables; `steps` may be one too. A round at
-        rate 0 is none.
+        """One history per column of (rounds, histories) tables, of which `steps` may be one.
+
+        A round at rate 0 does not count.
         """
         rounds, histories = noise.shape
         used = rate.T.ravel() > 0
@@ -101,7 +101,7 @@ class Mechanisms:
 
     @classmethod
     def joined(cls, parts: list[Mechanisms], histories: int) -> Mechanisms:
-        """Everything that `parts`, which number their histories alike, have run."""
+        """Everything that `parts` have run; they must number their histories in the same way."""
         if not parts:
             return cls.none(histories)
         columns = ("history", "count", "rate", "noise", "client_rate", "steps", "discrete")
@@ -109,7 +109,7 @@ class Mechanisms:
         return cls(**joined, histories=histories).merged()
 
     def merged(self) -> Mechanisms:
-        """The same with equal rounds of a history counted together."""
+        """These mechanisms with equal rounds of a history counted together."""
         if not self.history.size:
             return self
         keys = (self.discrete, self.steps, self.client_rate, self.noise, self.rate, self.history)
@@ -130,7 +130,7 @@ class Mechanisms:
         )
 
     def take(self, rows: IntArray) -> Mechanisms:
-        """The histories `rows`, in that order and as often as they stand there."""
+        """The histories `rows`, in that order; repeated ones are repeated."""
         sizes = np.bincount(self.history, minlength=self.histories)
         first = np.cumsum(sizes) - sizes
         wanted = sizes[rows]
@@ -142,7 +142,7 @@ class Mechanisms:
         return Mechanisms(of_row, count, rate, noise, client_rate, steps, discrete, rows.size)
 
     def renamed(self, names: IntArray, histories: int) -> Mechanisms:
-        """The same with history `n` called `names[n]`."""
+        """These mechanisms with history `n` renumbered to `names[n]`."""
         return replace(self, history=names[self.history], histories=histories)
 
     def alike(self) -> IntArray:
@@ -162,14 +162,15 @@ class Mechanisms:
         )
 
     def rdp_at(self, order: FloatArray) -> FloatArray:
-        """Exact divergence of each history at an order of its own, (histories,)."""
+        """Exact divergence of each history at its own order, (histories,)."""
         a = order[self.history]
         inner = self.steps * exact_rdp_at(self.rate, self.noise, a)
         return self._total(self.count * two_stage(inner, self.client_rate, a))
 
     def curves(self, orders: Any = ORDERS, *, exact: bool = False) -> FloatArray:
-        """Divergence of each history at every order, (histories, orders); `exact`, it is an upper
-        bound at every order.
+        """Divergence of each history at every order, (histories, orders).
+
+        If `exact`, it is an upper bound at every order.
         """
         out, alpha = np.zeros((self.histories, len(orders))), np.asarray(orders, dtype=np.float64)
         for first in range(0, self.history.size, 4096):
@@ -191,9 +192,7 @@ class Mechanisms:
         return found
 
     def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Epsilon of each history at its `delta`, and the order it was read at; 0 for a history
-        without rounds.
-        """
+        """Epsilon of each history at its `delta`, and its order; 0 for a history without rounds."""
         epsilon, order = np.zeros(self.histories), np.full(self.histories, 2.0)
         busy, whole = np.bincount(self.history, minlength=self.histories) > 0, self.whole()
         for rows, orders in ((busy & ~whole, ORDERS), (busy & whole, WHOLE_ORDERS)):
@@ -205,9 +204,7 @@ class Mechanisms:
     def _lowest(
         self, delta: FloatArray, orders: tuple[float, ...]
     ) -> tuple[FloatArray, FloatArray]:
-        """Steering gives an order to begin with; from there the exact kernel goes down to the
-        lowest reading.
-        """
+        """Steering finds an order to start at; from there the exact kernel walks to the lowest."""
         alpha, rows = np.asarray(orders), np.arange(self.histories)
         cost = conversion_costs(delta, orders)
         step = 1 if self.history.size <= _MANY_ROWS else 4
@@ -233,11 +230,9 @@ class Mechanisms:
 def _rounds(
     rate: FloatArray, noise: FloatArray, orders: tuple[float, ...], exact: bool
 ) -> FloatArray:
-    """Divergence of single rounds, (rounds, orders): exact if asked for or for a few distinct ones,
-    interpolated for many.
-    """
+    """Divergence of single rounds, (rounds, orders); interpolated where many are distinct."""
     first, of_row = distinct_rows(rate, noise)
-    # a table per rate pays only where rates are few
+    # a table per rate pays off only if there are few rates
     if exact or first.size <= max(_EXACT_ROUNDS, 4 * np.unique(rate).size):
         divergence: FloatArray = rdp(rate[first], noise[first], orders)[of_row]
         return divergence

@@ -16,14 +16,12 @@ import numpy as np
 from fedspend.basics.arrays import FloatArray, IntArray
 
 _CHUNK = 1 << 18  # numbers held at once, small enough to stay in cache
-_SLACK = 10.0  # deviations beyond which the Gaussian is nothing
+_SLACK = 10.0  # deviations beyond which the Gaussian is negligible
 _NOTHING = -1e5  # log of a part that has no terms
 
 
 def log_moment(q: FloatArray, sigma: FloatArray, alpha: FloatArray) -> FloatArray:
-    """log of `E[(1+u)^a] - 1`: (n,), (n,), (A,) -> (n, A), arguments already checked, rates above
-    0.
-    """
+    """Log of `E[(1+u)^a] - 1`: (n,), (n,), (A,) -> (n, A); arguments checked, rates above 0."""
     out = np.empty((q.size, alpha.size))
     whole = q == 1
     out[whole] = _log_expm1(alpha * (alpha - 1) / (2 * sigma[whole, None] ** 2))
@@ -41,12 +39,11 @@ def log_moment(q: FloatArray, sigma: FloatArray, alpha: FloatArray) -> FloatArra
 def log_moment_parts(
     q: FloatArray, sigma: FloatArray, alpha: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The log-moment in two parts whose sum it is: contributions near z = 0 and contributions near
-    z = a.
+    """The moment as two summands, in logs: contributions near z = 0 and contributions near z = a.
 
-    At small rates the divergence jumps by many decades where the second part overtakes the first.
-    Either part alone is a smooth function of the noise, which is what lets `curves` interpolate
-    across the jump.
+    At small rates the divergence jumps by many orders of magnitude where the second part overtakes
+    the first. Each part alone is a smooth function of the noise, so `curves` can interpolate across
+    the jump.
     """
     low, high = np.empty((q.size, alpha.size)), np.full((q.size, alpha.size), _NOTHING)
     is_integer = alpha == np.floor(alpha)
@@ -70,8 +67,9 @@ def _integer_orders(
     alpha: FloatArray,
     span: Callable[[int], tuple[int, int]] = lambda order: (2, order),
 ) -> FloatArray:
-    """log of `sum_k C(a,k) q^k (1-q)^(a-k) expm1((k^2-k) / (2 sigma^2))` for whole orders a, over k
-    in `span(a)`.
+    """For whole orders a, the log of a sum over k in `span(a)`.
+
+    `sum_k C(a,k) q^k (1-q)^(a-k) expm1((k^2-k) / (2 sigma^2))`
     """
     out = np.empty((q.size, alpha.size))
     k = np.arange(2.0, alpha.max(initial=2) + 1)
@@ -105,7 +103,7 @@ def _log_sum_exp(terms: FloatArray) -> FloatArray:
 
 
 def _real_orders(q: FloatArray, sigma: FloatArray, alpha: FloatArray) -> FloatArray:
-    """log of the trapezoid sum of `E[(1+u)^a - 1 - a u]`.
+    """Log of the trapezoid sum of `E[(1+u)^a - 1 - a u]`.
 
     The integrand is analytic in the strip `|Im z| < pi sigma^2`, so the trapezoid rule converges
     like `exp(-2 pi^2 sigma^2 / step)` where that strip is narrow and like
@@ -137,7 +135,7 @@ def _step(sigma: FloatArray) -> FloatArray:
 
 
 def _plain_moments(q: FloatArray, sigma: FloatArray, alpha: FloatArray) -> list[FloatArray]:
-    """log of `E[(1+u)^a] - 1` for several orders on one grid."""
+    """Log of `E[(1+u)^a] - 1` for several orders on one grid."""
     step = _step(sigma)
     index = np.arange(np.ceil(((alpha.max() + 2 * _SLACK * sigma) / step).max()) + 1)
     out = np.empty((q.size, alpha.size))
@@ -157,8 +155,9 @@ def _plain_moments(q: FloatArray, sigma: FloatArray, alpha: FloatArray) -> list[
 def _careful_moments(
     q: FloatArray, sigma: FloatArray, alpha: FloatArray, split: bool = False
 ) -> list[FloatArray]:
-    """The same in logarithms and without cancellation, for any rate and noise; with `split`, in the
-    two parts.
+    """Like `_plain_moments`, but in logs and without cancellation, for any rate and noise.
+
+    With `split`, in the two parts of `log_moment_parts`.
     """
     step = _step(sigma)
     out = [np.empty((q.size, alpha.size)) for _ in range(2 if split else 1)]
@@ -187,12 +186,12 @@ def _careful_moments(
 
 
 def _log_excess(u: FloatArray, log_ratio: FloatArray, order: float) -> FloatArray:
-    """log of `(1+u)^a - 1 - a u`, which is convex in u and touches zero at u = 0."""
+    """Log of `(1+u)^a - 1 - a u`, which is convex in u and touches zero at u = 0."""
     power = order * log_ratio
     excess = np.expm1(np.minimum(power, 300.0)) - order * np.minimum(u, 1e120)
     small = np.abs(u) < 0.05 / order
     excess[small] = _excess_series(u[small], order)
-    # Beyond e^300 the power is all there is.
+    # Beyond e^300 the other terms no longer matter.
     out: FloatArray = np.where(power > 300, power, np.log(np.maximum(excess, 1e-300)))
     return out
 
@@ -210,9 +209,7 @@ def _excess_series(u: FloatArray, order: float) -> FloatArray:
 
 
 def _similar(sizes: FloatArray) -> Iterator[IntArray]:
-    """Rows in groups of similar size, so that they share one grid with little waste and bounded
-    memory.
-    """
+    """Groups of rows of similar size, which can share one grid with little waste."""
     by_size = np.argsort(sizes, kind="stable")
     start = 0
     while start < sizes.size:

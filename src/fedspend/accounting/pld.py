@@ -1,7 +1,7 @@
-"""Readings by privacy loss distributions, through Google's dp-accounting.
+"""Epsilons by privacy loss distributions (PLD), through Google's dp-accounting.
 
-Guarantee: every epsilon is pessimistic, an upper bound whatever the width of the grid. PLD reads
-lower than Rényi curves, so the same budget buys 4 to 7% less noise. It is slow (0.1 to 1 s a
+Guarantee: every epsilon is pessimistic: an upper bound, whatever the width of the grid. PLD reads
+lower than Rényi curves, so the same budget needs 4 to 7% less noise. It is slow (0.1 to 1 s per
 reading), so a plan takes the shape of its schedules from Rényi curves, and PLD only finds one
 common factor for the noise of each.
 """
@@ -17,8 +17,9 @@ from fedspend.basics.arrays import FloatArray
 
 
 def discretisation(epsilon: float) -> float:
-    """Width of the loss grid: fine enough for five digits of epsilon. Coarser is still a bound,
-    only a looser one.
+    """Width of the loss grid, fine enough for five digits of epsilon.
+
+    A coarser grid still gives an upper bound, only a looser one.
     """
     return float(np.clip(1e-4 * epsilon, 1e-5, 1e-3))
 

@@ -20,9 +20,7 @@ NOISE_RANGE = (0.05, 1e6)
 
 
 def _public_orders() -> tuple[float, ...]:
-    """Geometric in `order - 1` from 0.05 to 1024, in steps of 5%; whole numbers from 20 on, where
-    they are dense enough.
-    """
+    """Geometric in `order - 1` from 0.05 to 1024, in steps of 5%; whole numbers only from 20 on."""
     ladder = 1 + np.geomspace(0.05, 1024, 200)
     low = [round(float(a), 6) for a in ladder if a < 20]
     high = sorted({round(float(a)) for a in ladder if a >= 20})
@@ -30,19 +28,20 @@ def _public_orders() -> tuple[float, ...]:
 
 
 ORDERS: tuple[float, ...] = _public_orders()
-"""The order set that plans are read at. Public and data-independent; every plan carries a copy."""
+"""The orders that plans are read at: public and independent of data. Every plan carries a copy."""
 
 
 WHOLE_ORDERS: tuple[float, ...] = tuple(
     sorted({float(a) for a in range(2, 21)} | {a for a in ORDERS if a == int(a)})
 )
-"""The order set of plans for discrete noise: at whole orders the sampled discrete Gaussian has the
-divergence of the Gaussian.
+"""The orders of plans for discrete noise.
+
+At whole orders the sampled discrete Gaussian has the divergence of the Gaussian.
 """
 
 
 def check_orders(orders: Any) -> FloatArray:
-    """`orders` as an increasing float array, every one finite and above 1."""
+    """`orders` as a float array, every one finite and above 1."""
     try:
         array = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     except (TypeError, ValueError):
@@ -95,7 +94,7 @@ def _numbers(name: str, value: Any) -> FloatArray:
 
 
 def _rdp(q: FloatArray, sigma: FloatArray, alpha: FloatArray) -> FloatArray:
-    """(n,), (n,), (A,) -> (n, A), arguments already checked."""
+    """(n,), (n,), (A,) -> (n, A), for checked arguments."""
     out = np.zeros((q.size, alpha.size))
     whole, sampled = q == 1, (q > 0) & (q < 1)
     out[whole] = alpha / (2 * sigma[whole, None] ** 2)
@@ -108,9 +107,7 @@ def _rdp(q: FloatArray, sigma: FloatArray, alpha: FloatArray) -> FloatArray:
 
 
 def exact_rdp_at(q: FloatArray, sigma: FloatArray, order: FloatArray) -> FloatArray:
-    """Element by element: the divergence of (q,
-    sigma) at its own order. Arguments already checked.
-    """
+    """The divergence of each (q, sigma) at its own order, for checked arguments."""
     out = np.empty(q.size)
     for alpha in np.unique(order):
         rows = np.flatnonzero(order == alpha)

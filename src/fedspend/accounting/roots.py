@@ -14,12 +14,12 @@ Evaluate = Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray | None]
 def safe_roots(
     evaluate: Evaluate, start: FloatArray, low: float, high: float, tolerance: float
 ) -> FloatArray:
-    """For each element the smallest x in [low, high] with `gap(x) <= 0`, for a decreasing `gap`.
+    """For each element, the smallest x in [low, high] with `gap(x) <= 0`, for a decreasing `gap`.
 
     `evaluate(x, rows)` returns the gaps at `x` of the elements `rows` and, if it knows them, their
-    slopes; without slopes the chord of the bracket is used. Newton or secant steps, kept inside a
-    bracket and halved now and then. The answer is the upper end of the bracket, so `gap <= 0` has
-    been seen to hold there, except where it fails even at `high` (then NaN).
+    slopes; without slopes, the chord of the bracket is used. Newton or secant steps stay inside a
+    bracket, which is bisected now and then. The answer is the upper end of the bracket, where
+    `gap <= 0` was seen to hold; it is NaN where that fails even at `high`.
     """
     n = start.size
     x = np.clip(start, low, high)
@@ -48,8 +48,8 @@ def safe_roots(
             slope = np.where(bracketed & (chord < 0), chord, -2.0)
         else:
             slope = slope[keep]
-        # Aim half a tolerance past the root, so that the last step lands on the safe side; far
-        # away, no wild leaps.
+        # Aim half a tolerance past the root, so that the last step lands on the safe side; the clip
+        # below prevents wild leaps far away.
         step = (gap + tolerance / 2) / -slope
         if iteration > 4:  # no bracket by now means that the steps are too short
             step = np.where(

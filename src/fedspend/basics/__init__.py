@@ -1,1 +1,1 @@
-"""What everything else stands on: names for arrays, whole files, choices, threads."""
+"""What everything else builds on: array types, atomic files, named choices, threads."""

@@ -1,4 +1,4 @@
-"""Names for the arrays that pass between modules, and finding equal rows among them."""
+"""Types of the arrays that modules exchange, and a search for equal rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Distinct rows of several columns: where each first appears, and which of them every row is.
+    """The distinct rows of several columns: where each first appears, and which one each row is.
 
     >>> first, of_row = distinct_rows(np.array([3, 1, 3]), np.array([0.5, 0.5, 0.5]))
     >>> first.tolist(), of_row.tolist()
@@ -23,7 +23,7 @@ def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
     code = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
-        # small again: no product can overflow
+        # numbered from 0 again, so that no product can overflow
         _, code = np.unique(code * values.size + inverse, return_inverse=True)
     _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
     return first, of_row

@@ -1,4 +1,4 @@
-"""Names that a user may give: a misspelt one is refused with one line that offers the nearest."""
+"""Names that users may give: a misspelt one is refused, and the nearest is suggested."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def choose(what: str, value: Any, known: Iterable[str]) -> str:
 
 
 def only(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse any given option that is not a known one."""
+    """Refuse any option that is not known."""
     names = list(known)
     for option in given:
         if option not in names:

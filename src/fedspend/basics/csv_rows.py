@@ -1,5 +1,6 @@
-"""A CSV file as rows of text, each with its line number. Not UTF-8, not CSV, empty, ragged: refused
-with file and line.
+"""CSV files as rows of text, each with its line number.
+
+A file that is empty, ragged, not CSV or not UTF-8 is refused with its name and the line.
 """
 
 from __future__ import annotations
@@ -23,13 +24,11 @@ class Table:
     columns: dict[str, tuple[str, ...]]
     lines: list[int]
     header_line: int
-    # cells that end in a space which is not ASCII, by column
+    # cells with non-ASCII space at either end, by column
     untrimmed: dict[str, dict[int, str]] = field(default_factory=dict)
 
     def raw(self, column: str) -> list[str]:
-        """The cells of a column as they were written, but for plain space around them: to ids,
-        other space matters.
-        """
+        """The cells of a column, stripped of ASCII space only: in ids, other space matters."""
         cells = list(self.columns[column])
         for row, cell in self.untrimmed.get(column, {}).items():
             cells[row] = cell
@@ -40,9 +39,7 @@ class Table:
 
 
 def read_table(path: str | Path) -> Table:
-    """Read a CSV file whose first line names the columns. Blank lines are skipped; cells are
-    stripped.
-    """
+    """Read a CSV file whose first line names the columns; skips blank lines and strips cells."""
     name = str(path)
     try:
         raw = Path(path).read_bytes()
@@ -82,9 +79,9 @@ def read_table(path: str | Path) -> Table:
                 "columns"
             )
         if column in header[:n]:
-            raise InvalidInput(f"{name}:{lines[0]}: column {column!r} stands there twice; keep one")
+            raise InvalidInput(f"{name}:{lines[0]}: column {column!r} is listed twice; remove one")
     if len(rows) == 1:
-        raise InvalidInput(f"{name}: there is a header but no row under it")
+        raise InvalidInput(f"{name}: there is a header but no row below it; add at least one")
     for row, line in zip(rows[1:], lines[1:], strict=True):
         if len(row) != len(header):
             raise InvalidInput(

@@ -15,10 +15,9 @@ from fedspend.errors import Refused
 
 
 def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
-    """Atomic and durable: after a crash or on a full disk the old file is still there and no
-    half-written one is.
+    """Write a file atomically and durably: a crash or a full disk leaves the old file intact.
 
-    Private files can be read by their owner only; others like any file of this user.
+    A private file can be read by its owner only, any other by everyone.
     """
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -46,8 +45,9 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Refuse to work in a folder in which another process is at work. The lock ends with the
-    process, however that ends.
+    """Lock a folder; refuses if another process is working in it.
+
+    The lock ends with the process, however that ends.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -71,9 +71,7 @@ def append_line(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete JSON lines of a file; a last line that was cut off by a crash is not one of
-    them.
-    """
+    """The complete JSON lines of a file, without a last line that a crash cut off."""
     if not path.exists():
         return []
     found = []

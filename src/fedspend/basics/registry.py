@@ -1,7 +1,7 @@
 """Tables of names: whatever has a name in a config is an entry in one of them.
 
-Guarantee: a name stands for one thing, once; a misspelt one is refused with the nearest offered. A
-user's own entry takes its place beside ours and is found by the same readers, messages and help.
+Guarantee: every name means one thing only; a misspelt one is refused, and the nearest is suggested.
+Users' own entries sit beside ours, and the same readers, messages and help find them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedspend.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Entry:
-    """A name, what it is in a sentence, and the keys of the config that it alone uses."""
+    """A name, a sentence that says what it is, and the config keys that it uses."""
 
     name: str
     help: str
@@ -29,8 +29,9 @@ _OF_SECTION: dict[str, list[Registry[Any]]] = {}
 
 
 class Registry(Generic[E]):
-    """Entries in the order in which they came. `section` is that of the config in which they are
-    named and their keys stand.
+    """Entries in the order they were added.
+
+    `section` is the section of the config that names them and holds their keys.
     """
 
     def __init__(self, what: str, *entries: E, section: str) -> None:
@@ -39,17 +40,17 @@ class Registry(Generic[E]):
         _OF_SECTION.setdefault(section, []).append(self)
 
     def add(self, entry: E) -> E:
-        """One more; refuses a name that is taken, or that a config could not write."""
+        """Add an entry; refuses a name that is taken or malformed."""
         if not (
             isinstance(entry.name, str) and re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", entry.name)
         ):
             raise InvalidInput(
-                f"the name of a {self.what} is lower-case letters and digits, with dashes between; "
+                f"{self.what} names must be lower-case letters and digits with dashes in between, "
                 f"got {entry.name!r}"
             )
         if entry.name in self._entries:
             raise InvalidInput(
-                f"there is a {self.what} called {entry.name!r} already; choose another name"
+                f"another {self.what} is already called {entry.name!r}; choose another name"
             )
         if not (isinstance(entry.help, str) and entry.help.strip()):
             raise InvalidInput(
@@ -59,7 +60,7 @@ class Registry(Generic[E]):
         return entry
 
     def remove(self, name: str) -> None:
-        """Forget an entry: for tests, and for notebooks that define one again."""
+        """Remove an entry: for tests, and for notebooks that define one again."""
         del self._entries[self[name].name]
 
     def __getitem__(self, name: str) -> E:
@@ -82,7 +83,7 @@ class Registry(Generic[E]):
 
 
 def own_entries(section: str) -> list[Entry]:
-    """What users have added to the registries of a section."""
+    """The entries that users have added to the registries of a section."""
     return [registry[name] for registry in _OF_SECTION.get(section, ()) for name in registry.own]
 
 

@@ -1,8 +1,7 @@
-"""Arrays and a few facts about them as one block of bytes, in safetensors' format: for files and
-for the wire.
+"""Arrays and a few facts about them as one block of bytes (safetensors), for files and the network.
 
-Guarantee: equal content gives equal bytes. Bytes that are damaged or foreign are refused with one
-line; nothing is ever executed.
+Guarantee: equal content gives equal bytes. Damaged or foreign bytes are refused with one line;
+nothing is ever executed.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ _PLACE = 8  # bytes that say how long the header is
 
 
 def pack(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> bytes:
-    """One metadata entry only: safetensors writes several in no fixed order, and equal content must
-    give equal bytes.
+    """The arrays and the facts as bytes.
+
+    All facts go into one metadata entry: safetensors writes several in no fixed order, and equal
+    content must give equal bytes.
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     return bytes(save(contiguous, {"about": json.dumps(about, allow_nan=False)}))
@@ -32,7 +33,7 @@ def pack(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> bytes:
 def unpack(
     body: bytes, what: str, remedy: str = "send it again"
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Arrays and facts; refuses what is no such block, calling it `what`."""
+    """The arrays and the facts in a block; anything else is refused, as `what`."""
     try:
         arrays = load(body)
         header = json.loads(body[_PLACE : _PLACE + int.from_bytes(body[:_PLACE], "little")])

@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread, since threads change the order of sums."""
+    """Use one torch thread, since threads change the order of sums."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -21,6 +21,6 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """One torch thread; and torch's global generator is put back afterwards."""
+    """Use one torch thread, and restore torch's global generator afterwards."""
     with one_thread(), torch.random.fork_rng(devices=[]):
         yield

@@ -6,7 +6,8 @@ from fedspend.basics.arrays import FloatArray
 
 
 def counted(number: int, word: str) -> str:
-    """
+    """A number and its noun.
+
     >>> counted(1, "client"), counted(1200, "client")
     ('1 client', '1,200 clients')
     """
@@ -14,7 +15,7 @@ def counted(number: int, word: str) -> str:
 
 
 def span(values: FloatArray) -> str:
-    """One number, or the smallest and the largest, where they differ in the digits shown.
+    """The smallest and the largest value, or one number if the two look the same as printed.
 
     >>> import numpy as np
     >>> span(np.array([2.0, 2.0])), span(np.array([5.0, 0.5, 1.0]))

@@ -1,1 +1,1 @@
-"""Who takes part, under which id, and what each allows."""
+"""Who takes part, under which id, and with what budget."""

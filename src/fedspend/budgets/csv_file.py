@@ -1,8 +1,7 @@
-"""Budgets from a CSV file: `client,epsilon[,saving_rate][,transition][,group]`, one line per
-client, UTF-8.
+"""Budgets from a CSV file, one line per client.
 
-Guarantee: every cell that is missing, not a number or out of range, and every id that is empty, is
-listed twice or looks like another one, is refused with one line that names the file and the line. A
+Guarantee: any cell that is missing, not a number or out of range, and any id that is empty, listed
+twice or looks like another one, is refused with one line that names the file and the line. A
 hundred thousand lines take a fraction of a second.
 """
 
@@ -52,7 +51,7 @@ def read_budgets_csv(path: str | Path) -> Population:
 
 @dataclass(frozen=True)
 class Lines:
-    """Says where the n-th row of data stands."""
+    """Names the file and line of the n-th row of data."""
 
     name: str
     numbers: list[int]
@@ -86,8 +85,8 @@ def read_ids(cells: Sequence[str], at: Lines, column: str = "client") -> tuple[s
     for row, name in enumerate(cells):
         if first.setdefault(name, row) != row:
             raise InvalidInput(
-                f"{at(row)}: {column} {name!r} stands there twice, first on line "
-                f"{at.numbers[first[name]]}; keep one"
+                f"{at(row)}: {column} {name!r} is listed twice, first on line "
+                f"{at.numbers[first[name]]}; remove one"
             )
     return read_any_ids(cells, what=column, at=lambda row: f"{at(row)}: ")
 
@@ -127,7 +126,7 @@ def read_numbers(
     wanted: str,
     good: Callable[[FloatArray], BoolArray],
 ) -> FloatArray:
-    """The whole column at once; only when something is wrong, cell by cell to find it."""
+    """Read the whole column at once; if something is wrong, look cell by cell to find it."""
     try:
         values = np.array(list(map(float, cells)))
         fine = np.isfinite(values) & good(values)

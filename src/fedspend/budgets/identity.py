@@ -1,11 +1,10 @@
-"""Ids of clients and records: how they are written down, and which of them look alike.
+"""Ids of clients and records: how they are written, and which of them look alike.
 
-Guarantee: an id that entered through here is text in Unicode's composed form (NFC), without space
-at either end, printable and not empty. Two ids of one list never differ only by case, by the form
-in which an accent is written, by space or by characters that nobody sees: a budget must not go to
-the rows of a lookalike. Checks run where names enter (budgets, data, registration, new plans);
-files of older versions open with the names that they have. A million plain ids take a fraction of a
-second.
+Guarantee: an id read here is text in Unicode's composed form (NFC), without space at either end,
+printable and not empty. Two ids in one list never differ only by case, by how an accent is encoded,
+by space or by invisible characters: a budget must not go to the rows of a lookalike. Checks run
+where names enter (budgets, data, registration, new plans); files of older versions open with the
+names they have. A million plain ids take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import numpy.typing as npt
 
 from fedspend.errors import InvalidInput
 
-# the place of the n-th id, as a prefix of a complaint: "clients.csv:3: "
+# where the n-th id is, as the prefix of an error: "clients.csv:3: "
 Where = Callable[[int], str]
 
-# Characters that show nothing and are not of category Cf: fillers, joiners, variation selectors,
-# the empty Braille cell.
+# Invisible characters outside category Cf: fillers, joiners, variation selectors, the empty Braille
+# cell.
 _UNSEEN = frozenset(
     chr(code)
     for first, last in (
@@ -43,7 +42,7 @@ _UNSEEN = frozenset(
 
 
 def normal(raw: str) -> str:
-    """The one way to write an id: composed, and without space of any kind at the ends.
+    """The normal form of an id: composed, and without space of any kind at the ends.
 
     >>> normal(" caf\\u0065\\u0301\\u00a0") == "caf\\u00e9"
     True
@@ -52,8 +51,7 @@ def normal(raw: str) -> str:
 
 
 def look(id: str) -> str:
-    """What is left of an id for a reader who does not see case, space or invisible characters:
-    lookalikes have the same.
+    """An id without case, extra space or invisible characters: lookalikes become equal.
 
     >>> look("North\\u200b  Clinic") == look("north clinic")
     True
@@ -76,11 +74,10 @@ def read_ids(
     known: Collection[str] = (),
     where: str = "",
 ) -> tuple[str, ...]:
-    """A list of ids, each of which may be there once: normalised, or a refusal that names the first
-    one that cannot be.
+    """A list of distinct ids, normalised; refuses the first that cannot be accepted.
 
-    None of them may look like one of the `known` ids, which are in `where`; to be one of them is
-    for others to judge.
+    None of them may look like one of the `known` ids, listed in `where`. Whether an id may
+    equal a known one is for the caller to decide.
     """
     given = list(raw)
     if plain(given):
@@ -96,9 +93,7 @@ def read_ids(
 
 
 def plain(given: Sequence[Any]) -> bool:
-    """Whether these ids need no second look: printable ASCII, no space at either end, no two alike.
-    Quick, by large steps.
-    """
+    """Whether these ids need no further checks: printable ASCII, trimmed, no two alike. Fast."""
     try:
         text = "\n".join(given)
     except TypeError:
@@ -116,7 +111,7 @@ def plain(given: Sequence[Any]) -> bool:
 
 
 def read_column(raw: Sequence[str], *, what: str = "client", at: Where = lambda _: "") -> list[str]:
-    """A column of ids, each of which may be there many times, always written in the same way."""
+    """A column of ids, normalised; an id may appear many times, always written the same way."""
     first: dict[str, int] = {}
     for row, cell in enumerate(raw):
         first.setdefault(cell, row)
@@ -127,7 +122,7 @@ def read_column(raw: Sequence[str], *, what: str = "client", at: Where = lambda 
 
 
 def read_array(values: npt.ArrayLike, *, what: str = "client") -> npt.NDArray[Any]:
-    """The ids in an array: text, normalised, or whole numbers, as they are."""
+    """The ids in an array: text is normalised, whole numbers are kept."""
     array = np.asarray(values)
     if array.dtype.kind in "iu":
         return array
@@ -136,7 +131,7 @@ def read_array(values: npt.ArrayLike, *, what: str = "client") -> npt.NDArray[An
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError:
             raise InvalidInput(
-                f"{what} ids hold bytes that are no text; save them as text or as whole numbers"
+                f"{what} ids hold bytes that are not text; save them as text or as whole numbers"
             ) from None
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(str)
@@ -145,20 +140,18 @@ def read_array(values: npt.ArrayLike, *, what: str = "client") -> npt.NDArray[An
             f"{what} ids must be text or whole numbers, got {array.dtype}; {what}s are joined by id"
         )
     if array.ndim != 1:
-        return array  # its shape is refused where the rows are known
+        return array  # the caller, who knows the rows, refuses its shape
     return np.array(read_column(array.tolist(), what=what), dtype=np.str_)
 
 
 def read_mapping(values: Mapping[Any, Any], *, what: str = "client") -> dict[str, Any]:
-    """A mapping by id, with normalised ids; whole numbers count as their digits."""
+    """A mapping with normalised ids as its keys; whole numbers become text."""
     keys = [str(key) if is_whole(key) else key for key in values]
     return dict(zip(read_ids(keys, what=what), values.values(), strict=True))
 
 
 def as_mapping(values: Any, *, what: str = "client") -> dict[str, Any] | None:
-    """Values by id, if they come with ids: a dict, or whatever has an index and can become an
-    array, such as a pandas Series.
-    """
+    """Values by id, if they come with ids: a dict, or something like a pandas Series; else None."""
     if isinstance(values, Mapping):
         return read_mapping(values, what=what)
     index, to_numpy = getattr(values, "index", None), getattr(values, "to_numpy", None)
@@ -197,13 +190,13 @@ def check_printable(given: Sequence[str], ids: Sequence[str], what: str, at: Whe
     if not all(map(str.isprintable, ids)):
         row = next(n for n, name in enumerate(ids) if not name.isprintable())
         raise InvalidInput(
-            f"{at(row)}{what} {given[row]!a} has a line break, a control character or one that "
-            "nobody sees; use printable text"
+            f"{at(row)}{what} {given[row]!a} has a line break, a control character or an "
+            "invisible character; use printable text"
         )
 
 
 def refuse_lookalikes(given: Sequence[str], ids: Sequence[str], what: str, at: Where) -> None:
-    """Refuse two ids of one list that are one id, or that a reader would take for one."""
+    """Refuse two ids in one list that are the same, or that a reader could mix up."""
     if len(set(map(look, ids))) < len(ids):
         first: dict[str, int] = {}
         for row, name in enumerate(ids):
@@ -213,9 +206,7 @@ def refuse_lookalikes(given: Sequence[str], ids: Sequence[str], what: str, at: W
 
 
 def refuse_lookalikes_of(ids: Sequence[str], known: Collection[str], what: str, where: str) -> None:
-    """Refuse an id that looks like another one that is there already; the very same one is for
-    others to judge.
-    """
+    """Refuse an id that looks like a known one but differs; equal ones are for the caller."""
     if not known:
         return
     looks = set(map(look, ids))
@@ -227,13 +218,13 @@ def refuse_lookalikes_of(ids: Sequence[str], known: Collection[str], what: str, 
 
 
 def alike(id: str, known: Iterable[str]) -> str | None:
-    """One of the known ids that looks like this one: a hint for a complaint."""
+    """A known id that looks like this one, as a hint in an error."""
     mine = look(normal(id))
     return next((name for name in known if name != id and look(name) == mine), None)
 
 
 def hint_alike(id: str, known: Iterable[str]) -> str:
-    """ ", though ..." if there is a lookalike, or nothing."""
+    """The text ", though ..." if there is a lookalike, else nothing."""
     other = alike(id, known)
     return "" if other is None else f", though {other!a} looks like it"
 
@@ -243,10 +234,10 @@ def _refuse_pair(one: str, other: str, what: str, place: str, whose: str = "") -
         raise InvalidInput(f"{place}{what} id {one!r} appears twice; every {what} needs its own")
     if normal(one) == normal(other):
         raise InvalidInput(
-            f"{place}{what} ids {one!a}{whose} and {other!a} are the same but for space at the "
-            "ends or the form of an accent; write it in one way"
+            f"{place}{what} ids {one!a}{whose} and {other!a} are the same except for space at the "
+            "ends or how an accent is encoded; write both the same way"
         )
     raise InvalidInput(
-        f"{place}{what} ids {one!a}{whose} and {other!a} differ only by case, space or characters "
-        "that nobody sees; write it in one way, or rename one of them"
+        f"{place}{what} ids {one!a}{whose} and {other!a} differ only by case, space or invisible "
+        "characters; write both the same way, or rename one"
     )

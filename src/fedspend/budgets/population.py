@@ -1,8 +1,9 @@
-"""One budget per client: from a short text, or from shares of a population (from a CSV file:
-`budgets_csv`).
+"""One budget per client, from a short text or from shares of a population.
+
+Budgets from a CSV file are in `csv_file`.
 
 Guarantee: a `Population` has at least one client, unique printable ids, and finite positive
-epsilons; whatever is missing or is no number is refused with one line that says where. Ranges that
+epsilons; anything missing or not a number is refused with one line that says where. Ranges that
 depend on the rest of the plan (a saving rate against the rate, a transition against the number of
 rounds) are checked by the planner.
 """
@@ -23,7 +24,7 @@ MOST_CLIENTS = 10_000_000
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Who takes part, and what each allows. Optional columns are None where nobody gave them."""
+    """Who takes part, and with what budget. Optional columns are None if nobody gave them."""
 
     clients: tuple[str, ...]
     epsilons: FloatArray
@@ -32,7 +33,7 @@ class Population:
     groups: tuple[str, ...] | None = None
 
     def take(self, keep: BoolArray) -> Population:
-        """Those of the clients who are marked."""
+        """The clients that are marked in `keep`."""
         if keep.all():
             return self
         stay = np.flatnonzero(keep)
@@ -53,7 +54,7 @@ class Population:
         )
 
     def groups_of(self, clients: Sequence[str]) -> tuple[str, ...] | None:
-        """The group of each of these clients, of which there may be fewer."""
+        """The group of each of these clients, which may be only some of the population."""
         if self.groups is None:
             return None
         group_of = dict(zip(self.clients, self.groups, strict=True))
@@ -62,9 +63,7 @@ class Population:
 
 @dataclass(frozen=True, eq=False)
 class Registered:
-    """The accounts of a ledger: lifetime budgets of those who have not withdrawn, and the names of
-    all.
-    """
+    """The accounts of a ledger: all names, and the lifetime budgets of those still taking part."""
 
     population: Population
     names: tuple[str, ...]
@@ -73,9 +72,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Group:
-    """A part of the population that shares a budget; `share` is relative to the other groups'
-    shares.
-    """
+    """Part of the population that shares a budget; `share` is relative to the other groups'."""
 
     epsilon: float
     share: float | None = None
@@ -87,8 +84,10 @@ class Group:
 
 
 def parse_groups(text: str, clients: int | None = None) -> Population:
-    """`"10:34,20:43,30:23"` is 34 clients with epsilon 10, 43 with 20 and 23 with 30; `"10"` gives
-    all `clients` the same.
+    """The population that a short text describes.
+
+    `"10:34,20:43,30:23"` is 34 clients with epsilon 10, 43 with 20 and 23 with 30; `"10"` gives all
+    `clients` the same.
 
     >>> parse_groups("10:2,20:1").epsilons.tolist(), parse_groups("0.5", clients=2).clients
     ([10.0, 10.0, 20.0], ('0', '1'))
@@ -135,7 +134,7 @@ def parse_groups(text: str, clients: int | None = None) -> Population:
 
 
 def parse_by_epsilon(name: str, text: str) -> float | dict[float, float]:
-    """`"0.5"`, one value for all, or `"10:0.5,20:0.6"`, one for each epsilon.
+    """One value for all, as in `"0.5"`, or one for each epsilon, as in `"10:0.5,20:0.6"`.
 
     >>> parse_by_epsilon("saving rate", "10:0.5,20:0.6")
     {10.0: 0.5, 20.0: 0.6}
@@ -152,13 +151,13 @@ def parse_by_epsilon(name: str, text: str) -> float | dict[float, float]:
             )
         key = number(f"epsilon of {name} {part.strip()!r}", epsilon)
         if key in values:
-            raise InvalidInput(f"{name} {text!r} names epsilon {key:g} twice; keep one")
+            raise InvalidInput(f"{name} {text!r} lists epsilon {key:g} twice; remove one")
         values[key] = number(f"{name} for epsilon {epsilon.strip()}", value)
     return values
 
 
 def by_epsilon(name: str, values: dict[float, float], epsilons: FloatArray) -> FloatArray:
-    """One value per client, looked up by its epsilon; both sides must match completely."""
+    """One value per client, looked up by its epsilon; `values` must cover exactly the epsilons."""
     distinct, where = np.unique(epsilons, return_inverse=True)
     present = distinct.tolist()
     for epsilon in values:
@@ -182,8 +181,7 @@ def by_epsilon(name: str, values: dict[float, float], epsilons: FloatArray) -> F
 def from_groups(
     groups: Sequence[Group], clients: int, ids: Sequence[str] | None = None
 ) -> Population:
-    """Divide `clients` by the groups' shares (largest remainder). No shares at all means equal
-    shares.
+    """Divide `clients` by the groups' shares (largest remainder); no shares means equal shares.
 
     The first group gets the first clients, and so on; `ids` are their names, if they have any.
 
@@ -237,7 +235,7 @@ def apportion(shares: Sequence[float], total: int) -> list[int]:
 
 
 def filled(name: str, values: list[float | None]) -> list[float] | None:
-    """All values, or None if nobody gave one; some is refused."""
+    """The values, if all groups have one, or None if no group has; a mix is refused."""
     given = [value for value in values if value is not None]
     if not given:
         return None
@@ -284,6 +282,6 @@ def numbered(clients: int) -> tuple[str, ...]:
 
 
 def listed(values: Sequence[float]) -> str:
-    """A few numbers in a sentence; what is left out is counted."""
+    """The first few numbers, for a sentence, and how many more there are."""
     shown = ", ".join(f"{value:g}" for value in values[:6])
     return shown if len(values) <= 6 else f"{shown} and {len(values) - 6} more"

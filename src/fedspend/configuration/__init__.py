@@ -1,1 +1,1 @@
-"""What a config file may say, and the parts that are made from it."""
+"""What a config file may say, and what is made from it."""

@@ -2,9 +2,9 @@
 
 Guarantee: every value in a `Config` has been read by its field in `sections`; an unknown section or
 key, a wrong type, NaN or a value out of range is refused with one line that begins with FILE:LINE
-(or with the override) and, for a misspelt name, gives the nearest one. Files that a config file
-names are found from its folder, all others from the working directory; a `Config` has them as
-absolute paths, so that what it says does not depend on where one stands.
+(or with the override) and, for a misspelt name, gives the nearest one. File names in a config file
+are relative to its folder, all others to the working directory; a `Config` holds absolute paths, so
+it no longer depends on either.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Config:
-    """What was given, by section and key, and where; and every setting with its type, as
-    `config.privacy.delta`.
+    """What was given, by section and key, and where.
+
+    Every setting can also be read with its type, for example `config.privacy.delta`.
     """
 
     path: Path | None
     values: Mapping[str, Mapping[str, Any]]
     origins: Mapping[str, str]
-    overridden: frozenset[str] = frozenset()  # names that `--set` or a flag gave
+    overridden: frozenset[str] = frozenset()  # names set by `--set` or a flag
 
     @cached_property
     def settings(self) -> sections.Settings:
@@ -85,16 +86,14 @@ class Config:
         return self.settings.engine
 
     def value(self, name: str) -> Any:
-        """The value of `"section.key"`, for those who go through names: as given, or its default,
-        or None.
-        """
+        """The value of `"section.key"`: as given, or its default, or None."""
         section, key = name.split(".")
-        if key not in SECTIONS[section]:  # of a user's own entry
+        if key not in SECTIONS[section]:  # a key of a user's own entry
             return self.values.get(section, {}).get(key)
         return getattr(getattr(self.settings, section), key)
 
     def options(self, section: str, keys: Iterable[str]) -> dict[str, Any]:
-        """What was given for these keys: the arguments of an entry that takes them by name."""
+        """The values given for these keys, as the named arguments of an entry."""
         given = self.values.get(section, {})
         return {key: given[key] for key in keys if key in given}
 
@@ -114,8 +113,9 @@ class Config:
 
 
 def needed(value: T | None, name: str, flag: str | None = None) -> T:
-    """A value that must be there; `name` is its `"section.key"`, `flag` what may give it in place
-    of the config.
+    """`value`, which must be there; otherwise an error says how to set it.
+
+    `name` is its `"section.key"`; `flag` is the flag that can give it instead of the config.
     """
     if value is not None:
         return value
@@ -145,8 +145,9 @@ class Place:
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Read and check a config file (None: an empty one), then apply `section.key=value` overrides;
-    the last one wins.
+    """Read and check a config file (None: an empty one), then apply `section.key=value` overrides.
+
+    If several override the same key, the last one wins.
     """
     file = None if path is None else Path(path)
     document, place = ({}, Place("", {})) if file is None else read_toml(file)
@@ -174,12 +175,12 @@ def checked(
 
 
 def config_of(document: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """The same from a dict of sections, for callers in Python."""
+    """A config from a dict of sections, for callers in Python."""
     return checked(dict(document), Place("config", {}), None, overrides)
 
 
 def any_config(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """From a file or from a dict of sections."""
+    """A config from a file or from a dict of sections."""
     return (
         config_of(config, overrides)
         if isinstance(config, Mapping)
@@ -217,7 +218,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
 
 
 def lines_or_none(text: str) -> dict[tuple[str | int, ...], int]:
-    """Where values stand is a courtesy: if it cannot be told, messages name the file alone."""
+    """The line of every value, or nothing if that fails: messages then name the file alone."""
     try:
         return value_lines(text)
     except (ValueError, IndexError, StopIteration, RecursionError):
@@ -258,7 +259,7 @@ def read_table(
 
 
 def with_places(values: dict[str, Any], keys: Mapping[str, AnyKey], folder: Path) -> dict[str, Any]:
-    """The values of a section, with every file name as it reads from everywhere."""
+    """The values of a section, with every file name made absolute."""
     return {
         name: value if (placed := keys[name].placed) is None else placed(value, folder)
         for name, value in values.items()
@@ -266,7 +267,7 @@ def with_places(values: dict[str, Any], keys: Mapping[str, AnyKey], folder: Path
 
 
 def apply_override(text: str, values: dict[str, dict[str, Any]], origins: dict[str, str]) -> str:
-    """Put one `section.key=value` in place; returns its name."""
+    """Apply one `section.key=value`; returns its name."""
     where = f"--set {text}"
     name, equals, value_text = text.partition("=")
     section, dot, key = name.strip().partition(".")
@@ -288,9 +289,7 @@ def apply_override(text: str, values: dict[str, dict[str, Any]], origins: dict[s
 
 
 def override_value(text: str, where: str) -> Any:
-    """A TOML value; a bare word is a string, so that `--set privacy.policy=uniform` needs no
-    quotes.
-    """
+    """A TOML value. A bare word is a string: `--set privacy.policy=uniform` needs no quotes."""
     if not text:
         raise InvalidInput(f"{where}: there is no value after the equals sign")
     try:
@@ -309,7 +308,7 @@ def override_value(text: str, where: str) -> Any:
 def one_source_of_budgets(
     privacy: dict[str, Any], origins: Mapping[str, str], overridden: Iterable[str]
 ) -> None:
-    """Budgets come from one place. An override takes the place of what the file says."""
+    """Refuse budgets from more than one source; an override replaces what the file says."""
     given = [key for key in BUDGET_SOURCES if key in privacy]
     chosen = [key for key in given if f"privacy.{key}" in set(overridden)]
     if len(chosen) == 1:
@@ -319,13 +318,12 @@ def one_source_of_budgets(
     elif len(given) > 1:
         first, second = given[:2]
         raise InvalidInput(
-            f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one of "
-            "them"
+            f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one"
         )
 
 
 def keys_of(section: str, where: str) -> Mapping[str, AnyKey]:
-    """The keys that a section may have: ours, and those of users' own entries."""
+    """The keys that a section may have: built-in ones, and those of users' own entries."""
     ours: Mapping[str, AnyKey] = lookup(SECTIONS, section, "section", "", where)
     theirs = sorted(own_keys(section).difference(ours))
     return {**ours, **dict.fromkeys(theirs, ANYTHING)} if theirs else ours
@@ -335,7 +333,7 @@ def lookup(known: Mapping[str, Any], name: str, kind: str, inside: str, where: s
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
     raise InvalidInput(f"{where}: unknown {kind} {shown(name)}{inside}; {hint}")
 
 

@@ -1,9 +1,8 @@
-"""The data that a config names, and which client holds which of its rows. Works without torch, so
-that a plan needs none.
+"""The data that a config names, and which client holds which rows. Planning needs no torch for it.
 
-Guarantee: `natural` is the partition wherever the data names clients, unless the config says
-otherwise; then rows go to clients by id, and hold-out and samples are decided row by row. Your own
-rows are dealt to made-up clients in simulations only.
+Guarantee: if the data names clients, the partition is `natural` unless the config says otherwise:
+rows go to clients by id, and hold-out and samples are decided row by row. Your own rows are dealt
+to made-up clients in simulations only.
 """
 
 from __future__ import annotations
@@ -41,24 +40,20 @@ _OPTIONS = {
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The keys of [data] that a data set takes: what a config may say to ours, and what an entry of
-    one's own asks for.
-    """
+    """The keys of [data] that a data set takes, whether it is built in or a user's own entry."""
     if name in _OPTIONS or name not in DATA_SETS:
         return _OPTIONS.get(name, ())
     return DATA_SETS[name].keys
 
 
 def is_real(config: Config) -> bool:
-    """Whether a run protects someone: randomness from the operating system, the default for your
-    own data.
-    """
+    """Whether a run protects someone: randomness from the OS, the default for your own data."""
     return (config.privacy.randomness or ("os" if config.data.name in OWN else "seeded")) == "os"
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The data of a config: read once, and only when it is asked for."""
+    """The data of a config, read once and only when it is needed."""
 
     config: Config
 
@@ -81,7 +76,7 @@ class Source:
                     else "; drop it"
                 )
                 raise InvalidInput(
-                    f"{key} is for your own data (csv, npz), and the data set is "
+                    f"{key} is for your own data (csv, npz), but the data set is "
                     f"{self.name!r}{instead}"
                 )
         return read(
@@ -92,8 +87,9 @@ class Source:
 
     @cached_property
     def partition(self) -> str:
-        """As the config says; else natural, if the data names clients, or iid. The rows are read
-        only if nothing else tells.
+        """The config's partition; by default natural if the data names clients, otherwise iid.
+
+        The rows are read only if nothing else decides.
         """
         config = self.config
         if config.given("data.partition"):
@@ -111,8 +107,8 @@ class Source:
     @cached_property
     def dataset(self) -> Dataset:
         config = self.config
-        # One silo of your own is no dealing: its records are real, and none of them may move
-        # another.
+        # Your own data as a single silo is not dealt out: its records are real, and none of them
+        # may affect where another goes.
         by_row = self.natural or (self.name in OWN and is_real(config))
         made = data.load(
             self.name,
@@ -135,14 +131,14 @@ class Source:
             return ()
         if not self.natural:
             raise InvalidInput(
-                f"{self.config.where('data.leave_out')}: leave_out names clients, and partition "
+                f"{self.config.where('data.leave_out')}: leave_out names clients, but partition "
                 f"{self.partition!r} deals rows to made-up ones; drop one of the two"
             )
         return read_ids(self.config.data.leave_out, what="data.leave_out: client")
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The clients that the data names, without those that are left out."""
+        """The clients that the data names, except those left out."""
         named = self.rows.clients
         if named is None:
             raise InvalidInput(
@@ -153,7 +149,7 @@ class Source:
         return tuple(client for client in named if client not in out)
 
 
-# --- who the clients are, where nothing but the data tells ----------------------------------------
+# --- who the clients are, if only the data says so ------------------------------------------------
 
 
 def clients_of(source: Source, listed: tuple[str, ...] | None = None) -> tuple[str, ...]:
@@ -179,9 +175,7 @@ def clients_of(source: Source, listed: tuple[str, ...] | None = None) -> tuple[s
 
 
 def checked_left_out(source: Source, listed: Sequence[str]) -> tuple[str, ...]:
-    """`listed` itself; refuses a name under leave_out that neither the data nor the list of clients
-    has.
-    """
+    """`listed` itself; refuses a name under leave_out that neither it nor the data has."""
     tested = source.rows.test_client_of
     known = {
         *listed,
@@ -199,9 +193,7 @@ def checked_left_out(source: Source, listed: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_dealing(source: Source, clients: int) -> None:
-    """Rows of your own that are dealt to made-up clients protect nobody: no client is behind such
-    an account.
-    """
+    """Refuse to deal your own rows to made-up clients in a real run: that would protect nobody."""
     if source.name in OWN and clients > 1 and is_real(source.config):
         raise InvalidInput(
             f"partition {source.partition!r} deals your own rows to {clients} made-up clients, "
@@ -212,9 +204,7 @@ def refuse_dealing(source: Source, clients: int) -> None:
 
 
 def refuse_nameless(config: Config, partition: str) -> None:
-    """An account that outlives a run belongs to somebody with a name: a number could be anyone in
-    the next run.
-    """
+    """Refuse lasting accounts for unnamed clients: a number could be anyone in the next run."""
     named = (
         partition == "natural"
         or config.given("privacy.budgets")
@@ -222,8 +212,8 @@ def refuse_nameless(config: Config, partition: str) -> None:
     )
     if not named and is_real(config) and config.data.name in OWN:
         raise InvalidInput(
-            "a ledger that outlives the run takes named clients, and nothing names them here; "
-            "name a client column (data.client) or a file of budgets (privacy.budgets), or do "
+            "a ledger that outlives the run needs named clients, but nothing names them here; "
+            "give a client column (data.client) or a file of budgets (privacy.budgets), or do "
             "without --ledger"
         )
 
@@ -232,8 +222,9 @@ def refuse_nameless(config: Config, partition: str) -> None:
 
 
 def federation_of(config: Config | Source, clients: int | None = None) -> Federation:
-    """Which client holds which rows, for all clients that the data has; `clients` says how many are
-    made up.
+    """Which client holds which rows, for all clients of the data.
+
+    `clients` says how many to make up if the data is dealt.
     """
     source = config if isinstance(config, Source) else Source(config)
     if source.natural:
@@ -247,11 +238,11 @@ def federation_of(config: Config | Source, clients: int | None = None) -> Federa
 def joined(
     source: Source, clients: Sequence[str], roster: Collection[str], listed_in: str | None
 ) -> Federation:
-    """The rows of these natural clients, by id. A client without rows has none; an id in the data
-    that nobody listed is refused.
+    """The rows of these natural clients, by id.
 
-    Who is on the roster and takes no part is not tested on either. Without `listed_in`, the roster
-    came from the data itself.
+    A client may have no rows; an id in the data that is not on the roster is refused. The test rows
+    of clients on the roster that do not take part are not used either. Without `listed_in`, the
+    roster came from the data itself.
     """
     known = {*checked_left_out(source, tuple(roster)), *source.left_out}
     stranger = next((client for client in source.ids if client not in known), None)
@@ -262,14 +253,14 @@ def joined(
             else "give it a budget there"
         )
         raise InvalidInput(
-            f"client {stranger!r} has rows in the data and is not in "
+            f"client {stranger!r} has rows in the data but is not in "
             f"{listed_in}{hint_alike(stranger, known)}; {advice}, or list it under data.leave_out"
         )
     return data.by_id(without_tests_of(source.dataset, known - set(clients)), clients)
 
 
 def dealt(source: Source, clients: int) -> Federation:
-    """All rows, dealt to so many made-up clients."""
+    """All rows, dealt to this many made-up clients."""
     assert source.left_out == ()
     refuse_dealing(source, clients)
     config = source.config

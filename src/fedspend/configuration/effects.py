@@ -1,10 +1,9 @@
-"""Which settings do something: a key that was given and has no effect is refused, since it would
-look as if it had one.
+"""Refuses keys that were given but have no effect, since they would look as if they had one.
 
-Guarantee: a key is refused only where the config itself says all that decides about it. What a
-flag, `--set` or a comparison has changed (another method, policy, partition, ...) leaves keys of
-the file alone, so that one config serves several methods; a key that `--set` gives without effect
-is refused all the same. `[design]` is for `fedspend design` and stands beside the rest.
+Guarantee: a key is refused only if the config itself decides that it has no effect. Keys of the
+file that lose their effect through a flag, `--set` or a comparison (another method, policy,
+partition, ...) are left alone, so that one config serves several methods; a key that `--set` itself
+gives without effect is still refused. `[design]` is for `fedspend design`, and is not checked here.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from fedspend.planning.policies import POLICIES, policy_for, with_key
 from fedspend.server.methods.table import METHODS, methods_for, protects_records
 
 VOTES = "ae-dpfl"
-# ours; their registry needs torch
+# built-in models; their registry needs torch
 MODELS = ("logistic", "mlp", "cnn", "lenet", "small-cnn", "resnet18")
 # models that engine local runs for all clients at once, in this process
 BATCHED = ("logistic", "mlp")
-OURS = frozenset((*BUNDLED, *SOURCES, *FILES))  # data sets
+OURS = frozenset((*BUNDLED, *SOURCES, *FILES))  # built-in data sets
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When some keys have an effect, what they need in words, and the settings that decide it."""
+    """When some keys have an effect, a phrase for what they need, and the settings that decide."""
 
     keys: tuple[str, ...]
     used: Callable[[Config], bool]
@@ -46,8 +45,9 @@ def method_of(config: Config) -> str:
 
 
 def by_method(methods: Sequence[str], *keys: str, needs: str | None = None) -> Rule:
-    """Keys of some methods. An unknown method uses everything: the complaint will be about its
-    name.
+    """A rule for keys that only some methods use.
+
+    An unknown method counts as using every key: the error will be about its name.
     """
     return Rule(
         keys,
@@ -58,7 +58,8 @@ def by_method(methods: Sequence[str], *keys: str, needs: str | None = None) -> R
 
 
 def named(setting: str, names: Sequence[str]) -> str:
-    """
+    """A setting and the values that a key needs it to have.
+
     >>> named("method.name", ["rpdp"]), named("data.name", ["csv", "npz"])
     ('method.name = "rpdp"', 'data.name csv or npz')
     """
@@ -68,7 +69,7 @@ def named(setting: str, names: Sequence[str]) -> str:
 
 
 def of_methods() -> list[Rule]:
-    """A rule for every key of [method]: the entries say whose it is."""
+    """A rule for every key of [method]; the entries say which methods use it."""
     users = {
         key: [entry.name for entry in METHODS if key in entry.keys]
         for key in SECTIONS["method"]
@@ -86,11 +87,11 @@ def by_partition(kind: str, key: str) -> Rule:
 
 
 def by_source(sources: Sequence[str], *keys: str) -> Rule:
-    """Options of some kinds of data; without a name of data nothing is known yet."""
+    """A rule for options of some data sets; if no data set is named, nothing is known yet."""
 
     def used(config: Config) -> bool:
         name = config.data.name
-        # by an entry of one's own
+        # what a user's own entry takes
         asked = () if name is None or name not in DATA_SETS else DATA_SETS[name].keys
         return name in (None, *sources) or (
             name not in OURS and any(key.removeprefix("data.") in asked for key in keys)
@@ -100,8 +101,9 @@ def by_source(sources: Sequence[str], *keys: str) -> Rule:
 
 
 def policies_of(config: Config) -> frozenset[str]:
-    """The policies that the plan may have: one, but for a file of budgets, whose columns are not
-    read here.
+    """The policies that the plan may have.
+
+    There is only one, except with a file of budgets, whose columns are not read here.
     """
     privacy = config.privacy
     if method_of(config) in methods_for(None):
@@ -109,7 +111,7 @@ def policies_of(config: Config) -> frozenset[str]:
     saves = privacy.saving_rate is not None or any(
         "saving_rate" in group for group in privacy.groups or ()
     )
-    # means geometric, where the method allows it
+    # a single number means geometric, if the method allows it
     ratio = privacy.policy is None and isinstance(privacy.weights, float)
     for named in ("geometric", None) if ratio else (privacy.policy,):
         try:
@@ -123,11 +125,11 @@ def policies_of(config: Config) -> frozenset[str]:
             continue
     return frozenset(
         POLICIES.names
-    )  # a name is wrong, or two contradict each other: planning says which
+    )  # a name is wrong, or two settings contradict each other: planning says which
 
 
 def by_policy(what: str, *keys: str) -> Rule:
-    """Keys of some policies. What records make of them is said where records are planned."""
+    """A rule for keys that only some policies use; record-level plans check them elsewhere."""
     key = keys[0].removeprefix("privacy.")
     return Rule(
         keys,
@@ -171,7 +173,7 @@ RULES = (
     *of_methods(),
     by_method((VOTES,), *(f"votes.{key}" for key in SECTIONS["votes"])),
     by_method(
-        # where nothing is private, budgets are there for other methods only
+        # a method without privacy ignores budgets, which are there for other methods
         (*methods_for("record"), *methods_for(None)),
         "privacy.noise_multiplier",
         needs=f"a record-level method ({', '.join(methods_for('record'))})",
@@ -192,8 +194,7 @@ RULES = (
     ),
     Rule(
         ("engine.name",),
-        # Records are trained by the reference engine whatever is said, so whoever says that is
-        # right.
+        # Records are always trained by the reference engine, so naming that one is fine.
         lambda config: not protects_records(method_of(config)) or config.engine.name == "reference",
         "a method for whole clients: records are trained by the reference engine",
         ("method.name",),
@@ -209,7 +210,7 @@ RULES = (
 
 
 def without_effect(config: Config) -> dict[str, Rule]:
-    """The keys that were given and do nothing."""
+    """The keys that were given but have no effect."""
     return {
         key: rule
         for rule in (*RULES, *of_own_entries())
@@ -219,7 +220,7 @@ def without_effect(config: Config) -> dict[str, Rule]:
 
 
 def of_own_entries() -> list[Rule]:
-    """A rule for every key that only users' own entries have: it is for those that name it."""
+    """A rule for every key that only users' own entries have."""
     return [
         rule
         for section in SECTIONS
@@ -238,32 +239,29 @@ def of_own_key(section: str, key: str) -> Rule:
     return Rule(
         (f"{section}.{key}",),
         lambda config: any(config.value(name) in users for name in known),
-        f"one of your own entries that take it ({', '.join(users)})",
+        f"one of your own entries that use it ({', '.join(users)})",
         tuple(known),
     )
 
 
 def left_alone(config: Config, key: str, rule: Rule, changed: Collection[str] = ()) -> bool:
-    """Whether a key may do nothing only because something else was changed from outside; the config
-    cannot tell after a flag.
+    """Whether a key may have lost its effect only because `--set` or a flag changed another one.
+
+    `changed` names the settings that flags have overridden, which the config does not know.
     """
     by_set = key not in config.overridden and not config.overridden.isdisjoint(rule.deciders)
     return by_set or any(name in rule.deciders for name in changed)
 
 
 def refuse_without_effect(config: Config, changed: Collection[str] = ()) -> None:
-    """Refuse a key that does nothing; `changed` names settings that flags have taken the
-    place of.
-    """
+    """Refuse a key without effect; `changed` names the settings that flags have overridden."""
     for key, rule in without_effect(config).items():
         if not left_alone(config, key, rule, changed):
             raise InvalidInput(sentence(config, key, rule))
 
 
 def refuse_without_effect_in_all(config: Config, arms: Sequence[Config]) -> None:
-    """Refuse a key that does nothing in any of the arms of a comparison, nor in the config by
-    itself.
-    """
+    """Refuse a key without effect in every arm of a comparison and in the config itself."""
     alone = without_effect(config)
     dead = [without_effect(arm) for arm in arms]
     for key, rule in dead[0].items():

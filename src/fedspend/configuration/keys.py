@@ -1,9 +1,8 @@
-"""What one key of a config file may hold: its reader, the words for a good value, and what it
-means.
+"""What one key of a config file may hold, and how it is read. `sections` lists the keys.
 
 Guarantee: a reader takes the parsed TOML value and returns it as the type that its `Key` names, or
 raises `ValueError`; it never lets NaN, infinity or a boolean through as a number. `wanted`
-completes the sentence "rate must be ...". Which keys there are is said in `sections`.
+completes the sentence "rate must be ...".
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ KEY = "key"  # of a dataclass field's metadata
 
 @dataclass(frozen=True)
 class Key(Generic[T]):
-    """One key: its reader, the words for a good value, what it means, its default; for a list of
-    tables, the keys of one table; for a file, how a name found in a folder reads from everywhere.
+    """One key: its reader, a phrase for what is wanted, what it means and its default.
+
+    A list of tables also has the keys of one table; a file has `placed`, which makes a name
+    absolute.
     """
 
     read: Callable[[Any], T]
@@ -37,7 +38,7 @@ class Key(Generic[T]):
 
     @property
     def asks(self) -> str:
-        """What a good value is, with the names that have been registered meanwhile."""
+        """What is wanted, including any names that were registered later."""
         return self.wanted if self.registry is None else one_of(self.registry.names)
 
 
@@ -49,8 +50,9 @@ def setting(key: Key[T]) -> T | None: ...
 @overload
 def setting(key: Key[T], default: T) -> T: ...
 def setting(key: Key[T], default: T | None = None) -> Any:
-    """A field of a section: None, or `default`, where it is not given. Type checkers see the value,
-    as with `dataclasses.field`.
+    """A field of a section, which is `default` or None if it is not given.
+
+    Type checkers see the type of its value, as with `dataclasses.field`.
     """
     return field(default=default, metadata={KEY: replace(key, default=default)})
 
@@ -99,7 +101,7 @@ def file(help: str) -> Key[str]:
 
 
 def ledger(help: str) -> Key[str]:
-    """A file, or a URL, which is the same from everywhere."""
+    """A file, or a URL, which does not depend on a folder."""
 
     def placed(name: str, folder: Path) -> str:
         from fedspend.ledger.storage import is_url, path_of
@@ -114,7 +116,7 @@ def one_of(names: Iterable[str]) -> str:
 
 
 def registered(registry: Registry[Any], help: str) -> Key[str]:
-    """The name of an entry, ours or one that was registered meanwhile."""
+    """The name of an entry, built in or registered later."""
 
     def read(value: Any) -> str:
         require(isinstance(value, str) and value in registry)
@@ -136,7 +138,7 @@ def _anything(value: Any) -> Any:
 
 
 # a key of a user's own entry, which checks it itself
-ANYTHING: AnyKey = Key(_anything, "a value", "of an entry of your own")
+ANYTHING: AnyKey = Key(_anything, "a value", "a key of your own entry")
 
 
 def flag(help: str) -> Key[bool]:
@@ -199,7 +201,7 @@ def positive(help: str) -> Key[float]:
 
 
 def several(one: Key[T], help: str) -> Key[list[T]]:
-    """A list of different values, each of which `one` would take."""
+    """A list of different values, each of which `one` accepts."""
 
     def read(value: Any) -> list[T]:
         require(isinstance(value, list) and len(value) > 0)
@@ -238,7 +240,7 @@ POLICY: Mapping[str, AnyKey] = {
 
 
 class GroupTable(TypedDict, total=False):
-    """One of `privacy.groups` as it was given; its keys are those of `GROUP`."""
+    """One of `privacy.groups`, as given; its keys are those of `GROUP`."""
 
     epsilon: float
     share: float
@@ -247,7 +249,7 @@ class GroupTable(TypedDict, total=False):
 
 
 class PolicyTable(TypedDict, total=False):
-    """One of `design.policies` as it was given; its keys are those of `POLICY`."""
+    """One of `design.policies`, as given; its keys are those of `POLICY`."""
 
     policy: str
     saving_rate: float

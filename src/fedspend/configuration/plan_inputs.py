@@ -1,10 +1,9 @@
-"""From flags and config to what is asked of a plan. Flags win over the config; what neither gives
-is asked for by name.
+"""Makes the request for a plan from flags and config. Flags override the config.
 
-Guarantee: the roster, the list of clients, is found in one way by `fedspend plan` and by training:
-the ids in the file of budgets; or the ledger's accounts, if what they have left is spent; or, where
-neither lists anyone, the ids that the data names, and made-up numbers only where rows are dealt to
-made-up clients.
+Guarantee: `fedspend plan` and training find the roster, the list of clients, in the same way: the
+ids in the file of budgets; or the ledger's accounts, if what they have left is spent; or, if
+neither lists anyone, the ids that the data names, and made-up numbers only if rows are dealt to
+made-up clients. What neither flags nor config give is named in an error.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
     from fedspend.configuration.data_inputs import Source
 
 T = TypeVar("T")
-MOST_ROUNDS = 1_000_000  # a slip of the finger should not fill the memory
+MOST_ROUNDS = 1_000_000  # a mistyped number should not fill the memory
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line of `fedspend plan` can say in place of the config."""
+    """The flags of `fedspend plan`, which override the config."""
 
     epsilon: str | None = None
     budgets: str | None = None
@@ -65,8 +64,9 @@ class Flags:
     compare: str | None = None
 
     def changes(self) -> set[str]:
-        """The settings that decide about others and are put aside; a flag for policy, method or
-        weights puts both names aside.
+        """The settings overridden by these flags that decide whether other keys have an effect.
+
+        A flag for policy, method or weights overrides both the method and the policy.
         """
         chosen = any(
             flag is not None for flag in (self.policy, self.method, self.weights, self.compare)
@@ -84,10 +84,10 @@ NO_FLAGS = Flags()
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Who takes part and what was asked.
+    """Who takes part, and the request.
 
-    `roster` is everyone who is listed, also who has withdrawn; `listed_in` says where, if that is
-    not the data itself.
+    `roster` is everyone listed, including those who have withdrawn; `listed_in` says where, unless
+    that is the data itself.
     """
 
     population: Population
@@ -96,7 +96,7 @@ class Inputs:
     request: PlanRequest
 
     def request_for(self, policy: str) -> PlanRequest:
-        """The same for another policy, which gets only what it uses."""
+        """The request for another policy, with only what that policy uses."""
         asked = self.request
         if POLICIES[policy].saves and asked.saving_rate is None:
             raise InvalidInput(
@@ -130,10 +130,10 @@ def resolve(
     registered: Registered | None = None,
     source: Source | None = None,
 ) -> Inputs:
-    """What `config` and `flags` ask for. With `registered`, the accounts of a ledger, budgets come
-    from there.
+    """What `config` and `flags` ask for.
 
-    `source` is the data that the config names, for those who have it open already.
+    With `registered`, the accounts of a ledger, budgets come from there. `source` is the data that
+    the config names, if it is already open.
     """
     who = Clients(config, flags, source)
     if registered is not None:
@@ -146,7 +146,7 @@ def resolve(
 
         refuse_dealing(who.source, len(roster))
     if who.left_out:
-        # then they must be in the data
+        # those who are not on the roster must be in the data
         if who.source is not None and not set(who.left_out) <= set(roster):
             from fedspend.configuration.data_inputs import checked_left_out
 
@@ -154,7 +154,7 @@ def resolve(
         population = population.without(who.left_out)
         if not population.clients:
             raise InvalidInput(
-                f"{config.where('data.leave_out')}: leave_out leaves nobody; drop a name"
+                f"{config.where('data.leave_out')}: leave_out leaves nobody; remove a name"
             )
     delta = needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta")
     rounds = needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds")
@@ -189,12 +189,12 @@ def resolve(
     if flags.permute_rates or config.privacy.permute_rates:
         if not isinstance(saving, np.ndarray):
             raise InvalidInput(
-                "--permute-rates needs several saving rates to hand out: give --saving-rate "
+                "--permute-rates needs several saving rates to assign: give --saving-rate "
                 "10:0.5,20:0.6 or a column of them"
             )
         saving = assign_saving_rates(saving, population.epsilons)
-    # A method, or a policy from a flag, takes what it uses from the config and leaves the rest, so
-    # that one config serves several methods; flags that do not fit are said to.
+    # A method, or a policy from a flag, takes from the config only what it uses, so that one config
+    # serves several methods; an unused flag is passed on, and reported when the plan is made.
     if flags.policy is not None or method is not None or flags.weights is not None:
         if not POLICIES[chosen].saves and flags.saving_rate is None:
             saving = None
@@ -223,7 +223,7 @@ def resolve(
 
 
 def own_options(config: Config, policy: str) -> dict[str, Any]:
-    """What the config has for a policy of one's own; ours take typed settings."""
+    """The config's options for a user's own policy; built-in policies have typed settings."""
     return config.options("privacy", POLICIES[policy].keys) if policy in POLICIES.own else {}
 
 
@@ -234,9 +234,7 @@ def either(flag: T | None, setting: T | None) -> T | None:
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """What says who the clients are: flags, config, and the data, which is opened only if nothing
-    else tells.
-    """
+    """Who the clients are, by flags, config and data, which is opened only if nothing else says."""
 
     config: Config
     flags: Flags
@@ -244,7 +242,7 @@ class Clients:
 
     @cached_property
     def source(self) -> Source | None:
-        """The data, unless there is none, or flags say how many clients to look at."""
+        """The data, or None if there is none, or if a flag gives the number of clients."""
         if self.config.data.name is None or self.flags.clients is not None:
             return None
         from fedspend.configuration.data_inputs import Source
@@ -271,15 +269,13 @@ class Clients:
 
     @property
     def budgets_file(self) -> str | None:
-        """Where the clients are listed, if in a file."""
+        """The file that lists the clients, if there is one."""
         if self.flags.epsilon is not None:
             return None
         return self.flags.budgets if self.flags.budgets is not None else self.config.privacy.budgets
 
     def ids(self) -> tuple[str, ...] | None:
-        """The ids of the data's own clients, or of those it is dealt to; None where only a number
-        of clients is given.
-        """
+        """Ids of clients that the data names or is dealt to; None if only their number is given."""
         if self.source is None:
             return None
         if not self.source.natural:
@@ -289,7 +285,7 @@ class Clients:
         return clients_of(self.source)
 
     def groups(self, groups: Sequence[Group]) -> Population:
-        """Clients in groups: natural ones in the order of their ids, which is for simulations."""
+        """Clients in groups, natural ones in the order of their ids; that is for simulations."""
         ids = self.ids()
         if ids is None:
             return from_groups(
@@ -304,7 +300,7 @@ class Clients:
 
 
 def population_of_noise(who: Clients) -> Population | None:
-    """The budgets that a noise level of dp-fedsgd amounts to, or None where budgets are given."""
+    """The budgets that dp-fedsgd's noise level amounts to, or None if budgets are given."""
     config, flags = who.config, who.flags
     name = "method.noise_level"
     method = flags.method or config.method.name
@@ -366,7 +362,7 @@ def find_population(who: Clients) -> Population:
         name = "privacy.groups" if config.given("privacy.groups") else "privacy.epsilon"
         if config.given("privacy.groups"):
             refuse_groups(who)
-        who.ids()  # a complaint about the data names its own place
+        who.ids()  # an error about the data names its own place
         try:
             return who.groups(groups)
         except InvalidInput as error:
@@ -378,7 +374,7 @@ def find_population(who: Clients) -> Population:
 
 
 def groups_of(privacy: PrivacySettings) -> list[Group]:
-    """The groups of the config, or one with everybody; none where budgets come from elsewhere."""
+    """The groups of the config, or one with everybody; none if budgets come from elsewhere."""
     if privacy.groups is not None:
         return [
             Group(
@@ -397,7 +393,7 @@ def groups_of(privacy: PrivacySettings) -> list[Group]:
 
 
 def refuse_groups(who: Clients) -> None:
-    """Shares say how many clients have which budget, not who: real clients' budgets go by id."""
+    """Refuse groups for real clients: their budgets go by id, and shares do not say who is who."""
     from fedspend.configuration.data_inputs import is_real
 
     if who.natural and is_real(who.config):
@@ -411,24 +407,23 @@ def refuse_groups(who: Clients) -> None:
 def from_accounts(
     who: Clients, registered: Registered
 ) -> tuple[Population, tuple[str, ...], str | None]:
-    """Who takes part, with lifetime budgets: those whom the config names, or everyone who is
-    registered; never who has withdrawn.
+    """Who takes part, with lifetime budgets; the roster; and where the roster is listed.
 
-    Also the roster, and where it is listed.
+    Those named in the config take part, or everyone registered, but nobody who has withdrawn.
     """
     config, flags = who.config, who.flags
     for flag, value in (("--epsilon", flags.epsilon), ("--budgets", flags.budgets)):
         if value is not None:
             raise InvalidInput(
-                f"{flag} sets budgets, and the ledger has them already; drop one of the two"
+                f"{flag} sets budgets, but the ledger already has them; drop one of the two"
             )
     if config.given("method.noise_level"):
         raise InvalidInput(
-            f"{config.where('method.noise_level')}: noise_level fixes the noise, and the ledger "
-            "does too; drop one"
+            f"{config.where('method.noise_level')}: noise_level fixes the noise, but so do the "
+            "ledger's budgets; drop one of the two"
         )
     given = [name for name in BUDGET_SOURCES if config.given(f"privacy.{name}")]
-    # it lists nobody
+    # one epsilon for all lists nobody
     one_for_all = given == ["epsilon"] and flags.clients is None and (who.own or who.natural)
     if not given or one_for_all:
         return (
@@ -466,8 +461,9 @@ def same_count(population: Population, clients: int | None, where: str) -> Popul
 def choose_policy(
     config: Config, flags: Flags
 ) -> tuple[str | None, str | None, float | list[float] | None]:
-    """Policy, method and weights. A flag for one of them puts the config's policy and method aside:
-    they would contradict it.
+    """Policy, method and weights.
+
+    A flag for any of them overrides the config's policy and method, which would contradict it.
     """
     policy, method = flags.policy, flags.method
     if policy is None and method is None and flags.weights is None:
@@ -489,7 +485,7 @@ def choose_policy(
 
 
 def parse_weights(text: str) -> tuple[str, float | list[float]]:
-    """`"1,1,2"` for policy weights, `"geometric:1.05"` for policy geometric."""
+    """Policy and weights: `"1,1,2"` is for policy weights, `"geometric:1.05"` for geometric."""
     name, colon, ratio = text.partition(":")
     if colon:
         if name.strip() != "geometric":
@@ -507,7 +503,7 @@ def per_client(
     scalar: float | None,
     population: Population,
 ) -> float | FloatArray | None:
-    """From the flag (one, or by epsilon), else from the clients' own column, else one for all."""
+    """The flag's value (one, or by epsilon), else the clients' own column, else one for all."""
     if flag is not None:
         value = parse_by_epsilon(name, flag)
         return by_epsilon(name, value, population.epsilons) if isinstance(value, dict) else value

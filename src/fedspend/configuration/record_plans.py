@@ -1,5 +1,6 @@
-"""The record-level plan that a config asks for: budgets from a file, a column, a distribution, one
-number for all, or a ledger.
+"""Makes the record-level plan that a config describes.
+
+Budgets come from a file, a column, a distribution, one number for all, or a ledger.
 
 Guarantee: every training row has exactly one budget, or nothing is planned. Records are joined by
 id where the data has a column for it (`data.record`); by row number in simulations and within one
@@ -51,8 +52,8 @@ from fedspend.records.preferences import PREFERENCES
 from fedspend.records.remaining import Past
 from fedspend.records.terms import Terms
 
-# What records have no use for, and what it is then: a setting that did nothing would look as if it
-# had done something.
+# Settings that record-level methods do not use, and the values they must have: a setting without
+# effect would look as if it had one.
 CLIENT_LEVEL = {
     "privacy.noise": "central",
     "privacy.clipping": "flat",
@@ -67,9 +68,7 @@ CLIENT_LEVEL = {
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a config says of a plan besides budgets and terms: records in the plan's order, client
-    by client, and the method.
-    """
+    """What a config says about a plan besides budgets and terms; records come client by client."""
 
     records: tuple[str, ...]
     owner: IntArray
@@ -92,11 +91,10 @@ def plan_of(
     overrides: Sequence[str] = (),
     ledger: str | Path | None = None,
 ) -> RecordPlan:
-    """The plan that training with this config (a TOML file or a dict of sections) would make, to
-    look at and check beforehand.
+    """The plan that training with this config would make, to look at and check beforehand.
 
-    With a `ledger`, the plan spends what it has left of every record's lifetime budget; the ledger
-    is read, not changed.
+    The config is a TOML file or a dict of sections. With a `ledger`, the plan spends what is left
+    there of every record's lifetime budget; the ledger is read, not changed.
     """
     settings = any_config(
         config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])]
@@ -226,8 +224,9 @@ def record_plan(
     ledger: Ledger | None = None,
     stored: AnyPlan | None = None,
 ) -> RecordPlan:
-    """The plan for `federation`, within what `ledger` allows. A `stored` plan is taken as it is, if
-    it is for this config.
+    """The plan for `federation`, as far as `ledger` allows it.
+
+    A `stored` plan is used unchanged, if it is for this config.
     """
     for name, usual in CLIENT_LEVEL.items():
         if config.value(name) != usual:
@@ -257,7 +256,7 @@ def record_plan(
         wanted=wanted_of(config),
     )
     if stored is not None:
-        lifetime = "ledger" in stored.parameters  # then budgets are what the ledger has
+        lifetime = "ledger" in stored.parameters  # then its budgets are the ledger's
         return check_agrees(
             stored,
             **vars(asked),
@@ -272,8 +271,9 @@ def record_plan(
 def _plan_given(
     config: Config, asked: Asked, budget: FloatArray, ledger: Ledger | None
 ) -> RecordPlan:
-    """Budgets are for this run. Records whose lifetime budgets it would exceed are a reason to
-    refuse, or are left out.
+    """A plan with budgets for this run.
+
+    It refuses, or leaves out, records whose lifetime budgets it would exceed.
     """
     terms = terms_of(config, budget, asked.owner)
     if ledger is None or not len(ledger.accounts("record")):  # the run will register its records
@@ -302,18 +302,19 @@ def _refuse_unless_left_out(config: Config, asked: Asked, who: BoolArray, why: s
 
 
 def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> RecordPlan:
-    """Everything that is left of each lifetime budget; records that have nothing left, or withdrew,
-    are at rate 0.
+    """A plan that spends all that is left of each lifetime budget.
+
+    Records that have nothing left, or withdrew, get rate 0.
     """
     if ledger is None:
         raise InvalidInput(
-            "spending what remains needs a ledger with record accounts: give one that exists with "
+            "spending what remains needs a ledger with record accounts: name an existing one with "
             "--ledger"
         )
     if not len(ledger.accounts("record")):
         raise InvalidInput(
-            f"the ledger {ledger.location} has no accounts of records, so there is no saying what "
-            "they have left; name another, or plan without it: a run with --ledger opens accounts"
+            f"the ledger {ledger.location} has no record accounts, so it cannot say what they have "
+            "left; name another, or plan without it: a run with --ledger opens accounts"
         )
     accounts, who = (
         ledger.accounts("record"),
@@ -324,7 +325,7 @@ def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> Reco
     spent = before.mechanisms.best(
         np.full(before.mechanisms.histories, needed(config.privacy.delta, "privacy.delta"))
     )[0]
-    # roughly: it chooses the noise, not the rates
+    # a rough value is enough: it chooses the noise, not the rates
     left = np.where(accounts.withdrawn[who], 0.0, budget - spent[past.of_record])
     if not (left > 0).any():
         raise Refused(
@@ -338,7 +339,7 @@ def _plan_remaining(config: Config, asked: Asked, ledger: Ledger | None) -> Reco
 
 
 def names_of(federation: Federation) -> tuple[str, ...]:
-    """The id of every training row of the data set: from its column, or the row's number."""
+    """The id of every training row of the data set: from the id column, or the row's number."""
     ids = federation.dataset.record_of
     return (
         numbered(len(federation.dataset.labels)) if ids is None else tuple(map(str, ids.tolist()))
@@ -363,8 +364,8 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
             or config.given("privacy.preferences")
         ):
             raise InvalidInput(
-                "data.budget names a column of your own data, and then nothing else may give "
-                "budgets; drop one of them"
+                "data.budget names a column of your own data, so nothing else may give budgets; "
+                "drop one of them"
             )
         return names, column
     if config.privacy.budgets is not None:
@@ -397,13 +398,14 @@ def budgets_of(config: Config, federation: Federation) -> tuple[tuple[str, ...],
 def budgets_by_id(
     config: Config, found: RecordBudgets, names: Sequence[str], used: IntArray
 ) -> FloatArray:
-    """The budget of every row, found by its id. Rows of clients that take no part need none; nor do
-    budgets need rows.
+    """The budget of every row, found by its id.
+
+    Rows of clients that take no part need no budget, and there may be budgets without a row.
     """
     place = config.privacy.budgets
     if not found.named:
         raise InvalidInput(
-            f"{place} has no column 'record', and data.record joins records by id; add one"
+            f"{place} has no column 'record', but data.record joins records by id; add that column"
         )
     budget_of = dict(zip(found.records, found.budget.tolist(), strict=True))
     refuse_unlisted(config, (names[row] for row in used), budget_of)
@@ -420,23 +422,24 @@ def refuse_unlisted(config: Config, records: Iterable[str], listed: Collection[s
 
 
 def check_lasting_numbers(config: Config, federation: Federation) -> None:
-    """Refuse accounts that outlive a run where the same number may be another person in the next
-    one. Benchmarks protect nobody.
+    """Refuse lasting accounts if a number may be another person in the next run.
+
+    Benchmarks are exempt: they protect nobody.
     """
     if federation.dataset.public or federation.dataset.record_of is not None:
         return
     for name, usual in (("data.validation", 0.0), ("data.share", 1.0)):
         if config.value(name) != usual:
             raise InvalidInput(
-                f"{name} = {config.value(name)!r} draws some of the rows, so a record would not "
-                "keep its number from run to run; name a column with each record's id "
+                f"{name} = {config.value(name)!r} draws only some of the rows, so a record would "
+                "not keep its number from run to run; name a column with each record's id "
                 "(data.record), or do without --ledger"
             )
     if is_real(config):
         raise InvalidInput(
-            "a ledger that outlives the run would know records by the number of their row, which "
-            "is another person's once a row is added or removed; name a column with each record's "
-            "id (data.record), or do without --ledger"
+            "a ledger that outlives the run would know records by row number, which belongs to "
+            "another person once a row is added or removed; name a column with each record's id "
+            "(data.record), or do without --ledger"
         )
 
 
@@ -452,7 +455,7 @@ def wanted_of(config: Config) -> Wanted:
 
 
 def terms_given(config: Config) -> dict[str, Any]:
-    """The terms that the config names; the noise multiplier may be None, to be suggested."""
+    """The terms that the config gives; if the noise multiplier is None, one is suggested later."""
     return {
         "delta": needed(config.privacy.delta, "privacy.delta"),
         "rounds": needed(config.train.rounds, "train.rounds"),

@@ -1,5 +1,6 @@
-"""A user's own entries, from a Python file: data sets, partitions, models, policies, methods,
-accountants and engines that a config may name.
+"""Users' own data sets, partitions, models, policies, methods, accountants and engines.
+
+A Python file registers them, and a config can then name them:
 
     import fedspend
     from fedspend.data import rows
@@ -10,9 +11,9 @@ accountants and engines that a config may name.
 
     fedspend.register("data set", "our-registry", read, help="admissions of 2019", keys=("path",))
 
-Guarantee: what is entered passes the same checks as what is ours, when it is entered and when it is
-used. A data set is taken for private unless it says that it is public. A policy's schedules are
-sealed at their budgets; what an accountant claims is checked by independent ones; a method cannot
+Guarantee: users' entries pass the same checks as built-in ones, when they are registered and when
+they are used. A data set counts as private unless it says that it is public. A policy's schedules
+are sealed at their budgets; an accountant's claims are checked by independent ones; a method cannot
 begin a round that costs more than its plan (`server.methods.guarded`).
 """
 
@@ -35,9 +36,9 @@ def register(
     keys: Iterable[str] = (),
     **flags: bool,
 ) -> Entry:
-    """Give `make` a name that configs and Python may use from now on; the entry itself.
+    """Give `make` a name that configs and Python can use from now on; returns the entry.
 
-    | `kind` | what `make` is called with, and gives | flags |
+    | `kind` | how `make` is called: what it returns | flags |
     |---|---|---|
     | "data set" | `make(folder, seed, **keys)`: rows | `public`, `natural` |
     | "partition" | `make(labels, clients, generator, **keys)`: each row's client number | |
@@ -48,6 +49,7 @@ def register(
     | "engine" | `make(work, workers)`: an `engines.base.Engine` | |
 
     `keys` are what it takes from its section of the config: keys that the section has, or new ones.
+    A policy or a method takes new ones only, an engine only `workers`, an accountant none.
     """
     if not callable(make):
         raise InvalidInput(
@@ -131,18 +133,18 @@ def _engine(
 
     _only_flags("engine", flags, ())
     if set(keys) - {"workers"}:
-        raise InvalidInput(f"an engine takes no keys but workers, got {keys[0]!r}")
+        raise InvalidInput(f"an engine takes no keys except workers, got {keys[0]!r}")
     return ENGINES.add(EngineEntry(name, help, keys, make=make))
 
 
 def _new(kind: str, keys: tuple[str, ...], section: str) -> tuple[str, ...]:
-    """Keys of its own: what our settings mean must not depend on who reads them."""
+    """Refuse keys that the section has: what a setting means must not depend on who reads it."""
     from fedspend.configuration.sections import SECTIONS
 
     taken = next((key for key in keys if key in SECTIONS[section]), None)
     if taken is not None:
         raise InvalidInput(
-            f"a {kind} of your own cannot take {taken!r}, which [{section}] has already; give it "
+            f"your own {kind} cannot take {taken!r}, which [{section}] already has; give the key "
             "another name"
         )
     return keys
@@ -152,7 +154,8 @@ def _only_flags(kind: str, flags: dict[str, bool], known: tuple[str, ...]) -> No
     for flag, value in flags.items():
         if flag not in known or not isinstance(value, bool):
             raise InvalidInput(
-                f"a {kind} has no flag {flag}={value!r}; known are {', '.join(known) or 'none'}"
+                f"{kind} entries have no flag {flag}={value!r}; known flags: "
+                f"{', '.join(known) or 'none'}"
             )
 
 

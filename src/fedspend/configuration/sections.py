@@ -1,7 +1,8 @@
-"""The settings of a config: a frozen dataclass for each section, and for each field how it is read,
-what it means and its default.
+"""The settings of a config: a frozen dataclass for each section.
 
-Guarantee: this is the one source. The readers of files, dicts and `--set`, their messages, the
+Each field says how a key is read, what it means and what its default is.
+
+Guarantee: this is the only source. The readers of files, dicts and `--set`, their messages, the
 defaults and the help are made from these dataclasses, and a type checker sees that the type of a
 field is what its reader returns. A field that may be absent is None. To add a key, add a field.
 """
@@ -59,7 +60,7 @@ class DataSettings:
         )
     )
     leave_out: list[str] | None = setting(
-        several(text(""), "natural clients: ids whose rows are not used")
+        several(text(""), "partition natural: ids of clients whose rows are not used")
     )
     alpha: float | None = setting(
         positive("concentration of the Dirichlet partition; smaller is more uneven")
@@ -72,14 +73,16 @@ class DataSettings:
         number(
             "a number of at least 0 and below 1",
             lambda x: 0 <= x < 1,
-            "share of the training rows to evaluate on, not the test set",
+            "share of the training rows to hold out and evaluate on, instead of the test set",
         ),
         0.0,
     )
     share: float = setting(
         probability("share of the training rows to use: the same sample for every seed"), 1.0
     )
-    test_share: float = setting(probability("the same for the rows to evaluate on"), 1.0)
+    test_share: float = setting(
+        probability("share of the evaluation rows to use: the same sample for every seed"), 1.0
+    )
     path: str | None = setting(file("file with your own data, .csv or .npz"))
     test_path: str | None = setting(file("file with the evaluation rows of your own data"))
     label: str | None = setting(text("label column of your own data"))
@@ -89,7 +92,7 @@ class DataSettings:
     )
     split: str | None = setting(text("column of your own data that says train or test"))
     bounds: tuple[float, float] | None = setting(
-        pair("public bounds that features of your own data are scaled by")
+        pair("public bounds by which the features of your own data are scaled")
     )
     examples: int | None = setting(whole(1, "synthetic data: number of training examples"))
     features: int | None = setting(whole(1, "synthetic data: number of features"))
@@ -103,12 +106,12 @@ class DataSettings:
         number(
             "a number above 0 and below 1",
             lambda x: 0 < x < 1,
-            "share of the training rows of a benchmark to make public, without labels, before "
-            "clients get theirs",
+            "share of a benchmark's training rows to make public, without labels, before clients "
+            "get theirs",
         )
     )
     public_path: str | None = setting(
-        file("file with public rows beside your own data: the same features, no labels needed")
+        file("file with public rows to go with your own data: same features, no labels needed")
     )
 
 
@@ -132,7 +135,7 @@ class MethodSettings:
         ),
         0.5,
     )
-    clip_lr: float = setting(positive("adaptive-clip: how fast the clip follows"), 0.2)
+    clip_lr: float = setting(positive("adaptive-clip: how fast the clip adapts"), 0.2)
     bit_noise: float | None = setting(
         positive(
             "adaptive-clip: deviation of the noise on the sum of bits; default 0.05 times the "
@@ -140,7 +143,7 @@ class MethodSettings:
         )
     )
     noise_level: float | None = setting(
-        positive("dp-fedsgd: deviation of the noise that one client adds, in place of a budget")
+        positive("dp-fedsgd: deviation of the noise that one client adds, instead of a budget")
     )
     rates: str = setting(
         choice("exact", "search", "scf", "scf-clamped", help="rpdp: how budgets become rates"),
@@ -154,7 +157,7 @@ class MethodSettings:
         )
     )
     common_rate: float | None = setting(
-        probability("filter: the rate of every record that has not run out")
+        probability("filter: the sampling rate of every record that has budget left")
     )
     charge: str | None = setting(
         choice(
@@ -188,8 +191,8 @@ class PrivacySettings:
     )
     noise_multiplier: float | None = setting(
         positive(
-            "record-level methods: noise of a local step, in clips; default: suggested from the "
-            "budgets"
+            "record-level methods: noise of a local step, as a multiple of the clip; default: "
+            "suggested from the budgets"
         )
     )
     delta: float | None = setting(
@@ -209,9 +212,7 @@ class PrivacySettings:
         whole(1, "first round at the full rate, for clients without one of their own")
     )
     permute_rates: bool = setting(
-        flag(
-            "hand the saving rates out anew so that the strictest budgets get the smallest (Eq. 8)"
-        ),
+        flag("reassign the saving rates so that the strictest budgets get the smallest (Eq. 8)"),
         False,
     )
     weights: float | list[float] | None = setting(
@@ -230,8 +231,8 @@ class PrivacySettings:
             "discrete",
             "discrete-distributed",
             help=(
-                "who adds the noise: the server, or each client its part; discrete: in whole "
-                "numbers, exactly"
+                "who adds the noise: the server, or each client its part; discrete: exact noise in "
+                "whole numbers"
             ),
         ),
         "central",
@@ -249,7 +250,7 @@ class PrivacySettings:
             "os",
             help=(
                 "seeded: repeatable simulation that protects nobody; os: for real runs. Default: "
-                "seeded for public data"
+                "os for your own data, otherwise seeded"
             ),
         )
     )
@@ -287,7 +288,7 @@ class TrainSettings:
         whole(1, "the final model is the mean of this many last iterates"), 1
     )
     seed: int = setting(
-        whole(0, "seed of the model and of the partition, and under simulation of everything"), 0
+        whole(0, "seed of the model and of the partition; in a simulation, of everything"), 0
     )
     tensorboard: bool = setting(flag("also log for TensorBoard"), False)
 
@@ -338,7 +339,7 @@ class DesignSettings:
         tables(POLICY, "spending policies to search, with epsilons")
     )
     seeds: int | None = setting(
-        whole(1, "trainings to average over, with seeds from train.seed on; default: 3")
+        whole(1, "training runs to average over, with seeds from train.seed on; default: 3")
     )
 
 
@@ -348,7 +349,8 @@ class ShapeSettings:
         number(
             "a number of at least 0",
             lambda x: x >= 0,
-            "pull of the local model to its start once it is further away than the clip",
+            "how strongly a local model is pulled back to its start once it is further away than "
+            "the clip",
         ),
         0.0,
     )
@@ -409,9 +411,7 @@ SECTIONS: Mapping[str, Mapping[str, AnyKey]] = MappingProxyType(
 
 
 def settings_of(values: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """The sections from values that have been read already; keys of users' own entries are left to
-    those.
-    """
+    """The sections from values already read; users' own entries take care of their own keys."""
     return Settings(
         **{
             name: section(

@@ -49,7 +49,7 @@ def value_lines(text: str) -> dict[Path, int]:
 
 
 def resolve(key: Path, tables_seen: dict[Path, int]) -> Path:
-    """`[a.b]` under `[[a]]` speaks of the latest `a`."""
+    """`[a.b]` under `[[a]]` refers to the latest `a`."""
     path: Path = ()
     for n, part in enumerate(key):
         path = (*path, part)
@@ -59,7 +59,7 @@ def resolve(key: Path, tables_seen: dict[Path, int]) -> Path:
 
 
 class Scanner:
-    """A position in the text and the lines recorded on the way."""
+    """A position in the text, and the lines recorded so far."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 
 class RunAccount:
-    """Charges the rounds of one run. The head of the ledger is kept in the run directory, so that a
-    ledger that was cut off or replaced by an old copy is noticed.
+    """Charges the rounds of one run.
+
+    The run directory keeps the head of the ledger, so that a ledger that was cut off or replaced by
+    an old copy is noticed.
     """
 
     def __init__(self, ledger: Ledger, run: str, folder: Path) -> None:
@@ -47,7 +49,7 @@ class RunAccount:
             self.ledger.check_head(Head.load(path), str(path))
 
     def admit(self, proposal: Proposal, *, simulation: bool) -> None:
-        """Open the run, or put the proposal in place of its plan if it is open under another."""
+        """Open the run, or replace its plan if it is already open under another one."""
         if self.admitted and self.run.closed is None and self.run.about["plan"] != proposal.plan:
             self.ledger.replan(self.id, proposal)
         else:
@@ -91,7 +93,7 @@ def new_run_id() -> str:
 
 
 def stored_location(location: str, folder: Path) -> str:
-    """How a run directory names its ledger: without a password, and relative if it is inside."""
+    """How a run directory names its ledger: without a password, relative if it is inside."""
     if is_url(location):
         from fedspend.ledger.postgres import without_password
 
@@ -109,5 +111,5 @@ def check_same(asked: str, stored: str, folder: Path) -> None:
     if stored_location(asked, folder) != stored:
         raise InvalidInput(
             f"the run in {folder} keeps its account in {stored}, not in "
-            f"{stored_location(asked, folder)}; name that ledger or none"
+            f"{stored_location(asked, folder)}; name the ledger that it uses, or none"
         )

@@ -1,9 +1,8 @@
-"""The independent check of a ledger: is it whole, is it the one that others have seen, and is
-nobody over budget?
+"""The independent check of a ledger: is it complete, is it unaltered, and is nobody over budget?
 
 Guarantee: if `Audit.ok`, the chain is unbroken from the first entry to the last and contains every
-head that was shown to it, and every balance was recomputed with the second accountant, which shares
-no code with the first, and is within its budget.
+head that it was compared with, and every balance was recomputed with the second accountant, which
+shares no code with the first, and is within its budget.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Finding:
 
 @dataclass
 class Audit:
-    """What was checked, each with a sentence."""
+    """What was checked, with a sentence about each check."""
 
     checks: list[Finding] = field(default_factory=list)
     head: str | None = None
@@ -60,8 +59,10 @@ class Audit:
 
 
 def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ()) -> Audit:
-    """Check the ledger at `location`, also against heads (`ENTRIES:HASH` or files) and heads kept
-    in run directories.
+    """Check the ledger at `location`.
+
+    It must contain `heads` (`ENTRIES:HASH` or files) and the heads kept in the run directories
+    `runs`.
     """
     result = Audit()
     wanted = [_head(text) for text in heads] + [_run_head(folder) for folder in runs]
@@ -76,7 +77,7 @@ def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ())
         return result
     with ledger:
         result.head = str(ledger.state.head)
-        entries = f"{ledger.state.entries} entries, each continuing the one before"
+        entries = f"{ledger.state.entries} entries, each linked to the one before"
         result.checks = [
             Finding("chain", True, entries),
             _guarded("database", lambda: (True, ledger.check_storage())),
@@ -110,12 +111,10 @@ def _run_head(folder: str) -> tuple[Head, str]:
 
 
 def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> tuple[bool | None, str]:
-    """Against what was asked for, the head beside the file, and the heads in run directories that
-    are still there.
-    """
+    """Check the heads that were given, the one beside the file, and those in run directories."""
     for head, where in wanted:
         ledger.check_head(head, where)
-    # that one was checked on opening
+    # the head beside the file was checked on opening
     seen = len(wanted) + int(ledger.head_file is not None and ledger.head_file.exists())
     missing = 0
     for run in list(ledger.state.runs.values()):
@@ -125,20 +124,18 @@ def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> tuple[bool |
         else:
             ledger.check_head(kept, f"the run directory {run.about['folder']}")
             seen += 1
-    note = f"; {missing} run directories are not here" if missing else ""
+    note = f"; {missing} run directories were not found" if missing else ""
     if not seen:
         return (
             None,
-            "no head was found elsewhere, so a cut-off tail would not be noticed: give --head or "
-            f"--runs{note}",
+            "no head was found elsewhere, so missing last entries would go unnoticed: give --head "
+            f"or --runs{note}",
         )
-    return True, f"all {seen} heads that were found elsewhere are in the chain{note}"
+    return True, f"all {seen} heads found elsewhere are in the chain{note}"
 
 
 def _head_of_run(run: Run) -> Head | None:
-    """The head in the directory that a run was opened from, if the directory can be read and is
-    still that run's.
-    """
+    """The head in a run's directory, if it can be read and still belongs to that run."""
     if not run.about["folder"]:
         return None
     found = StoredRun(Path(run.about["folder"]))
@@ -151,9 +148,7 @@ def _head_of_run(run: Run) -> Head | None:
 
 
 def _check_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:
-    """Every account once for what it spent and once for what it will have spent, equal ones
-    together.
-    """
+    """Recompute what each account has spent and will have spent; equal histories only once."""
     state, balances = ledger.state, ledger.balances(unit)
     checked: dict[tuple[Any, ...], float] = {}
     position = [
@@ -181,13 +176,13 @@ def _check_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:
             tolerance = TOLERANCE if orders[n] > 0 else PLD_TOLERANCE
             if not abs(epsilon - claim) <= tolerance * max(claim, 1e-3):
                 raise FedspendError(
-                    f"{unit} {name!r} is said to have spent {claim:.9g}; the second accountant "
-                    f"reads {epsilon:.9g}"
+                    f"{unit} {name!r} has spent {claim:.9g} by the first accountant, but "
+                    f"{epsilon:.9g} by the second"
                 )
             within = epsilon <= balances.budget[n] * (1 + tolerance)
             if not (within or held):
                 raise FedspendError(
-                    f"{unit} {name!r} has a budget of {balances.budget[n]:g} and has spent "
+                    f"{unit} {name!r} has a budget of {balances.budget[n]:g} but has spent "
                     f"{epsilon:.9g}"
                 )
             held_over += not within
@@ -197,7 +192,7 @@ def _check_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:
     )
     # A budget may be lowered under an open run; that run can begin no further round.
     return True, words + (
-        f"; open runs hold more than the budget of {held_over}, and cannot go on"
+        f"; open runs hold more than the budget of {held_over} of them, and cannot go on"
         if held_over
         else ""
     )
@@ -233,7 +228,7 @@ def _divergence(
     rates: FloatArray, noises: FloatArray, client_rates: FloatArray, steps: FloatArray, order: float
 ) -> float:
     """Sum over rounds of `log(1 - p + p exp((a-1) steps R)) / (a-1)`."""
-    used = rates > 0  # a round at rate 0 is none
+    used = rates > 0  # a round at rate 0 does not count
     distinct, counts = np.unique(
         np.stack([rates, noises, client_rates, steps])[:, used], axis=1, return_counts=True
     )

@@ -2,8 +2,8 @@
 
 Guarantee: a run is admitted only if everything spent, everything held by open runs and the whole
 new plan together stay within every lifetime budget; the check and the entry are one transaction, so
-two runs cannot take the same budget. A round is spent from the moment it is reserved. Whatever is
-refused leaves the ledger as it was.
+two runs cannot take the same budget. A round is spent from the moment it is reserved. A refusal
+leaves the ledger as it was.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Ledger:
 
     @classmethod
     def open(cls, location: str | Path, *, write: bool = False) -> Ledger:
-        """Open a ledger that is there; the whole chain is checked on the way."""
+        """Open an existing ledger, checking its whole chain."""
         ledger = cls(connect(str(location), write=write))
         return ledger._ready(lambda: ledger._migrate() if write else None)
 
@@ -78,7 +78,7 @@ class Ledger:
 
     @classmethod
     def create(cls, location: str | Path, *, simulation: bool) -> Ledger:
-        """Make a new ledger, or refuse if there is one."""
+        """Make a new ledger; refuses if there is one already."""
         return cls._open_new(location, simulation, exist_ok=False)
 
     @classmethod
@@ -163,7 +163,7 @@ class Ledger:
     # --- reading ---
 
     def read(self) -> State:
-        """Take in what was added since the last look."""
+        """Read the entries that were added since the last read."""
         for number, text, hash in follow(
             self._storage.rows_after(self.state.entries), self.state.entries, self.state.hash
         ):
@@ -190,7 +190,7 @@ class Ledger:
         return follow(self._storage.rows_after(0), 0, START)
 
     def check_storage(self) -> str:
-        """Let the database look at itself; what it found."""
+        """Let the database check itself; says what it found."""
         return self._storage.check()
 
     def accounts(self, unit: str = "client") -> Accounts:
@@ -207,15 +207,13 @@ class Ledger:
         )
 
     def past(self, names: Sequence[str], unit: str = "client") -> Mechanisms:
-        """What these accounts have spent and what open runs still hold: where a new plan starts
-        from.
-        """
+        """What these accounts have spent and open runs still hold: where a new plan starts."""
         return histories(self.state, unit, held=True).for_accounts(
             rules.account_numbers(self.state, unit, names)
         )
 
     def over(self, proposal: Proposal) -> IntArray:
-        """Positions of those whose budgets the proposal would exceed, as the ledger stands."""
+        """Positions of the accounts whose budgets the proposal would exceed, as things stand."""
         return overdrawn(
             self.state,
             proposal.as_run("", rules.members(self.state, proposal)),
@@ -257,7 +255,7 @@ class Ledger:
     def register(
         self, names: Sequence[str], budgets: Any, *, delta: float, unit: str = "client"
     ) -> None:
-        """Open accounts with a lifetime budget each, and one delta that stays."""
+        """Open accounts, each with a lifetime budget, at one delta that never changes."""
         unit, delta, names = rules.check_unit(unit), check_delta(delta), list(names)
         epsilons = _one_each(budgets, names).tolist()
 
@@ -279,7 +277,7 @@ class Ledger:
     def change(
         self, names: Sequence[str], budgets: Any, *, reason: str, unit: str = "client"
     ) -> None:
-        """Set lifetime budgets anew, but not below what is spent."""
+        """Set new lifetime budgets, but not below what is spent."""
         names, reason = rules.check_names(names), rules.check_reason(reason)
         epsilons = _one_each(budgets, names)
 
@@ -300,8 +298,9 @@ class Ledger:
         self._write(entry)
 
     def withdraw(self, names: Sequence[str], *, reason: str, unit: str = "client") -> None:
-        """These accounts take part in nothing any more. A run that counts on them can begin no
-        further round.
+        """Withdraw accounts: they no longer take part in anything.
+
+        A run that still needs them can begin no further round.
         """
         names, reason = rules.check_names(names), rules.check_reason(reason)
 
@@ -311,7 +310,7 @@ class Ledger:
                 state.accounts[unit].withdrawn[rules.account_numbers(state, unit, known)]
             )
             if gone.size:
-                raise Refused(f"{unit} {known[int(gone[0])]!r} has withdrawn already")
+                raise Refused(f"{unit} {known[int(gone[0])]!r} has already withdrawn")
             return [{"kind": "withdraw", "unit": unit, "names": known, "reason": reason}]
 
         self._write(entry)
@@ -319,10 +318,10 @@ class Ledger:
     # --- runs ---
 
     def admit(self, run: str, proposal: Proposal, *, simulation: bool, folder: str = "") -> None:
-        """Open a run, or refuse it. Where nobody is registered yet, the proposal's names and
-        budgets are, first.
+        """Open a run, or refuse it.
 
-        A run that was admitted before it was interrupted is not admitted twice.
+        If nobody is registered yet, the proposal's names and budgets are registered first. A run
+        that was admitted and then interrupted is not admitted twice.
         """
         rules.check_run_id(run)
         rules.check_names(proposal.names)
@@ -335,7 +334,7 @@ class Ledger:
             if not len(state.accounts[proposal.unit]):
                 rules.refuse_alike(proposal.names, proposal.unit)
                 registration = [proposal.registration()]
-                # as it will be; the real one reads it later
+                # what the state will be; the ledger's own state follows in `_write`
                 state = State(accounts=state.accounts | {proposal.unit: Accounts()})
                 state.accounts[proposal.unit].add(
                     list(proposal.names), proposal.budgets, proposal.delta
@@ -354,8 +353,9 @@ class Ledger:
     def reserve(self, run: str, round: int) -> None:
         """Charge a round to every account of the run, before it is sampled.
 
-        A simulation that repeats a round is not charged twice. A real round that was begun is
-        refused: whoever began it may have released it, and fresh noise would be a second release.
+        A simulation that repeats a round is not charged twice. In a real run, a round that has
+        begun is refused: the process that began it may have released it, and fresh noise would be a
+        second release.
         """
 
         def entry(state: State) -> list[Body]:
@@ -371,16 +371,17 @@ class Ledger:
                 rules.refuse_overdrawn(state, mine, joining=False)
             if not round == mine.next_round < mine.planned:
                 raise Refused(
-                    f"round {round + 1} of run {run} was not planned: it has begun "
-                    f"{mine.next_round} of {mine.planned}"
+                    f"round {round + 1} of run {run} is not the next one planned: the run has "
+                    f"begun {mine.next_round} of {mine.planned}"
                 )
             return [{"kind": "reserve", "run": run, "round": round}]
 
         self._write(entry)
 
     def commit(self, run: str, round: int, release: str) -> None:
-        """Note that the release of a reserved round is stored. The same release again changes
-        nothing; another is refused.
+        """Record that the release of a reserved round is stored.
+
+        Recording the same release again changes nothing; a different one is refused.
         """
 
         def entry(state: State) -> list[Body]:
@@ -388,8 +389,8 @@ class Ledger:
             if mine.rounds.get(round) == "committed":
                 if mine.releases[round] != release:
                     raise Refused(
-                        f"round {round + 1} of run {run} was released before, and this is another "
-                        "release of it"
+                        f"round {round + 1} of run {run} was released before, and this is a "
+                        "different release"
                     )
                 return []
             mine = rules.open_run(state, run)
@@ -403,7 +404,7 @@ class Ledger:
         self._write(entry)
 
     def lose(self, run: str, round: int) -> None:
-        """Note that a reserved round has no release: it stays spent."""
+        """Record that a reserved round has no release; it stays spent."""
 
         def entry(state: State) -> list[Body]:
             reserved = rules.open_run(state, run).rounds.get(round) == "reserved"
@@ -412,7 +413,7 @@ class Ledger:
         self._write(entry)
 
     def replan(self, run: str, proposal: Proposal) -> None:
-        """Put another plan in place of the run's, for the rounds that were not begun."""
+        """Replace the run's plan for the rounds not yet begun."""
 
         def entry(state: State) -> list[Body]:
             mine = rules.open_run(state, run)
@@ -421,7 +422,7 @@ class Ledger:
             asked = proposal.as_run(run, rules.members(state, proposal))
             if not rules.same_beginning(asked, mine):
                 raise Refused(
-                    f"the new plan of run {run} differs in rounds that were begun already"
+                    f"the new plan of run {run} differs in rounds that have already begun"
                 )
             rules.refuse_overdrawn(state, asked, joining=False, hint=proposal.order)
             return [{"kind": "replan", "run": run} | proposal.tables()]
@@ -429,7 +430,7 @@ class Ledger:
         self._write(entry)
 
     def close_run(self, run: str, *, reason: str) -> None:
-        """End a run; what it held for rounds that never began is free again."""
+        """End a run, and free what it held for rounds that never began."""
         reason = rules.check_reason(reason)
 
         def entry(state: State) -> list[Body]:
@@ -441,10 +442,10 @@ class Ledger:
     # --- the one way in ---
 
     def _write(self, entry: Callable[[State], list[Body]]) -> None:
-        """Read what is new, make the entries from it and add them, with no other writer in between.
+        """Read what is new, make entries from it and add them, with no other writer in between.
 
-        An entry is stored only if it fits: what could not be read again would make the whole ledger
-        unreadable.
+        An entry is stored only if it fits the state: one that could not be read back would make the
+        whole ledger unreadable.
         """
         rows: list[Row] = []
         try:
@@ -455,18 +456,18 @@ class Ledger:
                 self._storage.append([(number, pack(text), hash) for number, text, hash in rows])
         except BaseException:
             if rows:
-                self.state = State()  # it may be ahead of what is stored: read it anew
+                self.state = State()  # it may be ahead of what is stored: read it again
             raise
         if rows:
             stored = self._storage.rows_after(rows[-1][0] - 1)
             if not stored or stored[0][2] != rows[-1][2]:
                 raise Damaged(
-                    f"the database {self.location} did not keep an entry that it was given"
+                    f"the database {self.location} did not keep an entry that was written to it"
                 )
             self._keep_head()
 
     def _link(self, bodies: list[Body]) -> list[Row]:
-        """Number, text and hash of the entries to come."""
+        """Number, text and hash of the new entries."""
         rows: list[Row] = []
         number, previous = self.state.entries, self.state.hash
         for body in bodies:
@@ -476,7 +477,7 @@ class Ledger:
         return rows
 
     def _keep_head(self) -> None:
-        """Beside the file, unless a faster process has put a later one there."""
+        """Save the head beside the file, unless another process has saved a later one."""
         if self.head_file is None:
             return
         if not (

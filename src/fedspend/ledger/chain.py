@@ -1,17 +1,16 @@
 """Entries and the hash chain that ties each to all before it.
 
 Guarantee: with the head (number and hash of the last entry) an outsider can tell whether any entry
-was changed, removed, added, reordered or cut off. An entry is a JSON object, and what is hashed is
-its very text in UTF-8:
+was changed, removed, added, reordered or cut off. An entry is a JSON object, and its exact UTF-8
+text is hashed:
 
-    hash = SHA-256(previous hash + number as 8 bytes, big-endian + text),  the hash before the first
-    entry is 32 zero bytes
+    hash = SHA-256(previous hash + number as 8 bytes, big-endian + text)
 
-A row holds the number, the text (or zlib of it where that is shorter: JSON begins with "{", zlib
-with the byte 0x78), the hash.
+The hash before the first entry is 32 zero bytes. A row holds the number, the text (compressed with
+zlib if that is shorter: JSON begins with "{", zlib with the byte 0x78) and the hash.
 
-The chain is no signature: who can rewrite the whole ledger can make a new chain. That is what heads
-kept elsewhere are for.
+The chain is not a signature: anyone who can rewrite the whole ledger can make a new chain. Heads
+kept elsewhere protect against that.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ MOST_BYTES = 1 << 30  # of one body, unpacked: a damaged file must not fill the 
 
 
 class Damaged(Refused):
-    """The ledger is not what it was: refuse to use it."""
+    """The ledger is damaged or was altered, and must not be used."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """Where a chain stood: its ledger, how many entries it had, and the hash of the last."""
+    """A point in a chain: its ledger, its number of entries so far, and the hash of the last."""
 
     ledger: str
     entries: int
@@ -55,9 +54,9 @@ class Head:
             content = json.loads(path.read_text(encoding="utf-8"))
             return cls(str(content["ledger"]), int(content["entries"]), str(content["hash"]))
         except FileNotFoundError:
-            raise InvalidInput(f"there is no head {str(path)!r}") from None
+            raise InvalidInput(f"there is no ledger head {str(path)!r}") from None
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            raise Damaged(f"{str(path)!r} is no head of a ledger; it is damaged") from None
+            raise Damaged(f"{str(path)!r} is not a ledger head, or is damaged") from None
 
     @classmethod
     def parse(cls, text: str) -> Head:
@@ -83,7 +82,7 @@ def pack(text: bytes) -> bytes:
 
 
 def unpack(stored: bytes) -> bytes:
-    """The text of a stored row; raises `ValueError` if it cannot be had."""
+    """The text of a stored row; raises `ValueError` if it cannot be unpacked."""
     if stored[:1] == b"{":
         return stored
     unpacker = zlib.decompressobj()
@@ -101,8 +100,9 @@ def link(previous: bytes, number: int, text: bytes) -> bytes:
 
 
 def follow(rows: Iterable[Row], number: int, previous: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Check that `rows` continue a chain of `number` entries that ends in `previous`: number, text
-    and hash of each.
+    """Check that `rows` continue a chain; yields the number, text and hash of each.
+
+    The chain so far has `number` entries and ends with the hash `previous`.
     """
     for row in rows:
         number += 1
@@ -114,8 +114,8 @@ def follow(rows: Iterable[Row], number: int, previous: bytes) -> Iterator[tuple[
             raise Damaged(f"the ledger is damaged: entry {number} cannot be read") from None
         if link(previous, number, text) != row[2]:
             raise Damaged(
-                f"the ledger is damaged: entry {number} does not continue the chain, so it or one "
-                "before it was changed"
+                f"the ledger is damaged: entry {number} does not continue the chain, so it or an "
+                "earlier one was changed"
             )
         yield number, text, row[2]
         previous = row[2]

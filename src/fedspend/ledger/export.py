@@ -1,4 +1,4 @@
-"""The account in files that need no fedspend to read."""
+"""Exports a ledger to files that can be read without fedspend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
-    """Who spent what: one row for every account and every round that was begun."""
+    """Who spent what: one row per account and round begun."""
     names = ledger.accounts(unit).names
     for run in ledger.state.runs_of(unit):
         for round, state in run.rounds.items():
@@ -66,8 +66,9 @@ def export_csv(ledger: Ledger, path: Path, unit: str) -> int:
 
 
 def export_json(ledger: Ledger, path: Path, _unit: str) -> int:
-    """Every entry as the text that was hashed, so that anyone can check the chain, and the balances
-    that follow from them.
+    """Write every entry, as the text that was hashed, and the balances that follow from them.
+
+    Anyone can check the chain from such a file.
     """
     entries = [
         {"number": number, "hash": hash.hex(), "text": text.decode()}

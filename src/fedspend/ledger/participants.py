@@ -1,8 +1,7 @@
 """Planning within a ledger: who can take part, with which budget, and on top of which past.
 
-Guarantee: who is left out is decided by budgets, withdrawals and past spending alone, never by
-data; and by name, so that the rows of whoever is left out are not used, and everyone else's stay
-where they are.
+Guarantee: budgets, withdrawals and past spending alone decide who is left out, never data. Clients
+are left out by name: their rows are not used, and everyone else keeps their own.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from fedspend.planning.request import PlanRequest
 
 
 def registered(ledger: Ledger) -> Registered:
-    """Everyone who has an account; with lifetime budgets, those who have not withdrawn."""
+    """Everyone who has an account, and the lifetime budgets of those who have not withdrawn."""
     accounts = ledger.accounts()
     active = np.flatnonzero(~accounts.withdrawn)
     if not active.size:
         raise InvalidInput(
-            f"nobody is registered in the ledger {ledger.location}; see fedspend ledger register "
-            "--help"
+            f"nobody is registered in the ledger {ledger.location}, or all have withdrawn; see "
+            "fedspend ledger register --help"
         )
     names = names_today(accounts)
     population = Population(tuple(names[int(n)] for n in active), accounts.budget[active])
@@ -38,11 +37,11 @@ def registered(ledger: Ledger) -> Registered:
 
 
 def plan_within(ledger: Ledger, request: PlanRequest, *, spend: str, exhausted: str) -> Plan:
-    """The plan that `request` asks for, as far as the ledger allows it.
+    """The plan for `request`, as far as the ledger allows it.
 
-    Spend `config`: the budgets in `request` are for this run. Spend `remaining`: they are put
-    aside, and everything that is left of each lifetime budget is spent. Who has too little left is
-    a reason to refuse, or is left out.
+    If `spend` is `config`, the budgets in `request` are for this run. If it is `remaining`, they
+    are ignored, and all that is left of each lifetime budget is spent. `exhausted` says whether to
+    refuse if a client has too little left, or to leave that client out.
     """
     accounts = ledger.accounts()
     if not len(accounts):  # the run will register its clients
@@ -56,7 +55,7 @@ def plan_within(ledger: Ledger, request: PlanRequest, *, spend: str, exhausted: 
         over = ledger.over(made.proposal())
         if not over.size:
             return made
-        # Leaving out the strictest can lower the noise of the others (dp-fedavg), so look again.
+        # Without the strictest client the others may need less noise (dp-fedavg), so check again.
         fits = np.ones(len(made.clients), dtype=bool)
         fits[over] = False
         request = _without(
@@ -65,7 +64,7 @@ def plan_within(ledger: Ledger, request: PlanRequest, *, spend: str, exhausted: 
 
 
 def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
-    """A plan that spends what a ledger has left is for that ledger only."""
+    """Refuse a plan that was made to spend what is left in another ledger."""
     if "ledger" in made.parameters:
         if ledger is None:
             raise Refused(
@@ -73,11 +72,11 @@ def check_planned_on(ledger: Ledger | None, made: AnyPlan) -> None:
                 "ledger with --ledger"
             )
         ledger.check_head(Head.parse(str(made.parameters["ledger"])), "the plan")
-        # its budgets would be taken for lifetime budgets that nobody agreed to
+        # otherwise its budgets would become lifetime budgets that nobody agreed to
         if not len(ledger.accounts(made.unit)):
             raise Refused(
-                f"the plan spends what is left in {ledger.location}, which has no accounts of "
-                f"{made.unit}s; make another plan"
+                f"the plan spends what is left in {ledger.location}, which has no {made.unit} "
+                "accounts; make a new plan"
             )
 
 
@@ -116,7 +115,7 @@ def has_left(ledger: Ledger, names: Any) -> BoolArray:
 def _without(
     request: PlanRequest, keep: BoolArray, exhausted: str, why: str, way_out: str | None = None
 ) -> PlanRequest:
-    """The request for those to keep, or a refusal."""
+    """The request for the clients marked in `keep`; refuses if nobody may be left out."""
     clients = request.clients
     if keep.all():
         return request
@@ -126,7 +125,7 @@ def _without(
         instead = "" if way_out is None else f"plan with what is left ({way_out}), or "
         raise Refused(
             f"client {first!r}{others} cannot take part: {why}; nothing was changed. See fedspend "
-            f"ledger balance; {instead}leave out who has too little (ledger.exhausted=leave-out)"
+            f"ledger balance; {instead}leave such clients out (ledger.exhausted=leave-out)"
         )
     if not keep.any():
         raise Refused(f"nobody can take part: for each of the {len(clients)} clients, {why}")

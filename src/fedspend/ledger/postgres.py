@@ -28,7 +28,7 @@ class PostgreSQL:
             self._connection = psycopg.connect(url, autocommit=True, connect_timeout=BUSY_SECONDS)
             # a writer must see what was written before it
             self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            # A server may be set to answer before the disk has it: not for an account.
+            # A server may be set to confirm a commit before it is on disk; not for a ledger.
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
 
@@ -70,8 +70,8 @@ class PostgreSQL:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        # A lock of its own, taken before the tables are there too. The number is ours by chance
-        # alone; it only has to be the same.
+        # An advisory lock can be taken even before the tables exist. The number is arbitrary; it
+        # only has to be the same everywhere.
         with self._plain_errors(), self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(7361940285523)")
             yield
@@ -87,11 +87,10 @@ _SHOWN = ("options", "service", "sslmode", "sslrootcert")  # besides user, host,
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown and stored; the driver finds the password in PGPASSWORD or
-    ~/.pgpass.
+    """The URL without its password, safe to show and store.
 
-    Read by the driver itself: what it takes for a password is left out, whatever the URL looks
-    like.
+    The driver itself parses the URL, so whatever it takes for a password is left out. Later it
+    finds the password in PGPASSWORD or ~/.pgpass.
     """
     from psycopg import Error
     from psycopg.conninfo import conninfo_to_dict
@@ -105,7 +104,7 @@ def without_password(url: str) -> str:
     ) + parts.get("host", ""):
         raise InvalidInput(
             "the URL of the ledger cannot be read; write postgresql://user@host:port/database, "
-            "special characters as %XX, and put the password into PGPASSWORD"
+            "with special characters as %XX, and put the password into PGPASSWORD"
         )
     user = quote(parts["user"], safe="") + "@" if "user" in parts else ""
     host = parts.get("host", "")

@@ -1,6 +1,4 @@
-"""What the ledger refuses, and why. Pure: a state and a wish in, a refusal or the account numbers
-out.
-"""
+"""What the ledger refuses, and why: pure functions of a state and a request."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """What a run wants to spend: rate and noise of every class in every round, and the class of
-    each name.
-    """
+    """What a run wants to spend: each class's rate and noise by round, and each name's class."""
 
     names: tuple[str, ...]
     budgets: FloatArray
@@ -39,7 +35,7 @@ class Proposal:
     plan: str  # hash of the plan
     method: str = ""
     accountant: str = "rdp"
-    order: FloatArray | None = None  # of each class: where its claim is read
+    order: FloatArray | None = None  # (classes,) the order at which the claim is read
     unit: str = "client"
     client_rate: float = 1.0
     steps: int | FloatArray = 1  # in a round: the same for all, or (rounds, classes)
@@ -98,8 +94,9 @@ class Proposal:
 
 
 def account_numbers(state: State, unit: str, names: Sequence[str]) -> IntArray:
-    """The accounts of these names: under that very name, or one of an older version that is written
-    in this way today.
+    """The accounts of these names.
+
+    A name from an older version is also found under its normal form.
     """
     accounts = state.accounts[check_unit(unit)]
     known: Mapping[str, int] = accounts.number
@@ -117,22 +114,20 @@ def account_numbers(state: State, unit: str, names: Sequence[str]) -> IntArray:
 
 
 def names_today(accounts: Accounts) -> list[str]:
-    """The names of all accounts as they are written today; as they are, if two would become one."""
+    """All account names in today's normal form, or unchanged if two would become the same."""
     today = list(map(normal, accounts.names))
     return today if len(set(today)) == len(today) else accounts.names
 
 
 def known_names(state: State, unit: str, names: Sequence[str]) -> list[str]:
-    """The names of the accounts that are meant, as the ledger has them."""
+    """The names of these accounts, as the ledger writes them."""
     accounts = state.accounts[check_unit(unit)]
     asked = [name if name in accounts.number else normal(name) for name in names]
     return [accounts.names[n] for n in account_numbers(state, unit, asked)]
 
 
 def members(state: State, proposal: Proposal) -> IntArray:
-    """Account numbers of those who are to take part; refuses a delta that is not theirs, and who
-    has withdrawn.
-    """
+    """Account numbers of the participants; refuses another delta, and anyone who has withdrawn."""
     accounts, who = (
         state.accounts[proposal.unit],
         account_numbers(state, proposal.unit, proposal.names),
@@ -142,17 +137,15 @@ def members(state: State, proposal: Proposal) -> IntArray:
         at = int(other[0])
         raise Refused(
             f"the plan is at delta {proposal.delta:g}, but {proposal.unit} {proposal.names[at]!r} "
-            f"is registered at {accounts.delta[who[at]]:g}; a lifetime has one delta, so plan "
-            "with that one"
+            f"is registered at {accounts.delta[who[at]]:g}; a lifetime budget has one delta, so "
+            "plan with that one"
         )
     refuse_withdrawn(state, proposal.unit, who[busy(proposal.rate, proposal.of_class)])
     return who
 
 
 def busy(rate: FloatArray, of_class: IntArray) -> BoolArray:
-    """Which members can be sampled in these rounds. A record at rate 0 keeps its place and spends
-    nothing.
-    """
+    """Which members can be sampled in these rounds; at rate 0, a record spends nothing."""
     sampled: BoolArray = np.any(rate > 0, axis=0)
     return sampled[of_class]
 
@@ -171,8 +164,7 @@ def refuse_known(state: State, unit: str, names: Sequence[str]) -> None:
     known = next((name for name in names if name in there), None)
     if known is not None:
         raise Refused(
-            f"{unit} {known!r} is registered already; its budget can be changed: fedspend ledger "
-            "change"
+            f"{unit} {known!r} is already registered; to change its budget: fedspend ledger change"
         )
 
 
@@ -196,9 +188,9 @@ def refuse_overdrawn(
                 f"ledger close-run {run.id}) and plan with what is left"
             )
         raise Refused(
-            f"{who} would exceed the {budget} with what is spent and what open runs hold; nothing "
-            "was changed. See fedspend ledger balance; plan with what is left (--remaining), or "
-            "leave out who has too little (ledger.exhausted=leave-out)"
+            f"{who} would exceed the {budget}, counting what is spent and what open runs hold; "
+            "nothing was changed. See fedspend ledger balance; plan with what is left "
+            "(--remaining), or leave out those with too little left (ledger.exhausted=leave-out)"
         )
 
 
@@ -221,7 +213,7 @@ def find_run(state: State, run: str) -> Run:
     found = state.runs.get(run)
     if found is None:
         raise InvalidInput(
-            f"there is no run {run!r} in the ledger; fedspend ledger history lists them"
+            f"there is no run {run!r} in the ledger; fedspend ledger history lists all runs"
         )
     return found
 
@@ -236,15 +228,13 @@ def open_run(state: State, run: str) -> Run:
 def refuse_second_hand(state: State, run: str, round: int) -> None:
     if not state.simulation:
         raise Refused(
-            f"round {round + 1} of run {run} was begun by another process; let that one finish, or "
-            "stop it and use --resume"
+            f"round {round + 1} of run {run} was begun by another process; let that process "
+            "finish, or stop it and use --resume"
         )
 
 
 def same_beginning(new: Run, old: Run) -> bool:
-    """Whether two plans of a run agree on who takes part, on the kind of mechanism and on every
-    round that was begun.
-    """
+    """Whether two plans of a run agree on who takes part, the mechanism and every round begun."""
     alike = all(
         getattr(new, name) == getattr(old, name)
         for name in ("unit", "accountant", "client_rate", "discrete", "grid_steps")
@@ -265,7 +255,7 @@ def check_kind(state: State, simulation: bool, location: str) -> None:
         )
 
 
-# --- words ---
+# --- names and texts ---
 
 
 def check_unit(unit: str) -> str:
@@ -275,9 +265,7 @@ def check_unit(unit: str) -> str:
 
 
 def new_names(names: Sequence[str], state: State, unit: str) -> list[str]:
-    """Names that enter the ledger, as they are to be written;
-    none may look like one that is there.
-    """
+    """New names in normal form; none may look like one that is already in the ledger."""
     if not len(names):
         raise InvalidInput("there is nobody to enter: give at least one name")
     ids = read_ids(names, what=unit, known=state.accounts[unit].number, where="the ledger")
@@ -287,9 +275,7 @@ def new_names(names: Sequence[str], state: State, unit: str) -> list[str]:
 
 
 def refuse_alike(names: Sequence[str], unit: str) -> None:
-    """Names of a plan are entered as they are, so that plan and account stay one; two of them may
-    not look alike.
-    """
+    """Refuse two names of a plan that look alike; a plan's names are registered unchanged."""
     if not plain(names):
         refuse_lookalikes(names, names, unit, lambda _: "")
 
@@ -318,7 +304,7 @@ def check_text(what: str, text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"{what} holds bytes that are no text: {text!r}; write it in UTF-8"
+            f"{what} holds bytes that are not text: {text!r}; write it in UTF-8"
         ) from None
     return text
 
@@ -326,7 +312,7 @@ def check_text(what: str, text: str) -> str:
 def check_run_id(run: str) -> str:
     if not re.fullmatch(r"[0-9A-Za-z._-]{1,64}", run):
         raise InvalidInput(
-            f"a run id has up to 64 letters, digits, dots, dashes or underscores; got {run!r}"
+            f"a run id must have 1 to 64 letters, digits, dots, dashes or underscores; got {run!r}"
         )
     return run
 
@@ -344,5 +330,5 @@ def refuse_lost(path: Path) -> None:
         head = Head.load(beside)
         raise Refused(
             f"the ledger {path} is gone, but {beside} has seen {head.entries} entries of it; "
-            f"restore it, or remove {beside} to begin a new account"
+            f"restore it, or remove {beside} to begin a new ledger"
         )

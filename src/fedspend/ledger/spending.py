@@ -1,5 +1,4 @@
-"""From entries to epsilons: what every account has spent, what open runs hold, and what a new plan
-could still claim.
+"""What every account has spent, what open runs hold, and what a new plan could still claim.
 
 Guarantee: an epsilon is composed from the recorded mechanisms at the account's lifetime delta,
 never added up from epsilons, and is never too low: it is read with the exact kernel at one Rényi
@@ -24,20 +23,18 @@ from fedspend.basics.progress import OnProgress
 from fedspend.errors import InvalidInput
 from fedspend.ledger.state import Run, State
 
-_FULL = 1e-6  # share of a budget below which nothing is left that a plan could use
+_FULL = 1e-6  # if less than this share of a budget is left, no plan can use it
 _ROWS = 512  # accounts solved at once
-# Beyond this many different accounts `remaining` is read at every fourth order: faster, and fewer
-# orders can only read lower here.
+# For more different accounts than this, `remaining` is read at every fourth order: that is faster,
+# and fewer orders can only read lower here.
 _MANY = 4096
-_VERY_MANY = 200_000  # accounts beyond which `remaining` is read from budgets that are rounded down
+_VERY_MANY = 200_000  # for more accounts, `remaining` is read from budgets rounded down
 MAX_PLD = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Histories:
-    """Accounts with equal pasts, counted as one:
-    what each distinct history ran, and whose it is.
-    """
+    """The distinct histories of accounts: what each ran, and which accounts share it."""
 
     mechanisms: Mechanisms
     of_account: IntArray
@@ -48,8 +45,9 @@ class Histories:
 
 
 def histories(state: State, unit: str, *, held: bool, without: str | None = None) -> Histories:
-    """The pasts of all accounts; with `held`, as if open runs had finished. One run may be left
-    out.
+    """The histories of all accounts, except for the run `without`.
+
+    With `held`, as if all open runs had finished.
     """
     runs = [run for run in state.runs_of(unit) if run.id != without]
     of_account, count = np.zeros(len(state.accounts[unit]), dtype=np.int64), 1
@@ -71,14 +69,12 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
 def epsilons(
     mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray, progress: OnProgress | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Epsilon of each history at its delta, by the accountant it calls for, and the order it was
-    read at; by PLD, 0.
-    """
+    """Epsilon of each history at its delta, by its accountant, and the order read (PLD: 0)."""
     epsilon, order = mechanisms.best(delta)
     rows = np.flatnonzero(by_pld & (epsilon > 0))
     if rows.size > MAX_PLD:
         raise InvalidInput(
-            f"PLD is for at most {MAX_PLD} distinct histories, and there are {rows.size}; use "
+            f"PLD takes at most {MAX_PLD} distinct histories, and there are {rows.size}; use "
             "accountant rdp"
         )
     for done, row in enumerate(rows.tolist(), 1):
@@ -91,7 +87,7 @@ def epsilons(
 
 
 def pld_epsilon(mechanisms: Mechanisms, history: int, delta: float, rough: float) -> float:
-    """One history by PLD, or `rough` if that is lower or PLD cannot express it."""
+    """One history by PLD, or `rough` if that is lower or PLD cannot express the history."""
     from fedspend.accounting.pld import discretisation, schedule_epsilon
 
     mine = np.flatnonzero(mechanisms.history == history)
@@ -116,17 +112,17 @@ class Balances:
     budget: FloatArray
     delta: FloatArray
     spent: FloatArray
-    reserved: FloatArray  # by how much `spent` will rise if every open run is finished
+    reserved: FloatArray  # by how much `spent` will rise if all open runs finish
     remaining: FloatArray
     withdrawn: BoolArray
-    order: FloatArray  # at which `spent` was read; 0 where that was by PLD
-    total: FloatArray  # spent, if every open run is finished
+    order: FloatArray  # at which `spent` was read; 0 if by PLD
+    total: FloatArray  # what will have been spent if all open runs finish
     total_order: FloatArray
 
     def rows(
         self, who: Iterable[int] | None = None, unit: str = "client"
     ) -> Iterator[dict[str, Any]]:
-        """The accounts asked for, or all, with the name under the word for its unit."""
+        """The accounts `who`, or all, as dicts; the name is under the key `unit`."""
         for n in range(len(self.names)) if who is None else who:
             yield {
                 unit: self.names[n],
@@ -142,8 +138,10 @@ class Balances:
 def balances(
     state: State, unit: str, *, accountant: str = "rdp", progress: OnProgress | None = None
 ) -> Balances:
-    """`progress` hears of readings by PLD, which take a second each: (done, all) of what was spent,
-    then of what is held.
+    """What every account of a unit has spent, holds and has left.
+
+    `progress` counts PLD readings, which take a second each: (done, all), first for what was spent,
+    then for what is held.
     """
     accounts = state.accounts[unit]
     past = future = histories(state, unit, held=False)
@@ -179,9 +177,10 @@ def _per_account(
 
 
 def remaining(state: State, unit: str, past: Histories) -> FloatArray:
-    """The largest epsilon that a new plan like the account's last could claim: even spending at
-    that plan's last rate and number of rounds, on top of `past`. Without a plan yet, the whole
-    budget. For records, one unsampled release.
+    """The largest epsilon that a new plan like the account's last could claim, on top of `past`.
+
+    Such a plan spends evenly, with the last rate and the number of rounds of that plan; for
+    records, it is one unsampled release. An account without a plan so far has its whole budget.
     """
     accounts = state.accounts[unit]
     rate, rounds = np.ones(len(accounts)), np.ones(len(accounts), dtype=np.int64)
@@ -220,7 +219,7 @@ def remaining(state: State, unit: str, past: Histories) -> FloatArray:
 
 
 def rounded_down(budget: FloatArray) -> FloatArray:
-    """Budgets lowered by at most 0.1%, so that a million of them are a few thousand different ones.
+    """Budgets lowered by at most 0.1%, so that a million become a few thousand different ones.
 
     >>> rounded_down(np.array([1.0, 2.0, 2.0005])).round(4).tolist()
     [1.0, 1.9997, 1.9997]
@@ -231,7 +230,7 @@ def rounded_down(budget: FloatArray) -> FloatArray:
 def _claim(
     past: FloatArray, budget: FloatArray, delta: FloatArray, even: Curve, rounds: int
 ) -> FloatArray:
-    """What a plan of `rounds` even rounds claims by itself if it uses up each budget."""
+    """What a plan of `rounds` equal rounds alone claims if it uses up each budget."""
     cost = conversion_costs(delta, even.orders)
     already = past + cost
     out = np.zeros(budget.size)
@@ -248,10 +247,10 @@ def _claim(
 
 
 def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None) -> IntArray:
-    """Positions in `run.accounts` of those whose budget the run, finished, would exceed. `joining`:
-    it is not in the state yet.
+    """Positions in `run.accounts` of those whose budget the run would exceed by its end.
 
-    `hint` is an order for each class, tried first: any order at which the sum fits will do.
+    `joining` means that the run is not in the state yet. `hint` is an order for each class to try
+    first: any order at which the total fits will do.
     """
     accounts = state.accounts[run.unit]
     before = histories(state, run.unit, held=True, without=None if joining else run.id)
@@ -271,7 +270,7 @@ def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None 
     np.minimum.at(least, of_account, budget)
     over = np.ones(first.size, dtype=bool)
     if hint is not None:
-        # a plan by PLD names none
+        # the hint of a plan by PLD is 0
         order = np.clip(hint[run.of_class[first]], ORDERS[0], ORDERS[-1])
         proves = ~total.whole() | (order == np.floor(order))
         over = ~(proves & (total.rdp_at(order) + conversion_cost_at(order, delta[first]) <= least))

@@ -1,4 +1,4 @@
-"""One file, private to its owner, in write-ahead mode with every commit synced to disk."""
+"""A ledger in one file, private to its owner: write-ahead mode, every commit synced to disk."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class SQLite:
         self._file = self._identity()
 
     def _open(self, write: bool) -> None:
-        # A reader opens for writing too where it can, and promises not to: only then does it clean
-        # up behind itself. A file that cannot be written to, and that nobody has open, is read as
-        # it is.
+        # A reader also opens the file for writing if it can, but sets query_only: only then does
+        # SQLite clean up after it. A file that cannot be written to, and that nobody has open, is
+        # read as it is.
         writable = os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
         fixed = "" if writable or Path(f"{self.path}-wal").exists() else "&immutable=1"
         mode = "rw" if write or writable else "ro"
@@ -46,7 +46,7 @@ class SQLite:
         self._connection = sqlite3.connect(
             uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None
         )
-        # Text that is no text must not stop the reader before it can say where.
+        # Invalid text must not stop the reader before it can say where it is.
         self._connection.text_factory = bytes
         if write and self._ours():
             self._connection.execute("PRAGMA journal_mode = WAL")
@@ -90,7 +90,9 @@ class SQLite:
             MemoryError,
             SystemError,
         ) as error:
-            raise Damaged(f"the ledger {self.location} is damaged or no ledger: {error}") from None
+            raise Damaged(
+                f"the ledger {self.location} is damaged or not a ledger: {error}"
+            ) from None
 
     def version(self) -> int:
         with self._plain_errors():
@@ -168,19 +170,20 @@ class SQLite:
 
 
 def check_place(path: Path) -> None:
-    """A new ledger needs a folder that is there and can be written to."""
+    """Refuse a place for a new ledger whose folder does not exist or cannot be written to."""
     if not path.parent.is_dir():
         raise InvalidInput(
             f"ledger {str(path)!r}: there is no directory {str(path.parent)!r}; make it first"
         )
     if not os.access(path.parent, os.W_OK):
         raise InvalidInput(
-            f"ledger {str(path)!r}: directory {str(path.parent)!r} cannot be written to"
+            f"ledger {str(path)!r}: directory {str(path.parent)!r} cannot be written to; choose "
+            "another"
         )
 
 
 def make_private(path: Path) -> None:
-    """An empty file that only its owner can read, there after a power cut too."""
+    """Make an empty file that only its owner can read, and that survives a power cut."""
     check_place(path)
     with suppress(FileExistsError):  # another process was faster
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -1,5 +1,4 @@
-"""What the entries say, taken together: who has which budget, which runs there are, which rounds
-they have begun.
+"""What all entries add up to: who has which budget, which runs there are, what they have begun.
 
 Guarantee: the state is a function of the entries alone. An entry that does not fit what came before
 it (a round of an unknown run, a budget for an unknown client, a second registration) is refused as
@@ -9,12 +8,12 @@ damage, whoever wrote it.
 |---|---|
 | `ledger` | the first: format, id, and whether this is a simulation |
 | `register` | names, lifetime budgets, and the one delta of these accounts |
-| `change`, `withdraw` | new budgets, or names that take no part any more; with a reason |
+| `change`, `withdraw` | new budgets, or names that no longer take part; with a reason |
 | `open` | a run was admitted: accounts, their classes, each class's rates, noise and steps |
 | `reserve` | a round is about to be sampled: from here on every account of the run has spent it |
 | `commit` | its release was stored; the SHA-256 of the release |
-| `lost` | it was begun, and there is no release; it stays spent |
-| `replan` | the rounds not yet begun were planned anew |
+| `lost` | the round began, but there is no release; it stays spent |
+| `replan` | the rounds not yet begun were replanned |
 | `close` | the run is over; what it held for rounds that never began is free again |
 """
 
@@ -62,11 +61,11 @@ class Accounts:
 
 @dataclass(eq=False)
 class Run:
-    """A run that was admitted: what it may spend, and how far it has come."""
+    """A run that was admitted: what it may spend, and how far it has got."""
 
     id: str
     unit: str
-    about: dict[str, Any]  # plan hash, method, folder, when: for people
+    about: dict[str, Any]  # plan hash, method, folder, time
     accountant: str
     accounts: IntArray  # numbers of the accounts that take part
     of_class: IntArray  # and the class of each
@@ -87,7 +86,7 @@ class Run:
 
     @property
     def next_round(self) -> int:
-        """The first round that was not begun: rounds begin in order."""
+        """The first round not yet begun; rounds begin in order."""
         return len(self.rounds)
 
     @property
@@ -95,9 +94,7 @@ class Run:
         return "open" if self.closed is None else "closed"
 
     def begins_like(self, other: Run) -> bool:
-        """Whether another run's tables agree with this one's on every round that was begun, for
-        every member.
-        """
+        """Whether another run's tables agree with this one's on every round begun here."""
         begun = slice(0, self.next_round)
         return all(
             np.array_equal(
@@ -108,9 +105,7 @@ class Run:
         )
 
     def mechanisms(self, held: bool) -> Mechanisms:
-        """What each class has spent; with `held`, also what it may yet spend. One history per
-        class.
-        """
+        """What each class has spent, as one history; with `held`, also what it may still spend."""
         upto = self.planned if held and self.closed is None else self.next_round
         return Mechanisms.of_schedules(
             self.noise[:upto], self.rate[:upto], self.client_rate, self.steps[:upto], self.discrete
@@ -119,7 +114,7 @@ class Run:
 
 @dataclass(eq=False)
 class State:
-    """The sum of all entries up to `entries`."""
+    """What the first `entries` entries add up to."""
 
     id: str = ""
     simulation: bool = False
@@ -249,7 +244,7 @@ def _lost(state: State, body: Body) -> None:
 
 
 def _replan(state: State, body: Body) -> None:
-    """New classes for the rounds to come; the rounds begun keep what they were."""
+    """New classes for the rounds to come; rounds already begun must stay the same."""
     run = open_run(state, body)
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
@@ -292,7 +287,7 @@ _KINDS = {
 }
 
 
-# --- how arrays stand in entries ---
+# --- how arrays are stored in entries ---
 
 
 def numbers(values: Any) -> FloatArray:
@@ -301,8 +296,10 @@ def numbers(values: Any) -> FloatArray:
 
 
 def table(columns: Any, rest: bool = False) -> FloatArray:
-    """(rounds, classes), stored class by class; a class that never changes as {"all": value,
-    "rounds": how many}. A record may `rest` in a round, at rate 0.
+    """A table (rounds, classes), stored class by class.
+
+    A class that never changes is stored as {"all": value, "rounds": how many}. With `rest`, values
+    may be 0: a record may rest in a round.
     """
     made = [
         np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column)
@@ -314,8 +311,9 @@ def table(columns: Any, rest: bool = False) -> FloatArray:
 
 
 def read_steps(stored: Any, rate: FloatArray, client_rate: float) -> FloatArray:
-    """One number for every round, or a table. A part of a step is a Gaussian on a short gradient:
-    it cannot be a sampled one.
+    """Steps as (rounds, classes), from one number or from a table.
+
+    A fractional step is a Gaussian on a short gradient; it cannot be sampled.
     """
     if isinstance(stored, list):
         steps = table(stored, rest=True)
@@ -327,7 +325,7 @@ def read_steps(stored: Any, rate: FloatArray, client_rate: float) -> FloatArray:
 
 
 def steps_table(steps: int | FloatArray, rate: FloatArray) -> FloatArray:
-    """(rounds, classes): no steps where nothing is sampled."""
+    """Steps as (rounds, classes), 0 where nothing is sampled."""
     return np.where(rate > 0, np.asarray(steps, dtype=np.float64), 0.0)
 
 

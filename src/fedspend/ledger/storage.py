@@ -1,7 +1,6 @@
-"""Where the chain is kept: one table of entries, in SQLite or in PostgreSQL, behind one small
-interface.
+"""Where the chain is kept: one table of entries, in SQLite or PostgreSQL, behind one interface.
 
-Guarantee: what was appended is on disk before `append` returns, all of it or nothing, and two
+Guarantee: what was appended is on disk before `writing` ends, all of it or nothing, and two
 writers never interleave. Rows are only ever added.
 """
 
@@ -15,9 +14,9 @@ from typing import Any, Protocol
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.chain import Damaged, Row
 
-# Statements that lead from one version of the tables to the next: version 1 is made by the first
-# item. To change the tables, add an item; a ledger of an older version is brought up to date when
-# it is next opened for writing. {blob} is the type for bytes.
+# Statements that lead from one version of the tables to the next: the first item makes version 1.
+# To change the tables, add an item; an older ledger is brought up to date when it is next opened
+# for writing. {blob} is the type for bytes.
 MIGRATIONS: list[tuple[str, ...]] = [
     (
         "CREATE TABLE fedspend_schema (version INTEGER NOT NULL)",
@@ -30,7 +29,7 @@ BUSY_SECONDS = 60  # how long a writer waits for another
 
 
 class Unavailable(FedspendError):
-    """The database cannot be reached, written to or has no room. Nothing was changed."""
+    """The database cannot be reached or written to, or is full. Nothing was changed."""
 
     exit_code = 2
 
@@ -38,7 +37,7 @@ class Unavailable(FedspendError):
 class Storage(Protocol):
     """A database that holds one chain."""
 
-    location: str  # as people name it; never with a password
+    location: str  # as it is shown to people; never with a password
 
     def version(self) -> int:
         """Version of the tables; 0 if there are none."""
@@ -53,13 +52,11 @@ class Storage(Protocol):
         ...
 
     def writing(self) -> AbstractContextManager[None]:
-        """A transaction that no other writer can enter; committed durably at its end, undone if it
-        raises.
-        """
+        """A transaction for one writer only; committed durably at its end, undone if it raises."""
         ...
 
     def check(self) -> str:
-        """Raise `Damaged` if the database finds fault with itself; else what was checked."""
+        """Raise `Damaged` if the database finds itself damaged; otherwise say what was checked."""
         ...
 
     def close(self) -> None: ...
@@ -80,7 +77,7 @@ def migrate(storage: Storage) -> None:
 
 
 def check_version(storage: Storage) -> None:
-    """Refuse what this program does not know."""
+    """Refuse a location without a ledger, and tables of an unknown version."""
     version = storage.version()
     if version == 0:
         raise InvalidInput(
@@ -89,9 +86,9 @@ def check_version(storage: Storage) -> None:
         )
     if not 1 <= version <= len(MIGRATIONS):
         raise Damaged(
-            f"the tables of the ledger {storage.location} have version {version}, and this "
-            f"program knows {len(MIGRATIONS)}; use a newer fedspend, or restore the ledger if it "
-            "is damaged"
+            f"the tables of the ledger {storage.location} have version {version}, but this "
+            f"program knows only up to {len(MIGRATIONS)}; use a newer fedspend, or restore the "
+            "ledger if it is damaged"
         )
 
 
@@ -121,13 +118,13 @@ def is_url(location: str) -> bool:
 
 
 def path_of(location: str) -> str:
-    """The path in a location that is no URL of a server."""
+    """The path in a location that is not the URL of a server."""
     scheme, separator, rest = location.partition(":")
     if scheme == "sqlite" and separator:
         location = rest[2:] if rest.startswith("///") else rest.removeprefix("//")
     elif "://" in location:
         raise InvalidInput(
-            f"ledger {location!r}: {scheme}:// is not known; give a path, or "
+            f"ledger {location!r}: {scheme}:// is not supported; give a path, or "
             "postgresql://user@host/database"
         )
     if re.search(r"(^|\s)(host|hostaddr|port|user|password|dbname|service)\s*=", location):
@@ -137,6 +134,6 @@ def path_of(location: str) -> str:
         )
     if not location.strip() or "\0" in location:
         raise InvalidInput(
-            f"ledger {location!r} is no path; give a path, or postgresql://user@host/database"
+            f"ledger {location!r} is not a path; give one, or postgresql://user@host/database"
         )
     return location

@@ -1,1 +1,1 @@
-"""Where random numbers come from, and the noise that is made of them."""
+"""Where random numbers come from, and the noise made from them."""

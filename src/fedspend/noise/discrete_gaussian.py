@@ -1,10 +1,9 @@
-"""Exact samples of the discrete Gaussian: whole numbers x with probability proportional to
-`exp(-x^2 / (2 variance))`.
+"""Exact samples of the discrete Gaussian: whole numbers x, weighted by `exp(-x^2 / (2 variance))`.
 
 Guarantee: the samples have exactly that distribution, for any positive rational variance, if the
-64-bit words they are made of are uniform. No rounding of a logarithm or an exponential can shift a
-probability: a decision that floating point cannot make with certainty is made anew in decimal
-arithmetic with as many digits and random bits as it takes.
+64-bit words they are made from are uniform. No rounding of a logarithm or an exponential can shift
+a probability: a decision that floating point cannot make with certainty is made again in decimal
+arithmetic, with as many digits and random bits as it takes.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import numpy.typing as npt
 from fedspend.basics.arrays import IntArray
 from fedspend.errors import InvalidInput
 
-Words = Callable[[int], npt.NDArray[np.uint64]]  # so many fresh uniform 64-bit words
+Words = Callable[[int], npt.NDArray[np.uint64]]  # gives that many fresh uniform 64-bit words
 
 MOST_DEVIATION = 2.0**40  # 64 blocks beyond it are still exact in a double
-# |p computed - p| is below 2^-45: a few units in the last place of an exponent below 40; beyond
-# that p itself is below 1e-13.
+# |p computed - p| is below 2^-45: a few units in the last place while the exponent is below 40;
+# above that, p itself is below 1e-13.
 _MARGIN = 2.0**-40
 _AT_ONCE = 1 << 16  # proposals that fit into the cache
 
@@ -32,10 +31,10 @@ _AT_ONCE = 1 << 16  # proposals that fit into the cache
 def sample(variance: Fraction, size: int, words: Words) -> IntArray:
     """`size` independent samples.
 
-    Rejection sampling from an envelope that needs random bits only: |x| = k s + j with s a power of
-    two near the deviation, k geometric with ratio 1/2 (trailing zeros of a word) and j uniform
-    below s. A proposal is kept with probability `2^k exp(-x^2 / (2 variance)) / M`, M an upper
-    bound of what precedes it; about every second one is.
+    Rejection sampling from an envelope that needs random bits only: |x| = k s + j, where s is a
+    power of two near the deviation, k is geometric with ratio 1/2 (trailing zeros of a word) and j
+    is uniform below s. A proposal is kept with probability `2^k exp(-x^2 / (2 variance)) / M`; M is
+    an upper bound on the numerator. About half of the proposals are kept.
     """
     if not 0 < variance <= Fraction(MOST_DEVIATION) ** 2:
         raise InvalidInput(
@@ -56,9 +55,7 @@ def sample(variance: Fraction, size: int, words: Words) -> IntArray:
 
 
 def _ceiling(variance: Fraction, shift: int) -> Fraction:
-    """M: at least the largest `2^k exp(-(k s)^2 / (2 variance))` over k = 0, 1, ..., rounded up
-    generously.
-    """
+    """M: at least the largest `2^k exp(-(k s)^2 / (2 variance))` for k = 0, 1, ..., rounded up."""
     ratio = float(Fraction(4**shift) / variance)
     peak = math.floor(math.log(2) / ratio) if ratio > 0 else 0
     largest = max(k * math.log(2) - k * k * ratio / 2 for k in (0, peak, peak + 1))
@@ -68,7 +65,7 @@ def _ceiling(variance: Fraction, shift: int) -> Fraction:
 def _propose(
     count: int, shift: int, variance: Fraction, ceiling: Fraction, words: Words
 ) -> IntArray:
-    """The accepted ones of `count` proposals."""
+    """Those of `count` proposals that are accepted."""
     drawn = words(count)
     inside = (drawn & np.uint64(2**shift - 1)).astype(np.int64)
     negative = (drawn >> np.uint64(shift)) & np.uint64(1) == 1
@@ -87,11 +84,12 @@ def _propose(
 
 
 def _trailing_zeros(values: npt.NDArray[np.uint64], bits: int, words: Words) -> IntArray:
-    """Geometric with ratio 1/2: the zeros below the lowest set bit of `bits` random bits; goes on
-    in fresh words if none is set.
+    """Geometric with ratio 1/2: the number of zeros below the lowest set bit of `bits` random bits.
+
+    If no bit is set, counting goes on in fresh words.
     """
     lowest = values & (~values + np.uint64(1))
-    # exact for powers of two; -1 for none
+    # exact for powers of two; -1 if no bit is set
     zeros = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
     for n in np.flatnonzero(values == 0):
         zeros[n] = bits + int(_trailing_zeros(words(1), 64, words)[0])
@@ -101,8 +99,9 @@ def _trailing_zeros(values: npt.NDArray[np.uint64], bits: int, words: Words) -> 
 def _decide(
     coin: int, size: int, block: int, variance: Fraction, ceiling: Fraction, words: Words
 ) -> bool:
-    """Whether a uniform number that begins with the bits of `coin` is below
-    `2^block exp(-size^2 / (2 variance)) / ceiling`.
+    """Whether a uniform number that begins with the bits of `coin` means accept.
+
+    It does if it is below `2^block exp(-size^2 / (2 variance)) / ceiling`.
     """
     bits, digits = 64, 40
     while True:

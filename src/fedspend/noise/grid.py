@@ -1,11 +1,10 @@
-"""Updates as whole numbers: a public grid for each round, rounding that keeps the clip, and sums
-modulo a power of two.
+"""Updates as whole numbers: a public grid per round, rounding within the clip, and modular sums.
 
-Guarantee: a rounded update is a vector of whole numbers whose norm is at most `clip / step`; that
+Guarantee: a rounded update is a vector of whole numbers whose norm is at most `clip / step`; this
 is checked on the result, however the coins fell. So discrete Gaussian noise of deviation
 `clip * noise_multiplier / step` protects it as the plan's Gaussian protects a real vector
 (docs/methods.md). The grid depends on planned and released numbers only. The clients' part of a sum
-cannot overflow; noise makes it overflow with a probability of at most 2^-40 a round.
+cannot overflow; with noise, a sum overflows with a probability of at most 2^-40 per round.
 """
 
 from __future__ import annotations
@@ -26,17 +25,18 @@ if TYPE_CHECKING:
 
 FEWEST_BITS, MOST_BITS = 8, 32
 _OVERFLOW = 2.0**-40
-_ROUNDING = 1 - 1e-9  # the plan's clip and noise belong together to 1e-9
+_ROUNDING = 1 - 1e-9  # the plan's clip and noise match to 1e-9
 _TRIALS = 20
-# A round at order a costs at most (2a - 1) / (a - 1) <= 3 times the excess more. Plans leave 1e-8
-# of every budget over.
+# At order a, a round costs at most (2a - 1) / (a - 1) <= 3 times the excess extra. Plans leave 1e-8
+# of every budget unspent.
 _EXCESS = 1e-18
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Steps of `step` (a power of two, so that scaling is exact), sums modulo `2 ** bits`, vectors
-    of `dimension` numbers.
+    """Vectors of `dimension` multiples of `step`, summed modulo `2 ** bits`.
+
+    `step` is a power of two, so that scaling is exact.
     """
 
     step: float
@@ -45,8 +45,9 @@ class Grid:
 
     @classmethod
     def of(cls, clip_norms: FloatArray, deviation: float, dimension: int, bits: int) -> Grid:
-        """The finest grid on which no sum of clipped updates, and hardly ever noise of this
-        deviation, leaves the modulus.
+        """The finest grid on which sums of clipped updates never overflow, and noise hardly ever.
+
+        `deviation` is that of the noise.
         """
         if not FEWEST_BITS <= bits <= MOST_BITS:
             raise InvalidInput(f"bits must be from {FEWEST_BITS} to {MOST_BITS}, got {bits!r}")
@@ -56,19 +57,19 @@ class Grid:
         grid = cls(2.0 ** math.ceil(math.log2(largest / (2 ** (bits - 1) - 1))), bits, dimension)
         if not bool(np.all(grid.inner(clip_norms) > 0)):
             raise InvalidInput(
-                f"{bits} bits are too few for discrete noise here: the grid of {grid.step:g} that "
-                f"{clip_norms.size} clients and {dimension} parameters need is too coarse for a "
-                f"clip of {clip_norms.min():g}; raise bits"
+                f"{bits} bits are too few for discrete noise here: {clip_norms.size} clients and "
+                f"{dimension} parameters need a grid step of {grid.step:g}, which is too coarse "
+                f"for a clip of {clip_norms.min():g}; raise bits"
             )
         return grid
 
     def inner(self, clip_norms: FloatArray) -> FloatArray:
-        """Clip before rounding, such that a rounded update is within `clip_norms` more often than
-        not. Not positive: there is none.
+        """The clip to use before rounding; rounded updates then mostly stay within `clip_norms`.
 
-        Rounding at random adds at most `step^2 d / 4` to the expected square of the norm; Kairouz,
-        Liu, Steinke (2021) bound it by `(c + step sqrt(d))^2` always, and with probability 1 -
-        exp(-1/2) by `c^2 + step^2 d/4 + step (c + step sqrt(d)/2)`.
+        If it is not positive, there is no such clip. Random rounding adds at most `step^2 d / 4` to
+        the expected square of the norm; Kairouz, Liu, Steinke (2021) bound the square by
+        `(c + step sqrt(d))^2` always, and with probability 1 - exp(-1/2) by
+        `c^2 + step^2 d/4 + step (c + step sqrt(d)/2)`.
         """
         clip, step, d = clip_norms * _ROUNDING, self.step, self.dimension
         room = clip**2 + step**2 * (1 - d - 2 * math.sqrt(d)) / 4
@@ -77,11 +78,10 @@ class Grid:
         return inner
 
     def rounded(self, update: FloatArray, clip: float, coins: np.random.Generator) -> FloatArray:
-        """`update / step` rounded at random, without bias, to whole numbers of norm at most
-        `clip / step`.
+        """`update / step`, rounded at random to whole numbers of norm at most `clip / step`.
 
-        Drawn again while it is too long, and towards zero if it stays so. The coins need no
-        secrecy: the bound holds for them all.
+        Each draw is unbiased; a result that is too long is drawn again, and after that rounded
+        towards zero. The coins need not be secret: the bound holds for all of them.
         """
         scaled = update / self.step
         # a sum of squares in doubles is off by at most this factor
@@ -94,11 +94,11 @@ class Grid:
         return whole if float(whole @ whole) <= limit else np.zeros_like(whole)
 
     def in_steps(self, variance: float) -> Fraction:
-        """A variance as the grid counts it, exactly."""
+        """A variance in squared steps of the grid, exactly."""
         return Fraction(variance) / Fraction(self.step) ** 2
 
     def noise(self, variance: Fraction, words: Words) -> IntArray:
-        """Discrete Gaussian noise of this variance in steps, on every coordinate."""
+        """Discrete Gaussian noise on every coordinate; the variance is in squared steps."""
         return (
             sample(variance, self.dimension, words)
             if variance > 0
@@ -106,20 +106,18 @@ class Grid:
         )
 
     def wrapped(self, total: IntArray) -> tuple[IntArray, int]:
-        """The sum modulo `2 ** bits`, read as numbers around zero, and how many numbers that
-        changed.
-        """
+        """The sum modulo `2 ** bits`, centred on zero, and how many numbers that changed."""
         half = 2 ** (self.bits - 1)
         inside: IntArray = (total + half) % (2 * half) - half
         return inside, int((inside != total).sum())
 
 
 def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> None:
-    """Refuse what would make a claim of the plan untrue: before training, for every round."""
+    """Before training, refuse a plan whose claims would not hold on the grid in some round."""
     if not plan.discrete:
         raise Refused(
-            "the plan is for continuous noise: its claims are read at orders where nothing is "
-            "proven for discrete noise; plan with noise = 'discrete'"
+            "the plan is for continuous noise: its claims use orders at which nothing is proven "
+            "for discrete noise; plan with noise = 'discrete'"
         )
     s, parts = plan.schedules, len(plan.clients) if distributed else 1
     # noise may change from round to round while clips stay, and with it the grid and what a part of
@@ -140,9 +138,10 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
             and not sum_excess(grid.in_steps(deviation**2) / parts / 4, parts, dimension) <= _EXCESS
         ):
             raise InvalidInput(
-                f"{bits} bits are too few for distributed discrete noise among {parts} clients: a "
-                f"part has deviation {deviation / grid.step / math.sqrt(parts):.3g} steps of the "
-                "grid, and so coarse parts do not add up; raise bits"
+                f"{bits} bits are too few for distributed discrete noise among {parts} clients: "
+                "each part has a deviation of only "
+                f"{deviation / grid.step / math.sqrt(parts):.3g} grid steps, and parts that coarse "
+                "do not add up to a discrete Gaussian; raise bits"
             )
 
 
@@ -158,14 +157,14 @@ def check_steps(grid: Grid, deviation: float, parts: int, least: int) -> None:
 
 
 def sum_excess(variance: Fraction, parts: int, dimension: int) -> float:
-    """A bound on `|log(P(x) / Q(x))|`: P the sum of `parts` discrete Gaussian vectors of at least
-    this variance, Q a single one.
+    """A bound on `|log(P(x) / Q(x))|`, how far a sum of discrete Gaussians is from a single one.
 
-    Two of variances a and b differ from one of a + b by the shift t in
+    P is the sum of `parts` discrete Gaussian vectors of at least this variance, Q a single one of
+    the total variance. Two of variances a and b differ from one of a + b by the shift t in
     `sum_x exp(-(x - t)^2 / (2 v))`, v = ab/(a+b), which by Poisson's formula is constant up to a
     factor `1 +- 2 sum_n exp(-2 pi^2 n^2 v)`. From v = 1/8 on that is at most `5 exp(-2 pi^2 v)` in
-    logarithms, and v is at least half the smaller variance. Kairouz, Liu, Steinke (2021) have twice
-    this.
+    logarithms, and v is at least half the smaller variance. The bound of Kairouz, Liu, Steinke
+    (2021) is twice this one.
     """
     if parts <= 1:
         return 0.0

@@ -1,10 +1,9 @@
-"""Where random numbers come from: a seed for simulations, the operating system for runs that
-protect someone.
+"""Where random numbers come from: a seed in simulations, the operating system in real runs.
 
 Guarantee: with source `os`, noise and cohorts are drawn from the operating system's cryptographic
 generator; nothing can be replayed, and no key is ever stored or logged. With source `seeded`, every
 draw is a pure function of (seed, role, round, client), so every engine sees the same numbers in any
-order; such a run protects nobody and is stamped a simulation.
+order; such a run protects nobody and is marked as a simulation.
 """
 
 from __future__ import annotations
@@ -57,8 +56,10 @@ _ROLES: dict[Role, int] = {
 
 @dataclass(frozen=True)
 class Randomness:
-    """`seed` covers what protects nobody (data split, model start, batch order); `source` decides
-    about the rest.
+    """Random numbers for one run.
+
+    `seed` is for draws that protect nobody (data split, initial model, batch order); `source`
+    decides where all others come from.
     """
 
     seed: int
@@ -73,27 +74,25 @@ class Randomness:
         return self.source == "seeded"
 
     def generator(self, role: Role, round: int = 0, client: int = 0) -> np.random.Generator:
-        """A reproducible generator, for what protects nobody,
-        and for everything in a simulation.
-        """
+        """A reproducible generator, for draws that protect nobody and for simulations."""
         key = np.random.SeedSequence([self.seed, _ROLES[role], round, client])
         return np.random.Generator(np.random.Philox(key))
 
     def uniform(self, size: int, role: Role, round: int, client: int = 0) -> FloatArray:
-        """Numbers in (0, 1) that protect someone."""
+        """Uniform numbers in (0, 1), for draws that protect someone."""
         if self.simulation:
             return self.generator(role, round, client).random(size)
         return _system_uniform(size)
 
     def words(self, role: Role, round: int, client: int = 0) -> Words:
-        """A source of uniform 64-bit words that protect someone."""
+        """A source of uniform 64-bit words, for draws that protect someone."""
         if self.simulation:
             generator = self.generator(role, round, client)
             return lambda size: generator.integers(0, 2**64, size, dtype=np.uint64)
         return lambda size: np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
 
     def normal(self, size: int, role: Role, round: int, client: int = 0) -> FloatArray:
-        """Standard normal numbers that protect someone."""
+        """Standard normal numbers, for draws that protect someone."""
         if self.simulation:
             return self.generator(role, round, client).standard_normal(size)
         values: FloatArray = ndtri(_system_uniform(size))

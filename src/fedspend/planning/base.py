@@ -1,6 +1,4 @@
-"""What plans of clients and plans of records have in common: files, words, and what is kept under
-the same name in both.
-"""
+"""What plans of clients and plans of records share: loading, printing and common properties."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ from fedspend.planning.schedules import Schedules
 
 
 class BasePlan(Saved):
-    """A table of schedules with a budget for each unit. `planning.protocol.AnyPlan` says what else
-    a plan offers.
+    """A table of schedules with a budget for each unit.
+
+    `planning.protocol.AnyPlan` says what else a plan offers.
     """
 
     schedules: Schedules
@@ -27,7 +26,7 @@ class BasePlan(Saved):
     @classmethod
     @abstractmethod
     def kind(cls) -> Kind[Self]:
-        """How files of such plans are read."""
+        """How files of this kind of plan are read."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -36,8 +35,9 @@ class BasePlan(Saved):
 
     @classmethod
     def expect(cls, plan: object, otherwise: str) -> Self:
-        """`plan` itself if it is of this kind: for the few places that take one kind only. Else
-        refuses, saying `otherwise`.
+        """`plan` itself if it is of this kind, for the few places that take one kind only.
+
+        Any other plan is refused with the message `otherwise`.
         """
         if not isinstance(plan, cls):
             raise InvalidInput(otherwise)
@@ -64,7 +64,7 @@ class BasePlan(Saved):
     @property
     @abstractmethod
     def headline(self) -> str:
-        """How the budgets are spent, in a word or two."""
+        """How the budgets are spent, in one or two words."""
 
     def __repr__(self) -> str:
         budgets = span(self.budget)

@@ -1,4 +1,4 @@
-"""One value for every client: by id, in the order of the clients, or one for all."""
+"""One value per client, given by id, in the order of the clients, or once for all."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from fedspend.errors import InvalidInput
 
 
 def by_client(name: str, values: Any, ids: Sequence[str]) -> Any:
-    """Values by id as a column in the order of the clients; whatever else was given as it is."""
+    """Values by id as a column in the order of the clients; anything else is returned unchanged."""
     by_id = as_mapping(values)
     return values if by_id is None else column_of(name, by_id, ids)
 
 
 def column_of(name: str, by_id: dict[str, Any], ids: Sequence[str]) -> list[Any]:
-    """One value for every client, found by its id; both sides must have the same clients."""
+    """One value per client, found by its id; both sides must have the same clients."""
     missing = next((client for client in ids if client not in by_id), None)
     if missing is not None:
         raise InvalidInput(
-            f"{name} has no value for client {missing!r}{hint_alike(missing, by_id)}; give every "
-            "client one"
+            f"{name} has no value for client {missing!r}{hint_alike(missing, by_id)}; every client "
+            "needs one"
         )
     listed = set(ids)
     stranger = next((client for client in by_id if client not in listed), None)
     if stranger is not None:
         raise InvalidInput(
-            f"{name} has a value for client {stranger!r}, who is not among the "
-            f"clients{hint_alike(stranger, listed)}; make them agree"
+            f"{name} has a value for {stranger!r}, which is not one of the "
+            f"clients{hint_alike(stranger, listed)}; remove it, or add the client"
         )
     return [by_id[client] for client in ids]
 

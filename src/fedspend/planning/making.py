@@ -1,8 +1,10 @@
-"""From what is asked to a plan: check the terms, let the policy spend each distinct budget, let the
-accountant take noise away that is not needed, and hand the schedules to the clients.
+"""Makes a plan from a request.
 
-Guarantee: every schedule has been sealed by the exact kernel at its budget, and an accountant takes
-noise away only as long as it reads no more than that budget itself.
+It checks the terms, lets the policy spend each distinct budget, lets the accountant remove noise
+that is not needed, and assigns the schedules to the clients.
+
+Guarantee: every schedule has been sealed by the exact kernel at its budget, and an accountant
+removes noise only while its own reading stays within that budget.
 """
 
 from __future__ import annotations
@@ -78,9 +80,9 @@ def plan(
     hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
     size of the sums.
 
-    `past`, one history per client, is what a ledger says was spent before: `epsilons` are then
-    lifetime budgets, past and plan together spend them exactly, and `Plan.epsilon` is what the plan
-    adds, read by itself. `options` are for a policy of your own: what it takes by name.
+    `past`, one history per client, is what a ledger says was spent before. `epsilons` are then
+    lifetime budgets, which past and plan together spend exactly, and `Plan.epsilon` is the epsilon
+    of the plan alone. `options` are the named arguments of your own policy.
 
     >>> budgets = [10.0] * 34 + [20.0] * 43 + [30.0] * 23
     >>> made = plan(budgets, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
@@ -124,8 +126,9 @@ def plan(
 
 
 def make_plan(request: PlanRequest, progress: Progress | None = None) -> Plan:
-    """The plan that is asked for; ids have entered already, through a file of budgets, the data or
-    a ledger, and are taken as they are.
+    """The plan that is requested.
+
+    Ids have been read already, from a file of budgets, the data or a ledger; they are not changed.
     """
     budget, ids = check_epsilons(request.epsilons), tuple(request.clients)
     if len(ids) != budget.size:
@@ -178,7 +181,7 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Plan:
     )
 
 
-# --- what is asked, checked -----------------------------------------------------------------------
+# --- checking the request -------------------------------------------------------------------------
 
 
 def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
@@ -243,8 +246,8 @@ def weights_of(policy: Policy, terms: Terms, weights: Any) -> FloatArray:
 def warn_of_delta(delta: float, clients: int) -> None:
     if delta >= 1 / clients:
         warnings.warn(
-            f"delta {delta:g} is at or above 1/clients = {1 / clients:g}: it allows "
-            "giving away one client whole; choose a smaller delta",
+            f"delta {delta:g} is at or above 1/clients = {1 / clients:g}: it would permit "
+            "exposing one client completely; choose a smaller delta",
             FedspendWarning,
             stacklevel=4,
         )
@@ -255,8 +258,8 @@ def check_past(past: Mechanisms | None, accountant: Accountant, clients: int) ->
         return
     if not accountant.at_orders:
         raise InvalidInput(
-            "planning with past spending goes by accountant 'rdp'; drop accountant "
-            f"{accountant.name!r}"
+            "planning with past spending needs accountant 'rdp', got "
+            f"{accountant.name!r}; drop that accountant"
         )
     if past.histories != clients:
         raise InvalidInput(
@@ -265,20 +268,18 @@ def check_past(past: Mechanisms | None, accountant: Accountant, clients: int) ->
 
 
 def check_size(rounds: int, schedules: int) -> None:
-    """A slip of the finger should not fill the memory."""
+    """Refuse a plan too large for memory: a mistyped number should not fill it."""
     if rounds * schedules > MAX_CELLS:
         raise InvalidInput(
-            f"{rounds} rounds of {schedules} distinct schedules are more than a plan can hold; use "
-            "fewer rounds"
+            f"{rounds} rounds of {schedules} distinct schedules are more than a plan can hold; "
+            "plan fewer rounds"
         )
 
 
 def saving_terms(
     policy: Policy, terms: Terms, saving_rate: Any, transition: Any, clients: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Saving rate and transition round of every client; neutral values for policies that do not
-    save.
-    """
+    """Saving rate and transition round of each client; neutral values for policies without them."""
     if not policy.saves:
         given = (
             "saving_rate"
@@ -294,7 +295,7 @@ def saving_terms(
         return np.full(clients, terms.rate), np.ones(clients)
     if saving_rate is None:
         raise InvalidInput(
-            f"policy {policy.name!r} needs a saving rate: the lower sampling rate of the rounds "
+            f"policy {policy.name!r} needs a saving rate: the lower sampling rate for the rounds "
             "before the transition"
         )
     saving = numbers_of("saving_rate", saving_rate, clients)
@@ -312,8 +313,8 @@ def saving_terms(
         raise InvalidInput(
             f"transition must be a round from 1 to {terms.rounds}; got {float(switch[bad][0]):g}"
         )
-    # Nothing is saved at the full rate or before round 1: the same schedule as uniform, so share
-    # its storage.
+    # Nothing is saved at the full rate or before round 1: the schedule is that of uniform, so let
+    # them share storage.
     saving = np.where(switch == 1, terms.rate, saving)
     return saving, np.where(saving == terms.rate, 1.0, switch)
 
@@ -323,12 +324,12 @@ def saving_terms(
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """Clients who are asked for the same schedule, counted as one."""
+    """Clients that need the same schedule, counted as one."""
 
-    target: FloatArray  # (clients,) the budget that each one's schedule is made for
-    first: IntArray  # (schedules,) a client of each
-    of_client: IntArray  # (clients,) whose schedule each one follows
-    rounding: float  # by how much targets were rounded down at most
+    target: FloatArray  # (clients,) the budget that each client's schedule is made for
+    first: IntArray  # (schedules,) the first client that follows it
+    of_client: IntArray  # (clients,) the schedule that each client follows
+    rounding: float  # targets were rounded down by at most this share
 
 
 def distinct_lines(
@@ -339,15 +340,13 @@ def distinct_lines(
     switch: FloatArray,
     past: Mechanisms | None,
 ) -> Lines:
-    """The distinct schedules; where there are too many, of budgets that are rounded down a
-    little.
-    """
+    """The distinct schedules; if there are too many, budgets are rounded down a little first."""
     history = np.zeros(budget.size, dtype=np.int64) if past is None else past.alike()
     target = np.full_like(budget, budget.min()) if policy.for_all and past is None else budget
     first, of_client = distinct_rows(target, saving, switch, history)
     if first.size <= MAX_EXACT_SCHEDULES:
         return Lines(target, first, of_client, 0.0)
-    # What is left is rounded, not the budget: little may be left of much.
+    # What is left is rounded, not the budget: little may be left of a large budget.
     gone = (
         np.zeros_like(budget) if past is None else past.best(np.full(budget.size, terms.delta))[0]
     )
@@ -358,21 +357,21 @@ def distinct_lines(
 def spend(
     policy: Policy, terms: Terms, wish: Wish, of_client: IntArray
 ) -> tuple[Spending, IntArray]:
-    """What the policy makes of each line, with the epsilon that it spends by itself."""
+    """The policy's schedule for each line, with the epsilon that the schedule spends alone."""
     spending = policy.spend(terms, wish)
     if wish.past is None:
         return spending, of_client
-    if policy.for_all:  # all follow the one who needs most noise
+    if policy.for_all:  # all follow the client that needs the most noise
         spending, of_client = one_for_all(spending), np.zeros_like(of_client)
     return by_itself(spending, terms), of_client
 
 
 def fitted(accountant: Accountant, terms: Terms, wish: Wish, spending: Spending) -> Spending:
-    """The schedules with as little noise as the accountant asks for."""
+    """The schedules with as little noise as the accountant allows."""
     if accountant.at_orders:
         return spending
-    # The literal policy keeps part of the budget back, and so does its version here: aim at what
-    # the Rényi plan spends.
+    # The literal policy leaves part of the budget unspent, and must do so here too: aim at what the
+    # Rényi plan spends.
     goal = np.minimum(wish.budget, spending.epsilon * (1 + 2e-8))
     noise, claim = accountant.fit(spending.noise, spending.rate, goal, terms.delta, wish.progress)
     return Spending(noise, spending.rate, claim, np.zeros(claim.size))
@@ -401,7 +400,7 @@ def on_grid(spending: Spending, steps: int | None) -> Spending:
 
 
 def schedules_of(spending: Spending, of_client: IntArray, clip: float) -> Schedules:
-    """With the clip of every client: `c_n = c s_t / sigma_n`."""
+    """The schedules, with the clip of every client: `c_n = c s_t / sigma_n`."""
     s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=spending.epsilon.size))
     return Schedules(
         noise_multiplier=spending.noise,
@@ -416,8 +415,8 @@ def schedules_of(spending: Spending, of_client: IntArray, clip: float) -> Schedu
 def _rounded_down(budget: FloatArray) -> FloatArray:
     """Every budget rounded down by at most 0.05%, onto a geometric grid.
 
-    With very many distinct budgets this bounds the size of the plan, the time to make it and the
-    time to verify it.
+    With very many distinct budgets, this bounds the size of the plan and the time to make and
+    verify it.
     """
     grid = np.exp(np.floor(np.log(budget) / BUDGET_ROUNDING) * BUDGET_ROUNDING)
     return np.minimum(grid, budget)  # the last digits of exp(log x) must not push it above

@@ -1,5 +1,4 @@
-"""The plan: a frozen table, made before training, of every client's sampling rate, clip and noise
-in every round.
+"""The plan: a table, fixed before training, of each client's rate, clip and noise in each round.
 
 Guarantee: a plan depends on budgets and public parameters only, never on data, so making, saving
 and showing one costs no privacy. A client that follows its column of the plan, with zero-out
@@ -43,7 +42,7 @@ OBSERVER = "other clients and the public, who see every released model and do no
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Plan(BasePlan):
-    """Schedules for all clients, the claim for each, and what is needed to check it."""
+    """Schedules for all clients, a claim for each, and what is needed to check it."""
 
     clients: tuple[str, ...]
     budget: FloatArray
@@ -73,9 +72,10 @@ class Plan(BasePlan):
         parameters: dict[str, Any],
         **wide: Any,
     ) -> None:
-        """`wide` takes `noise_multiplier`, `sampling_rate`, `clip_norm` (rounds, clients),
-        `epsilon` and `order` (clients,) to put in place of what `schedules` holds; so does
-        `dataclasses.replace`.
+        """`wide` replaces what `schedules` holds, as does `dataclasses.replace`.
+
+        It takes `noise_multiplier`, `sampling_rate` and `clip_norm` (rounds, clients), `epsilon`
+        and `order` (clients,).
         """
         unknown = set(wide) - set(TABLES + VALUES)
         if unknown:
@@ -119,7 +119,7 @@ class Plan(BasePlan):
 
     @property
     def left_out(self) -> IntArray:
-        """None: a client without a budget to spend has no place in a plan of clients."""
+        """Nobody: a plan of clients lists no client without a budget to spend."""
         return np.zeros(0, dtype=np.int64)
 
     @property
@@ -132,9 +132,7 @@ class Plan(BasePlan):
 
     @property
     def discrete(self) -> bool:
-        """Whether the claims are meant for discrete noise;
-        they hold for continuous noise as well.
-        """
+        """Whether the claims are meant for discrete noise; they hold for continuous noise too."""
         return self.parameters.get("noise") == "discrete"
 
     @property
@@ -152,15 +150,17 @@ class Plan(BasePlan):
 
     @cached_property
     def round_noise(self) -> FloatArray:
-        """s_t, the harmonic mean of the clients' noise multipliers: the noise added in round t has
-        deviation `clip * s_t`.
+        """s_t, the harmonic mean of the clients' noise multipliers.
+
+        The noise added in round t has deviation `clip * s_t`.
         """
         return harmonic_mean(self.schedules.noise_multiplier, self.schedules.clients_of)
 
     @cached_property
     def round_rate(self) -> FloatArray:
-        """Mean sampling rate of each round: the sum of updates is divided by
-        `clients * round_rate`.
+        """Mean sampling rate of each round.
+
+        The sum of updates is divided by `clients * round_rate`.
         """
         weights = self.schedules.clients_of
         mean: FloatArray = (self.schedules.sampling_rate * weights).sum(axis=1) / weights.sum()
@@ -168,8 +168,9 @@ class Plan(BasePlan):
 
     @property
     def noise_of_average(self) -> list[float]:
-        """Standard deviation, by round, of the noise in each coordinate of the averaged update:
-        clip * s_t / (N * qbar_t).
+        """By round, the standard deviation of the noise in a coordinate of the averaged update.
+
+        It is clip * s_t / (N * qbar_t).
         """
         deviation: list[float] = (
             self.clip * self.round_noise / (len(self.clients) * self.round_rate)
@@ -181,7 +182,7 @@ class Plan(BasePlan):
         return self.spent_by_schedule()[:, self.schedules.of_client]
 
     def spent_by_schedule(self) -> FloatArray:
-        """The same, (rounds, schedules)."""
+        """Like `spent`, but (rounds, schedules)."""
         return self._spent
 
     @cached_property
@@ -208,7 +209,7 @@ class Plan(BasePlan):
         seed: int = 0,
         max_pld: int = 200,
     ) -> Verification:
-        """Checked by accountants that share no code with the planner."""
+        """Check the plan with accountants that share no code with the planner."""
         from fedspend.verification.verify import verify_clients
 
         return verify_clients(
@@ -216,7 +217,7 @@ class Plan(BasePlan):
         )
 
     def proposal(self) -> Proposal:
-        """What the ledger is asked for: every client, by schedule."""
+        """What the ledger is asked to admit: every client, by schedule."""
         from fedspend.ledger.rules import Proposal
 
         return Proposal(
@@ -236,7 +237,7 @@ class Plan(BasePlan):
         )
 
     def planned_facts(self, round: int) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing: the server's own statistics say it all."""
+        """Nothing: the server's own statistics say everything."""
         return {}
 
     def extended(
@@ -249,16 +250,14 @@ class Plan(BasePlan):
         of_unit: IntArray,
         lifetime: FloatArray,
     ) -> Plan:
-        """More noise in the rounds to come."""
+        """The plan with more rounds, and more noise in all rounds not yet begun."""
         from fedspend.planning.replanning import extended
 
-        del spent  # it follows from the rounds that were begun, which stay in the plan
+        del spent  # it follows from the rounds already begun, which stay in the plan
         return extended(self, begun, more, elsewhere.take(of_unit), lifetime)
 
     def replace(self, **changes: Any) -> Plan:
-        """A plan with some fields changed; `noise_multiplier`, `sampling_rate`, `clip_norm`,
-        `epsilon` are taken per client.
-        """
+        """A plan with some fields changed; tables and epsilons are given per client."""
         import dataclasses
 
         return dataclasses.replace(self, **changes)
@@ -271,9 +270,7 @@ def harmonic_mean(noise: FloatArray, clients_of: Any) -> FloatArray:
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuse a plan whose parts do not fit together. That it keeps its promise is for `verify` to
-    say.
-    """
+    """Refuse a plan whose parts do not fit together; `verify` checks that it keeps its promise."""
     s, clients = plan.schedules, len(plan.clients)
     shape = (s.rounds, s.count)
     if not (s.rounds >= 1 and s.count >= 1 and clients >= 1):
@@ -316,7 +313,7 @@ def check_plan(plan: Plan) -> None:
             f"got {steps!r}"
         )
     if not isinstance(plan.parameters.get("policy"), str):
-        raise InvalidInput("the plan's parameters name no policy")
+        raise InvalidInput("the plan's parameters do not name a policy")
     for name in TABLES:
         array = getattr(s, name)
         if not np.all(np.isfinite(array) & (array > 0)):

@@ -1,4 +1,5 @@
-"""A client-level plan as plain Python: what `plan_json` writes down and reads.
+"""A client-level plan as plain Python values, which `plan_json` writes and reads.
+
 `docs/plan-format.md` describes every key.
 """
 
@@ -61,8 +62,8 @@ def from_content(content: Content) -> Plan:
     for name, expected in (("unit", "client"), ("adjacency", ADJACENCY), ("observer", OBSERVER)):
         if guarantee[name] != expected:
             raise InvalidInput(
-                f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can "
-                "check"
+                f"the guarantee's {name} {guarantee[name]!r} is not one that this version of "
+                "fedspend can check"
             )
     return Plan(
         clients=clients["id"],

@@ -1,5 +1,4 @@
-"""What all plan files have in common: JSON that a person can read and a stranger can check with
-their own script.
+"""What all plan files share: JSON that people can read, and that anyone can check with a script.
 
 Guarantee: saving and loading is lossless to the last bit; a file is written whole or not at all; a
 file that is malformed, of an unknown version, or whose content does not match its hash is refused.
@@ -34,25 +33,19 @@ P_co = TypeVar("P_co", covariant=True)
 
 
 class Saved(ABC):
-    """A plan that can be written down."""
+    """A plan that can be saved to a file."""
 
     @abstractmethod
     def content(self) -> Content:
-        """Everything in the plan but its hash, as plain Python, in the order in which it is
-        written.
-        """
+        """Everything in the plan except its hash, as plain Python, in the order of the file."""
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over the plan's content. It shows that a file is what was saved; it is no
-        signature.
-        """
+        """SHA-256 of the plan's content. It shows that a file is unchanged; it is no signature."""
         return hash_of(canonical(self.content()))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; gzip-compressed if the name ends in `.gz`. Written whole or not
-        at all.
-        """
+        """Write the plan as JSON, whole or not at all; with gzip if the name ends in `.gz`."""
         path, content = Path(path), self.content()
         head = {name: content.pop(name) for name in ("format", "version")}
         body = readable(head | {"hash": self.hash} | content).encode()
@@ -63,9 +56,7 @@ class Saved(ABC):
 
 @dataclass(frozen=True)
 class Kind(Generic[P_co]):
-    """One kind of plan file: what it calls itself, its keys, and how a plan is built from its
-    content.
-    """
+    """One kind of plan file: its format name, its keys, and how to build a plan from it."""
 
     format: str
     version: int
@@ -74,7 +65,7 @@ class Kind(Generic[P_co]):
 
 
 def readable(content: Content) -> str:
-    """One line for each key, and one for each of a list of objects."""
+    """JSON with one line per key, and one line per object of a list."""
     lines = []
     for key, value in content.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -96,7 +87,7 @@ def hash_of(text: str) -> str:
 
 
 def load(path: Path, *kinds: Kind[P_co]) -> P_co:
-    """Read, check the hash, check the shape, build the kind of plan that the file says it is."""
+    """Read a plan file, check its hash and shape, and build the kind of plan that it says it is."""
     try:
         content = parsed(path)
         kind = next((kind for kind in kinds if content.get("format") == kind.format), None)
@@ -109,7 +100,7 @@ def load(path: Path, *kinds: Kind[P_co]) -> P_co:
 
 
 def parsed(path: Path) -> Content:
-    """The JSON object in a file; an empty one if it is something else."""
+    """The JSON object in a file; an empty one if the file holds another JSON value."""
     try:
         body = path.read_bytes()
     except OSError as error:
@@ -133,8 +124,8 @@ def built(kind: Kind[P_co], content: Content) -> P_co:
     """The plan that `content` describes; anything of the wrong type or shape is bad input."""
     if content.get("version") != kind.version:
         raise InvalidInput(
-            f"plan version {content.get('version')!r} is not {kind.version}, the one that this "
-            "fedspend reads"
+            f"the plan has version {content.get('version')!r}, but this fedspend reads version "
+            f"{kind.version} only"
         )
     stored = content.pop("hash", None)
     if stored != hash_of(canonical(content)):

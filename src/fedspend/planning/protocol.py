@@ -1,10 +1,9 @@
-"""What every plan offers, whether it protects whole clients (`planning.plan.Plan`) or single
-records (`records.RecordPlan`).
+"""What every plan offers, whether it protects clients (`Plan`) or single records (`RecordPlan`).
 
-Guarantee: whoever verifies, trains, charges a ledger or writes a report needs nothing else of a
-plan, and asks the plan, never its type. What differs between the two is a property or method here;
-how each is shown is in `report.views` and `cli.views`, side by side. A third kind of plan passes
-`tests/contracts/test_plans.py`, and has a row in both tables.
+Guarantee: verifying, training, charging a ledger and reporting need nothing else from a plan, and
+never look at its type. Wherever the two kinds differ, there is a property or method here; how each
+is displayed is in `report.views` and `cli.views`, side by side. A third kind of plan must pass
+`tests/contracts/test_plans.py`, and needs a row in both tables.
 
 A *unit* is what is protected: a client with everything it holds, or one record. A plan has one
 name, one budget and one owner for each unit, in the same order.
@@ -29,7 +28,7 @@ Unit = Literal["client", "record"]
 
 
 class AnyPlan(Protocol):
-    """A plan of clients or of records. `schedules.of_client` is by unit."""
+    """A plan of clients or of records. `schedules.of_client` has one entry per unit."""
 
     # --- whom it protects ---
 
@@ -38,11 +37,11 @@ class AnyPlan(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the units: client ids, or record ids."""
+        """The id of each unit: client ids, or record ids."""
 
     @property
     def budget(self) -> FloatArray:
-        """Of each unit."""
+        """The budget of each unit."""
 
     @property
     def owner(self) -> IntArray:
@@ -53,7 +52,7 @@ class AnyPlan(Protocol):
 
     @property
     def left_out(self) -> IntArray:
-        """Numbers of the units that keep their place and are never sampled."""
+        """Numbers of the units that keep their place but are never sampled."""
 
     # --- what it promises, and how it is checked ---
 
@@ -62,7 +61,7 @@ class AnyPlan(Protocol):
 
     @property
     def epsilon(self) -> FloatArray:
-        """Claimed for each unit."""
+        """The claimed epsilon of each unit."""
 
     @property
     def accountant(self) -> str: ...
@@ -73,9 +72,7 @@ class AnyPlan(Protocol):
 
     @property
     def promised_observers(self) -> int:
-        """How many of the observers that its verification lists, the first ones, the promise is
-        against.
-        """
+        """The promise holds against this many of the verification's observers: the first ones."""
 
     def spent_by_schedule(self) -> FloatArray:
         """Cumulative epsilon after each round, (rounds, schedules)."""
@@ -88,12 +85,13 @@ class AnyPlan(Protocol):
         seed: int = 0,
         max_pld: int = 200,
     ) -> Verification:
-        """The verdict of the independent verifier for this kind of plan: the plan names it and has
-        no say in it.
+        """The verdict of the independent verifier for this kind of plan.
+
+        The plan names the verifier but has no influence on its verdict.
         """
 
     def proposal(self) -> Proposal:
-        """What the ledger is asked for."""
+        """What the ledger is asked to admit."""
 
     # --- the rounds ---
 
@@ -111,30 +109,29 @@ class AnyPlan(Protocol):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """How the plan came about: policy, method and what they were given."""
+        """How the plan was made: policy, method and their parameters."""
 
     @property
     def filters(self) -> bool:
-        """Whether a unit takes part until its budget is used up, and then no more."""
+        """Whether a unit takes part only until its budget is used up."""
 
     @property
     def by_norm(self) -> bool:
-        """Whether units pay for the norms of their own gradients. Clients then keep private states,
-        and who is left is private.
+        """Whether units pay for the norms of their own gradients.
+
+        Clients then keep private state, and who still takes part is private too.
         """
 
     @property
     def client_by_client(self) -> bool:
-        """Whether tasks run one client after the other, whatever engine was asked for."""
+        """Whether tasks run one client after another, whatever the engine."""
 
     @property
     def hidden_statistics(self) -> tuple[str, ...]:
-        """Statistics of the server's sum that mean nothing under this plan, and that metrics leave
-        out.
-        """
+        """Statistics of the server's sum that mean nothing under this plan; metrics omit them."""
 
     def planned_facts(self, round: int) -> dict[str, Any]:
-        """What the plan adds to the metrics of a round. Planned, so it costs nothing to tell."""
+        """What the plan adds to a round's metrics. It is planned, so showing it costs nothing."""
 
     def extended(
         self,
@@ -146,14 +143,14 @@ class AnyPlan(Protocol):
         of_unit: IntArray,
         lifetime: FloatArray,
     ) -> AnyPlan:
-        """The plan with `more` rounds at its end and the rounds after `begun` planned anew, so that
-        it claims no more than it did.
+        """The plan with `more` rounds added and the rounds after `begun` replanned.
 
-        `spent` is what each schedule has spent in this run, `elsewhere[of_unit]` what each unit has
-        spent and holds in others; with it, every unit stays within its `lifetime` budget.
+        It claims no more than before. `spent` is what each schedule has spent in this run;
+        `elsewhere[of_unit]` is what each unit has spent and holds in other runs. With that, every
+        unit stays within its `lifetime` budget.
         """
 
-    # --- in words, and written down ---
+    # --- description and file ---
 
     @property
     def who(self) -> str:
@@ -161,7 +158,7 @@ class AnyPlan(Protocol):
 
     @property
     def headline(self) -> str:
-        """How the budgets are spent, in a word or two."""
+        """How the budgets are spent, in one or two words."""
 
     @property
     def hash(self) -> str: ...
@@ -172,7 +169,7 @@ class AnyPlan(Protocol):
 
 
 def load_any_plan(path: str | Path) -> AnyPlan:
-    """The plan in a file, of clients or of records, by what the file says it is."""
+    """The plan in a file, of clients or of records, whichever the file says it is."""
     from fedspend.planning.plan_file import CLIENT_PLAN
     from fedspend.records.plan_file import RECORD_PLAN
 

@@ -1,9 +1,8 @@
-"""Planning the rest of a run of clients anew, after rounds were lost: the same rates, a little more
-noise.
+"""Replans the rest of a client-level run after rounds were lost: same rates, a little more noise.
 
-Guarantee: rounds that were begun stay as they are. With them, the new rounds claim no more for any
-client than the old plan did, and with everything that it has spent elsewhere they stay within its
-lifetime budget.
+Guarantee: rounds already begun stay as they are. Together with them, the new rounds claim no more
+for any client than the old plan did, and together with everything the client has spent elsewhere
+they stay within its lifetime budget.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from fedspend.planning.schedules import Schedules
 
 
 def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: FloatArray) -> Plan:
-    """`plan` with `more` rounds at its end and the noise of all rounds after `begun` scaled up, so
-    that it claims what it did.
+    """`plan` with `more` rounds added and more noise in all rounds after `begun`.
 
-    `others` is what each client has spent and holds elsewhere; with it, the plan stays within each
-    `lifetime` budget.
+    It claims no more than before. `others` is what each client has spent and holds elsewhere; with
+    that, the plan stays within each `lifetime` budget.
     """
     if plan.accountant != "rdp":
         raise InvalidInput(
-            f"planning anew goes by accountant 'rdp', and this plan is by {plan.accountant!r}; "
+            f"replanning needs accountant 'rdp', and this plan is by {plan.accountant!r}; "
             "drop --replan"
         )
     old, orders = plan.schedules, WHOLE_ORDERS if others.discrete.any() else plan.orders

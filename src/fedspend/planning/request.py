@@ -1,9 +1,8 @@
-"""What is asked of a plan of clients: budgets, ids and terms in one value, which travels from the
-config to planner and ledger.
+"""The request for a plan of clients: budgets, ids and terms in one value, for planner and ledger.
 
-Guarantee: ids have entered already, through a file of budgets, the data or a ledger; they are taken
-as they are. What is per client stays together: whoever is left out of a request is left out of its
-budgets, saving rates and transitions, too.
+Guarantee: ids have been read already, from a file of budgets, the data or a ledger, and are used
+unchanged. Per-client values stay together: a client left out of a request is also left out of its
+budgets, saving rates and transitions.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from fedspend.planning.policies import Progress
 
 @dataclass(frozen=True, eq=False)
 class PlanRequest:
-    """What `planning.making.make_plan` goes by. `saving_rate` and `transition` are one for all, or
-    one per client; `options` are for a policy of one's own.
+    """What `planning.making.make_plan` needs.
+
+    `saving_rate` and `transition` are one value for all, or one per client; `options` are for a
+    user's own policy.
     """
 
     epsilons: FloatArray
@@ -44,13 +45,13 @@ class PlanRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def plan(self, progress: Progress | None = None) -> Plan:
-        """The plan that is asked for."""
+        """The plan that is requested."""
         from fedspend.planning.making import make_plan
 
         return make_plan(self, progress)
 
     def of(self, keep: BoolArray) -> PlanRequest:
-        """The same for those to keep alone."""
+        """The request for only the clients marked in `keep`."""
 
         def kept(value: float | FloatArray | None) -> float | FloatArray | None:
             return (

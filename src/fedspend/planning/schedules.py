@@ -59,12 +59,12 @@ class Schedules:
         return array
 
     def with_wide(self, **changes: Any) -> Schedules:
-        """The same with some tables given per client, shared again."""
+        """The schedules with some tables replaced by per-client ones; equal columns are shared."""
         return share(**{name: changes.get(name, self.wide(name)) for name in TABLES + VALUES})
 
 
 def share(**wide: Any) -> Schedules:
-    """Find the clients whose columns agree to the last bit and store each distinct column once."""
+    """Store each distinct column once; clients whose columns agree to the last bit share it."""
     columns = {name: np.asarray(array, dtype=np.float64) for name, array in wide.items()}
     stacked = np.concatenate([np.atleast_2d(columns[name]) for name in TABLES + VALUES])
     keys: dict[bytes, int] = {}

@@ -1,1 +1,1 @@
-"""The independent check of a plan. Shares no code with the planner."""
+"""The independent check of a plan. It shares no accounting code with the planner."""

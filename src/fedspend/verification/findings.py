@@ -1,9 +1,8 @@
-"""What a verification has looked at and what it found wrong: while under way (`Findings`) and as
-its result (`Verification`).
+"""What a verification checked and found: so far (`Findings`) and in the end (`Verification`).
 
 Guarantee: every condition that does not hold is counted and fails its check; the first `LISTED` are
-also written out. A condition that is neither true nor false (NaN) must reach `record` as false:
-compare so that NaN fails.
+also written out. A comparison with NaN must reach `record` as false, so write comparisons that NaN
+fails.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ LISTED = 20  # failures written out; the rest are counted
 
 @dataclass(frozen=True)
 class Check:
-    """One condition: whether it holds, for how many schedules it was looked at, by what, and the
-    number nearest to failing.
+    """One condition: whether it holds, for how many schedules, by which accountant.
+
+    `worst` is the number nearest to failing, and `meaning` says what it is.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass
 class Findings:
-    """The checks made so far and the failures found."""
+    """The checks made and the failures found so far."""
 
     schedules: int
     checks: list[Check] = field(default_factory=list)
@@ -58,9 +58,7 @@ class Findings:
         meaning: str,
         sentence: Callable[..., str],
     ) -> None:
-        """Note a check over an array of conditions, with a sentence for each of the first that
-        fail.
-        """
+        """Record a check of an array of conditions; `sentence` describes one that fails."""
         bad = np.argwhere(~good)
         # conditions are per schedule or per client
         looked_at = min(int(good.shape[-1]), self.schedules)
@@ -68,7 +66,7 @@ class Findings:
         self.fail(len(bad), (sentence(*map(int, place)) for place in bad))
 
     def fail(self, count: int, sentences: Iterable[str]) -> None:
-        """Count failures, and write out as many as there is room for."""
+        """Count failures, and write out the first ones."""
         self.failures += islice(sentences, max(0, LISTED - len(self.failures)))
         self.failure_count += count
 
@@ -92,11 +90,11 @@ class Verification:
 
     @property
     def sampled(self) -> bool:
-        """Whether PLD looked at some schedules only."""
+        """Whether PLD was computed for only some of the schedules."""
         return self.pld_schedules < self.schedules
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values; what is not finite becomes None."""
+        """Everything as JSON values; numbers that are not finite become None."""
         whole = {name: getattr(self, name) for name in self.__dataclass_fields__} | {
             "sampled": self.sampled
         }

@@ -1,4 +1,4 @@
-"""What a schedule reveals to observers who see less or more than the plan assumes.
+"""What a schedule reveals to the observer that the plan assumes, and to observers who see more.
 
 Guarantee: every epsilon here is an upper bound for its observer, read from the second accountant's
 Rényi divergence or from a closed form. The plan promises only the first of them; the others say
@@ -23,9 +23,7 @@ Divergence = Callable[[Any, Any, Any], FloatArray]
 
 @dataclass(frozen=True)
 class Observer:
-    """Epsilon against one kind of observer: by budget where there are few schedules, and its range
-    over the schedules shown.
-    """
+    """Epsilon against one kind of observer: by budget if there are few schedules, and its range."""
 
     name: str
     assumption: str
@@ -46,9 +44,7 @@ def observers_of(
     colluders: int,
     by_budget: bool,
 ) -> tuple[Observer, ...]:
-    """Epsilon of schedules, with their claims and budgets, against each observer, at the best of
-    sorted `orders`.
-    """
+    """Epsilon of schedules against each observer, at the best of the sorted `orders`."""
 
     def lowest(divergence: Divergence, scale: float = 1.0) -> FloatArray:
         return np.array(
@@ -63,17 +59,17 @@ def observers_of(
         ),
         (
             "participation revealed",
-            "learns in which rounds a client took part",
+            "learns which rounds a client took part in",
             lowest(participation_revealed),
         ),
         (
             "picked every round",
-            "the client takes part in every round: sampling hides nothing",
+            "the client takes part in every round, so sampling hides nothing",
             lowest(no_amplification),
         ),
     ]
     if colluders > 0:
-        known = "distributed noise: they know and subtract their own noise, all sampled"
+        known = "distributed noise: they know and subtract their own noise; all of them are sampled"
         rows.append(
             (
                 f"{colluders} colluding clients",
@@ -81,7 +77,7 @@ def observers_of(
                 lowest(renyi_divergence, math.sqrt(1 - colluders / clients)),
             )
         )
-    alone = "distributed noise, no secure aggregation: an update under its own share of noise"
+    alone = "distributed noise, no secure aggregation: an update has only its own share of noise"
     rows.append(
         ("sees single updates", alone, lowest(participation_revealed, 1 / math.sqrt(clients)))
     )
@@ -111,8 +107,9 @@ def _observer(
 def participation_revealed(
     rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike
 ) -> FloatArray:
-    """Divergence of a round whose cohort is public:
-    `log(1 - q + q exp((a-1) a / (2 sigma^2))) / (a-1)`.
+    """Divergence of a round whose cohort is public.
+
+    `log(1 - q + q exp((a-1) a / (2 sigma^2))) / (a-1)`
     """
     q, s, a = (np.asarray(value, dtype=np.float64) for value in (rate, noise, order))
     with np.errstate(divide="ignore"):
@@ -121,9 +118,7 @@ def participation_revealed(
 
 
 def no_amplification(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike) -> FloatArray:  # noqa: ARG001
-    """Divergence of a Gaussian round in which the client certainly takes part:
-    `a / (2 sigma^2)`.
-    """
+    """Divergence of a Gaussian round in which the client surely takes part: `a / (2 sigma^2)`."""
     result: FloatArray = np.asarray(order, dtype=np.float64) / (
         2 * np.asarray(noise, dtype=np.float64) ** 2
     )
@@ -133,10 +128,10 @@ def no_amplification(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.Array
 def lowest_epsilon(
     divergence: Divergence, runs: Runs, scale: float, orders: FloatArray, delta: float
 ) -> float:
-    """Epsilon of one schedule, its noise times `scale`, at the best of sorted `orders`: every
-    eighth, then those around the best.
+    """Epsilon of one schedule, its noise times `scale`, at the best of the sorted `orders`.
 
-    Any order gives a valid bound, so skipping some can only read higher.
+    Every eighth order is read, then those around the best. Any order gives a valid bound, so
+    skipping some can only read higher.
     """
     rate, noise, count = (np.asarray(part, dtype=np.float64) for part in runs)
 
@@ -152,7 +147,7 @@ def lowest_epsilon(
 
 
 def spread(schedules: IntArray, budget: FloatArray, most: int) -> IntArray:
-    """At most so many of the schedules, from the smallest budget to the largest."""
+    """At most `most` of the schedules, spread from the smallest budget to the largest."""
     ordered = schedules[np.argsort(budget[schedules], kind="stable")]
     if ordered.size <= most:
         return ordered

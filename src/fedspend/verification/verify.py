@@ -1,10 +1,9 @@
-"""The independent check of a plan. It shares no accounting code with the planner:
-`second_accountant` recomputes everything.
+"""The independent check of a plan: `second_accountant` shares no accounting code with the planner.
 
 Guarantee: if `Verification.ok`, every client's claim is reproduced and within its budget, every
 pessimistic PLD epsilon that was computed is within the budget too, and every clip belongs to its
-noise. Where PLD was only sampled, the reproduced Rényi bound alone carries the guarantee, and the
-result says so. Conditions are written so that NaN fails them.
+noise. For schedules without a PLD epsilon, the guarantee rests on the reproduced Rényi bound alone,
+and the result says so. Conditions are written so that NaN fails them.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ CLIP_TOLERANCE = 1e-9
 PLD_TOLERANCE, FFT_TOLERANCE = 1e-4, 5e-3
 ROUNDING_DEVIATION = 3.0  # in steps of the grid
 RELATIVE = "largest relative difference"
-SHOWN = 20  # schedules for which all orders are read
-# A PLD reading takes about 0.05 s for each distinct round of its schedule, so a sample is bounded
-# by its rounds.
+SHOWN = 20  # schedules that are read at all orders
+# A PLD reading takes about 0.05 s per distinct round of its schedule, so a sample is limited by its
+# number of rounds.
 SAMPLED_ROUNDS, FEWEST_SAMPLED = 2000, 24
 
 
@@ -76,9 +75,9 @@ def verify(
 ) -> Verification:
     """Check a plan of clients or of records, or the plan in a file, against everything it promises.
 
-    Never raises for a plan that breaks its promise. `verify_clients` and `records.verify_records`
-    say what is checked. For a plan of records, `colluders` is refused, and `progress`, `seed` and
-    `max_pld` have no effect.
+    A plan that breaks its promise raises no error: the result says so. `verify_clients` and
+    `records.verify_records` say what is checked. For a plan of records, `colluders` is refused, and
+    `progress`, `seed` and `max_pld` have no effect.
     """
     if isinstance(plan, str | Path):
         from fedspend.planning.protocol import load_any_plan
@@ -112,10 +111,10 @@ def verify_clients(
     witness orders are whole and its claims are reproduced by sums over the integers, for up to 20
     schedules from the strictest to the loosest; it gets no PLD reading.
     - Clip norms: `clip_norm * noise_multiplier` is `clip` times the harmonic mean of the clients'
-    noise, in every round.
+      noise, in every round.
 
-    `colluders` is for the observer of that name (default 10, or all but one client if there are
-    fewer).
+    `colluders` is the number of colluding clients among the observers (default 10, or all but one
+    client if there are fewer).
     """
     colluders = colluders or min(10, len(plan.clients) - 1)
     if not 0 <= colluders < max(len(plan.clients), 1):
@@ -127,7 +126,7 @@ def verify_clients(
 
 
 class _Verifier:
-    """One verification under way: the plan, read-only, and what has been found."""
+    """One verification in progress: the plan, which is only read, and what was found so far."""
 
     def __init__(
         self, plan: Plan, colluders: int, progress: OnProgress, seed: int, max_pld: int
@@ -137,7 +136,7 @@ class _Verifier:
         self.colluders, self.progress, self.seed, self.max_pld = colluders, progress, seed, max_pld
         self.findings = Findings(self.table.count)
         self.clients_of = np.bincount(self.table.of_client, minlength=self.table.count)
-        # The follower with the smallest budget; one without a usable budget comes first.
+        # Each schedule's client with the smallest budget, or one whose budget is NaN.
         by_budget = np.argsort(plan.budget, kind="stable")[::-1]
         nan = np.flatnonzero(np.isnan(plan.budget))
         self.strictest = np.full(self.table.count, -1)
@@ -146,7 +145,7 @@ class _Verifier:
         self.budget = np.where(self.strictest >= 0, plan.budget[self.strictest], np.inf)
         try:
             self.plan_hash = plan.hash
-        except (FedspendError, ValueError):  # NaN has no JSON
+        except (FedspendError, ValueError):  # JSON cannot hold NaN
             self.plan_hash = ""
 
     def run(self) -> Verification:
@@ -198,9 +197,7 @@ class _Verifier:
         return f"client {name}" + (f" (and {others} with the same schedule)" if others > 0 else "")
 
     def check_form(self) -> IntArray:
-        """Rates, noise, clips, budgets, delta;
-        returns the schedules that can be accounted at all.
-        """
+        """Check rates, noise, clips, budgets, delta; return the schedules that can be accounted."""
         table, plan, fail = self.table, self.plan, self.findings.fail
         limits = (
             ("sampling_rate", 1.0, "in (0, 1]"),
@@ -245,7 +242,7 @@ class _Verifier:
         )
 
     def check_claims(self) -> None:
-        """Every client's claim is a number and within the client's own budget."""
+        """Check that every client's claim is a number within the client's own budget."""
         claim, budget = self.table.epsilon[self.table.of_client], self.plan.budget
         with np.errstate(invalid="ignore", divide="ignore"):
             good = (claim >= 0) & (claim <= budget)
@@ -262,8 +259,9 @@ class _Verifier:
         )
 
     def check_witness(self, usable: IntArray) -> FloatArray:
-        """Claims of a Rényi plan, reproduced at their witness orders; returns the reproduced
-        epsilon of every schedule, or inf.
+        """Reproduce the claims of a Rényi plan at their witness orders.
+
+        Returns the reproduced epsilon of every schedule, or inf.
         """
         claim, order = self.table.epsilon, self.table.order
         listed = np.isin(order, np.array(self.plan.orders))
@@ -323,9 +321,7 @@ class _Verifier:
         )
 
     def check_discrete(self, usable: IntArray) -> None:
-        """Claims for discrete noise: by Rényi at whole orders, and reproduced on the integers
-        themselves.
-        """
+        """Check that claims for discrete noise use whole orders, and reproduce them on integers."""
         order, claim, delta = self.table.order, self.table.epsilon, self.plan.delta
         whole = (order >= 2) & (order == np.floor(order))
         fractional = float((~whole).sum())
@@ -377,7 +373,7 @@ class _Verifier:
         )
 
     def choose(self, usable: IntArray) -> IntArray:
-        """The schedules whose PLD is computed: all, or the extremes and a random sample."""
+        """The schedules that PLD is computed for: all, or the extremes and a random sample."""
         if usable.size <= self.max_pld or self.plan.accountant != "rdp":
             return usable
         rounds_each = float(np.mean([len(self.runs[s][0]) for s in usable]))
@@ -399,17 +395,15 @@ class _Verifier:
         return np.sort(usable[np.array(picked, dtype=np.int64)])
 
     def check_pld(self, chosen: IntArray) -> FloatArray:
-        """Pessimistic PLD epsilon of the chosen schedules, each within the smallest budget of its
-        followers.
-        """
+        """Check the pessimistic PLD epsilon of each chosen schedule against its smallest budget."""
         delta, budget, rounds = (
             self.plan.delta,
             self.budget[chosen],
             [self.runs[int(s)] for s in chosen],
         )
         found = np.array(pld_epsilons(rounds, delta, self.progress))
-        # Every interval gives an upper bound, so a near miss deserves a finer grid and no merging
-        # of rounds.
+        # Every interval gives an upper bound, so after a near miss try a finer grid without merging
+        # rounds.
         for i in np.flatnonzero((found > budget) & (found <= 1.05 * budget)):
             finer = pld_epsilon(
                 *rounds[int(i)],
@@ -434,9 +428,11 @@ class _Verifier:
         return found
 
     def check_other_claims(self, chosen: IntArray, pld: FloatArray) -> None:
-        """Claims that no Rényi order stands behind: those by PLD are reproduced by dp-accounting,
-        and by an accountant that shares nothing with it. Those by a user's own accountant, which
-        may be looser, are not below what either finds.
+        """Check claims that were not read at a Rényi order.
+
+        Claims by PLD must be reproduced by dp-accounting, and by an accountant that shares nothing
+        with it. Claims by a user's own accountant, which may be looser, must not be below what
+        either of them finds.
         """
         own = self.plan.accountant != "pld"
         delta, claim, rounds = (
@@ -475,7 +471,7 @@ class _Verifier:
         found_by("own FFT accountant", estimate, within, "the FFT accountant")
 
     def check_clips(self) -> None:
-        """`c_n = c s_t / sigma_n` with s_t the harmonic mean over clients, recomputed here."""
+        """Check `c_n = c s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed."""
         table, plan = self.table, self.plan
         with np.errstate(all="ignore"):
             round_noise = self.clients_of.sum() / (self.clients_of / table.noise_multiplier).sum(
@@ -497,9 +493,7 @@ class _Verifier:
         )
 
     def observe(self, shown: IntArray) -> tuple[Observer, ...]:
-        """The shown schedules against other observers, and their claims against all the orders that
-        the plan could have used.
-        """
+        """Read the shown schedules against all observers, and their claims at all of the orders."""
         orders, delta = np.sort(np.array(self.plan.orders, dtype=np.float64)), self.plan.delta
         rounds, claim = [self.runs[int(s)] for s in shown], self.table.epsilon[shown]
         if self.plan.accountant == "rdp":

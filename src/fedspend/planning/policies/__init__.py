@@ -1,4 +1,4 @@
-"""Policies: how a budget becomes noise and sampling rates, round by round. One file for each kind.
+"""Policies: how a budget becomes noise and sampling rates, round by round. One file per kind.
 
 Guarantee: whatever a policy returns has been sealed with the exact kernel, so no schedule spends
 more than its budget. All policies but `spend-as-you-go-literal`, which subtracts epsilons, spend it
@@ -9,9 +9,9 @@ to within 1e-7. Only budgets and public parameters enter.
 | `uniform` | constant | constant (IDP-FedAvg) |
 | `strictest` | constant | constant, everyone at the smallest budget (DP-FedAvg) |
 | `spend-as-you-go` | low before the transition round | recalibrated to what is left |
-| `spend-as-you-go-literal` | the same | Algorithm 1 of Kiani et al. (2025) with T-t+1 |
+| `spend-as-you-go-literal` | as above | Algorithm 1 of Kiani et al. (2025) with T-t+1 |
 | `weights`, `geometric` | constant | `s * weight_t ** -0.5` |
-| your own (`shaped`) | as it says | as it says, scaled to the budget |
+| your own (`shaped`) | as your function says | as your function says, scaled to the budget |
 """
 
 from fedspend.planning.policies.base import (

@@ -1,4 +1,4 @@
-"""What a policy is: from budgets and public terms to noise and sampling rates, round by round.
+"""What a policy is: it turns budgets and public terms into noise and sampling rates by round.
 
 Guarantee: a `Spending` that a policy returns has been sealed with the exact kernel: none of its
 schedules spends more than its budget.
@@ -40,8 +40,10 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Wish:
-    """What is asked of a policy: one schedule for each distinct line (n,) of budget, saving rate,
-    transition round and past. Whatever a policy has no use for, it leaves alone.
+    """What a policy is given: one schedule is to be made for each of n distinct lines.
+
+    A line is a budget, a saving rate, a transition round and a past. A policy ignores what it does
+    not need.
     """
 
     budget: FloatArray
@@ -55,7 +57,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Spending:
-    """Schedules as (rounds, n), with what they are certified to spend."""
+    """Schedules as (rounds, n), and what they are certified to spend."""
 
     noise: FloatArray
     rate: FloatArray
@@ -65,10 +67,10 @@ class Spending:
 
 @dataclass(frozen=True)
 class Policy(Entry):
-    """How budgets become schedules. `spend` answers with the epsilon of past and schedule together.
+    """How budgets become schedules. `spend` returns the epsilon of past and schedule together.
 
-    `keys` are those of [privacy] that it uses. With `for_all`, everyone follows the schedule of the
-    strictest budget; its schedules are constant.
+    `keys` are the keys of [privacy] that the policy uses. With `for_all`, everyone follows the
+    schedule of the strictest budget, and schedules are constant.
     """
 
     spend: Callable[[Terms, Wish], Spending] = field(kw_only=True)
@@ -99,7 +101,7 @@ def sealed(
 
 
 def by_itself(spending: Spending, terms: Terms) -> Spending:
-    """The same schedules with the epsilon that they spend alone, whatever was spent before them."""
+    """The schedules with the epsilon that they spend alone, whatever was spent before them."""
     alone = Mechanisms.of_schedules(
         spending.noise, spending.rate, discrete=terms.orders == WHOLE_ORDERS
     )
@@ -108,8 +110,9 @@ def by_itself(spending: Spending, terms: Terms) -> Spending:
 
 
 def one_for_all(spending: Spending) -> Spending:
-    """The schedule with the most noise, for everyone. Constant schedules only: one of them has the
-    most in every round.
+    """The schedule with the most noise, for everyone.
+
+    For constant schedules only: then one of them has the most noise in every round.
     """
     most = [int(spending.noise[0].argmax())]
     return Spending(

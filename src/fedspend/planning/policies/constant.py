@@ -1,6 +1,4 @@
-"""The same noise and rate in every round: `uniform` with everyone's own budget, `strictest` with
-the smallest for all.
-"""
+"""Constant noise and rate: `uniform` at each client's own budget, `strictest` at the smallest."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from fedspend.planning.policies.base import Policy, Spending, Terms, Wish
 
 
 def constant(terms: Terms, wish: Wish) -> Spending:
-    """One noise for each budget; with a past, for each line."""
+    """One noise per budget, or, with a past, one per line."""
     budget = wish.budget
     distinct, where = (
         np.unique(budget, return_inverse=True)
@@ -25,7 +23,9 @@ def constant(terms: Terms, wish: Wish) -> Spending:
     )
 
 
-UNIFORM = Policy("uniform", "constant rate and noise, everyone at its own budget", spend=constant)
+UNIFORM = Policy(
+    "uniform", "constant rate and noise, each client at its own budget", spend=constant
+)
 STRICTEST = Policy(
     "strictest",
     "constant rate and noise, everyone at the smallest budget",

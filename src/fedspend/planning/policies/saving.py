@@ -1,8 +1,8 @@
-"""Save, then spend: a low sampling rate before the transition round and the full rate from it on
-(Kiani et al. 2025).
+"""Save, then spend: a low sampling rate before the transition round, the full rate from it on.
 
-`spend-as-you-go` calibrates every round to what is left on the true curve. `-literal` is the
-paper's Algorithm 1 with T-t+1: it subtracts epsilons, and leaves part of the budget unspent.
+Both policies follow Kiani et al. (2025). `spend-as-you-go` calibrates every round to what is left
+on the true curve. `spend-as-you-go-literal` is the paper's Algorithm 1 with T-t+1: it subtracts
+epsilons, and leaves part of the budget unspent.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ KEYS = ("saving_rate", "transition")
 
 
 def assign_saving_rates(rates: Any, epsilons: Any) -> FloatArray:
-    """Eq. 8 of Kiani et al.: hand out the given saving rates so that the smallest clip norm gets
-    the smallest rate.
+    """Assign the saving rates so that the smallest clip norm gets the smallest rate.
 
-    A client's clip norm is `c s_t / sigma_n`, so it grows with its budget: the strictest budget
-    gets the smallest rate.
+    This is Eq. 8 of Kiani et al. A client's clip norm is `c s_t / sigma_n`, so it grows with its
+    budget: the strictest budget gets the smallest rate.
 
     >>> assign_saving_rates([0.7, 0.5, 0.6], [30.0, 20.0, 10.0]).tolist()
     [0.7, 0.6, 0.5]
@@ -65,9 +64,7 @@ def _exact_step(
     start: FloatArray,
     columns: slice,
 ) -> tuple[FloatArray, IntArray]:
-    """The smallest noise that, kept up for all rounds left at the full rate, would end exactly at
-    the budget.
-    """
+    """The noise that spends the budget exactly if all remaining rounds use it at the full rate."""
     found = solve(
         curve(terms.rate, terms.orders),
         float(left),
@@ -88,18 +85,16 @@ def _literal_step(
     start: FloatArray,
     columns: slice,
 ) -> tuple[FloatArray, IntArray]:
-    """Algorithm 1, lines 4 and 8: calibrate anew to `budget - epsilon(spent)`, as if nothing had
-    been spent.
-    """
+    """Algorithm 1, lines 4 and 8: calibrate to `budget - epsilon(spent)`, as if from scratch."""
     cost = terms.cost[columns]
     gone = np.where(spent.max(axis=1) > 0, np.maximum((spent + cost).min(axis=1), 0.0), 0.0)
     remaining = budget - gone
     stuck = ~(remaining > cost.min() * (1 + 1e-6))
     if stuck.any():
         raise InvalidInput(
-            f"policy 'spend-as-you-go-literal' runs out for epsilon {budget[stuck][0]:g}: "
-            f"{remaining[stuck][0]:.3g} is left with {left} rounds to go, less than any noise can "
-            "meet; use policy 'spend-as-you-go'"
+            f"policy 'spend-as-you-go-literal' runs out of budget for epsilon "
+            f"{budget[stuck][0]:g}: with {left} rounds to go, {remaining[stuck][0]:.3g} is left, "
+            "less than any noise can meet; use policy 'spend-as-you-go'"
         )
     found = solve(
         curve(terms.rate, terms.orders),
@@ -113,9 +108,7 @@ def _literal_step(
 
 
 def save_then_spend(terms: Terms, wish: Wish, step: Step) -> Spending:
-    """Sample at the saving rate before the transition round and at the full rate from it on, with
-    the noise that `step` gives.
-    """
+    """The saving rate before the transition, the full rate from it on, and the noise of `step`."""
     budget, saving_rate, transition = wish.budget, wish.saving_rate, wish.transition
     past, progress, exact = wish.past, wish.progress, step is _exact_step
     check_feasible(budget, starting_cost(budget.size, terms.orders, terms.delta, past))
@@ -128,8 +121,8 @@ def save_then_spend(terms: Terms, wish: Wish, step: Step) -> Spending:
     done = 0
     for q in np.unique(steering):
         mine = np.flatnonzero(steering == q)
-        # The literal policy reads what was spent at every order, and that order wanders: no narrow
-        # bands there.
+        # The literal policy reads what was spent at the best of all orders, and that order moves:
+        # no narrow bands there.
         for band in _bands(terms, budget[mine], exact and past is None):
             rows = mine[band.rows]
             spent = np.zeros((rows.size, len(terms.orders))) if begun is None else begun[rows]
@@ -150,11 +143,10 @@ def _bands(terms: Terms, budget: FloatArray, narrow: bool) -> list[Band]:
 
 
 def _steering_rates(saving_rate: FloatArray) -> FloatArray:
-    """The saving rates that curves are tabulated for: all of them, or, if there are very many,
-    rounded to 0.25%.
+    """The saving rates that curves are tabulated for; if there are very many, rounded to 0.25%.
 
-    This moves the noise of saving rounds by a hair; what is sampled and what is accounted stay at
-    the true rates.
+    Rounding changes the noise of saving rounds very slightly; sampling and accounting use the true
+    rates.
     """
     if np.unique(saving_rate).size <= _MANY_RATES:
         return saving_rate
@@ -171,8 +163,9 @@ def _recurse(
     exact: bool,
     begun: FloatArray,
 ) -> tuple[FloatArray, IntArray]:
-    """The recursion S_t = S_{t-1} + rdp(q_t, sigma_t) from S_0 = `begun`, for one band of budgets
-    with one saving rate.
+    """The recursion S_t = S_{t-1} + rdp(q_t, sigma_t) from S_0 = `begun`.
+
+    For one band of budgets with one saving rate.
     """
     columns = band.columns
     full, low = curve(terms.rate, terms.orders), curve(saving_rate, terms.orders)
@@ -193,8 +186,8 @@ def _recurse(
         )
         saving = saves[t, open_rows]
         if exact and not saving.all():
-            # From the transition on the exact policy is constant: what is left is spread evenly
-            # over the rounds left.
+            # From the transition on, the exact policy is constant: what is left is spread evenly
+            # over the remaining rounds.
             settled = open_rows[~saving]
             log_noise[t:, settled] = here[~saving]
         for which, used in ((saving, low), (~saving, full)):
@@ -217,13 +210,13 @@ def _recurse(
 
 EXACT = Policy(
     "spend-as-you-go",
-    "low rate before the transition round, and noise recalibrated to what is left",
+    "low rate before the transition round, noise recalibrated each round to what is left",
     KEYS,
     spend=partial(save_then_spend, step=_exact_step),
 )
 LITERAL = Policy(
     "spend-as-you-go-literal",
-    "the same by Algorithm 1 of Kiani et al. (2025), which leaves part of the budget unspent",
+    "Algorithm 1 of Kiani et al. (2025), literally, which leaves part of the budget unspent",
     KEYS,
     spend=partial(save_then_spend, step=_literal_step),
 )

@@ -1,9 +1,8 @@
-"""A policy of one's own: a function says how the noise rises and falls, and the budget decides how
-much of it there is.
+"""A user's own policy: a function gives the shape of the noise, the budget decides its size.
 
-Guarantee: whatever the function answers, every schedule is scaled until it spends its budget
-exactly, and is sealed like those of our own policies. The function sees budgets and public terms
-only.
+Guarantee: whatever the function returns, every schedule is scaled until it spends its budget
+exactly, and is sealed like the schedules of the built-in policies. The function sees budgets and
+public terms only.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies.base import Policy, Spending, Terms, Wish
 
-_WIDEST = 1e3  # largest noise of a schedule over its smallest
+_WIDEST = 1e3  # limit on the largest noise of a schedule over its smallest
 
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """What a policy of one's own may look at: public terms, and one budget a schedule."""
+    """What a user's own policy may look at: public terms, and one budget per schedule."""
 
     rounds: int
     rate: float
@@ -37,8 +36,10 @@ class Ask:
 def own_policy(
     name: str, help: str, keys: tuple[str, ...], make: Callable[..., Any], for_all: bool = False
 ) -> Policy:
-    """`make(ask, **keys)` gives relative noise, (rounds,) or (rounds, schedules), or a pair of
-    noise and sampling rates.
+    """The policy that `make` describes.
+
+    `make(ask, **keys)` returns relative noise, (rounds,) or (rounds, schedules), or a pair of noise
+    and sampling rates.
     """
 
     def spend(terms: Terms, wish: Wish) -> Spending:
@@ -62,12 +63,14 @@ def checked(name: str, what: str, answer: Any, rounds: int, schedules: int) -> F
         table: FloatArray = np.array(np.broadcast_to(array, (rounds, schedules)))
     except (TypeError, ValueError):
         raise InvalidInput(
-            f"policy {name!r} must give {what} as {rounds} numbers, one a round, or as {rounds} x "
-            f"{schedules}, one a round and schedule; got {_kind(answer)}"
+            f"policy {name!r} must return {what} as {rounds} numbers, one per round, or as "
+            f"{rounds} x {schedules}, one per round and schedule; got {_kind(answer)}"
         ) from None
     if not np.all(np.isfinite(table) & (table > 0)):
         bad = table[~(np.isfinite(table) & (table > 0))][0]
-        raise InvalidInput(f"policy {name!r} must give positive, finite {what}; got {float(bad)!r}")
+        raise InvalidInput(
+            f"policy {name!r} must return positive, finite {what}; got {float(bad)!r}"
+        )
     return table
 
 
@@ -80,7 +83,7 @@ def fitted(name: str, terms: Terms, wish: Wish, shape: FloatArray, rates: FloatA
     """The schedules with this shape that spend their budgets exactly."""
     if not np.all(rates <= 1):
         raise InvalidInput(
-            f"policy {name!r} must give sampling rates of at most 1; got {float(rates.max())!r}"
+            f"policy {name!r} must return sampling rates of at most 1; got {float(rates.max())!r}"
         )
     if not np.all(shape.max(axis=0) <= _WIDEST * shape.min(axis=0)):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Which policies there are, and which one a method, a saving rate or weights imply."""
+"""The policies, and which of them a method, a saving rate or weights imply."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_key(key: str) -> tuple[str, ...]:
 def policy_for(
     method: str | None, policy: str | None, *, saves: bool, weighted: bool = False
 ) -> str:
-    """The policy that a method implies, or the one asked for if the method allows it.
+    """The policy that a method implies, or the one that was named, if the method allows it.
 
     >>> policy_for("dp-fedavg", None, saves=False), policy_for(None, None, saves=True)
     ('strictest', 'spend-as-you-go')
@@ -38,22 +38,23 @@ def policy_for(
         return natural if natural in allowed else allowed[0]
     if policy not in allowed:
         raise InvalidInput(
-            f"policy {policy!r} contradicts method {method!r}, which means {' or '.join(allowed)}; "
-            "drop one of the two"
+            f"policy {policy!r} contradicts method {method!r}, which needs "
+            f"{' or '.join(allowed)}; drop one of the two"
         )
     return policy
 
 
 def policies_of_method(method: str) -> tuple[str, ...]:
-    """The policies that a method may have, the usual one first; refuses a method without a plan of
-    clients.
+    """The policies that a method allows, its default first.
+
+    Refuses a method that has no plan of clients.
     """
     from fedspend.server.methods.table import METHODS
 
     planned = [entry.name for entry in METHODS if entry.policies]
     if method in METHODS and METHODS[method].unit is None:
         raise InvalidInput(
-            f"method {method!r} has no privacy and so no plan; use one of {', '.join(planned)}"
+            f"method {method!r} is not private, so it has no plan; use one of {', '.join(planned)}"
         )
     if method not in planned:
         raise InvalidInput(f"method must be one of {', '.join(planned)}; got {method!r}")

@@ -1,6 +1,4 @@
-"""Constant rate, and noise that follows weights: `weights` has one for each round, `geometric` the
-ratio from one round to the next.
-"""
+"""Constant rate, and noise by weights: one per round (`weights`) or a fixed ratio (`geometric`)."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ from fedspend.planning.policies.base import Policy, Spending, Terms, Wish, seale
 
 
 def weighted(terms: Terms, wish: Wish) -> Spending:
-    """`sigma_t = s w_t^(-1/2)`: at large noise a round's share of the budget is its weight. One s
-    per budget, solved exactly.
+    """`sigma_t = s w_t^(-1/2)`, with one s per budget, solved exactly.
+
+    At large noise, a round's share of the budget is its weight.
     """
     budget, weights, past = wish.budget, wish.weights, wish.past
     log_shape = -0.5 * np.log(weights / weights.mean())
@@ -53,9 +52,7 @@ def weighted(terms: Terms, wish: Wish) -> Spending:
 
 
 def round_weights(policy: str, weights: Any, rounds: int) -> FloatArray:
-    """Per-round weights: `rounds` positive numbers, or for `geometric` the ratio from one round to
-    the next.
-    """
+    """One weight per round, from `rounds` positive numbers, or from the ratio of `geometric`."""
     if policy == "geometric":
         ratio = finite_number(
             "weights (the ratio of policy 'geometric')", 1.05 if weights is None else weights
@@ -98,7 +95,7 @@ WEIGHTS = Policy(
 )
 GEOMETRIC = Policy(
     "geometric",
-    "constant rate; every round weighs a constant factor more than the one before",
+    "constant rate; each round's weight is that of the round before times a fixed ratio",
     ("weights",),
     spend=weighted,
 )

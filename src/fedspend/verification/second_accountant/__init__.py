@@ -1,9 +1,10 @@
-"""A second accountant, for checking the first: it shares no code with `fedspend.accounting`, and no
-method either.
+"""A second accountant, to check the first: it shares no code and no method with it.
 
-Guarantee: three readings of one mechanism, rounds of a Gaussian of sensitivity 1 on a Poisson
-sample, adding or removing one client. `renyi_divergence` is right to 1e-9, `pld_epsilon` is never
-too low, and `fft_epsilon` brackets the truth.
+The mechanism is rounds of a Gaussian of sensitivity 1 on a Poisson sample, adding or removing one
+client; there are three readings of it.
+
+Guarantee: `renyi_divergence` is right to 1e-9, `pld_epsilon` is never too low, and `fft_epsilon`
+brackets the true value.
 """
 
 from fedspend.verification.second_accountant.fft import fft_epsilon

@@ -1,4 +1,4 @@
-"""Epsilon by a privacy loss accountant of our own.
+"""Epsilon by our own privacy loss accountant.
 
 Guarantee: the true epsilon lies in the `Bracket` that `fft_epsilon` returns. It needs neither
 dp-accounting nor a Rényi divergence, so agreement with either is evidence for both.
@@ -34,11 +34,10 @@ Direction = Literal["add", "remove"]
 def fft_epsilon(
     rates: Sequence[float], noises: Sequence[float], counts: Sequence[int], delta: float
 ) -> Bracket:
-    """Epsilon of runs of identical rounds by our own privacy loss accountant, the larger of add and
-    remove.
+    """Epsilon of runs of identical rounds, the larger of adding and removing a client.
 
-    The privacy loss of a round is put on a grid of step h with its mean kept, rounds are composed
-    by FFT, and the bracket is the accountant's error bound (Gopi, Lee, Wutschitz 2021,
+    The privacy loss of a round is put on a grid of step h so that its mean is kept, rounds are
+    composed by FFT, and the bracket is the accountant's error bound (Gopi, Lee, Wutschitz 2021,
     https://arxiv.org/abs/2106.02848): rounding moves a sum of k losses by at most
     `h sqrt(k/2 log(2/eta))` except with probability eta (Hoeffding). For delta below 1e-10 FFT
     round-off widens it.
@@ -84,9 +83,7 @@ def _composed_losses(
     reach: float,
     eta: float,
 ) -> tuple[FloatArray, FloatArray]:
-    """Grid and mass of the summed privacy loss,
-    on the range that holds all but eta/10 (Chernoff).
-    """
+    """Grid and mass of the summed privacy loss, on a range with all but eta/10 of it (Chernoff)."""
     parts = [
         _round_losses(direction, float(rate), float(noise), mesh, reach)
         for rate, noise in zip(q, s, strict=True)
@@ -118,8 +115,9 @@ def _composed_losses(
 
 
 def _log_moments(index: IntArray, mass: FloatArray, tilts: FloatArray) -> FloatArray:
-    """Upper bounds of log(sum mass exp(tilt index)) for positive tilts; neighbours are lumped into
-    the highest.
+    """Upper bounds on log(sum mass exp(tilt index)) for positive tilts.
+
+    Neighbouring cells are merged into the highest of them.
     """
     start = np.arange(0, index.size, max(1, index.size // 4096))
     highest = np.append(index[start[1:] - 1], index[-1])
@@ -165,8 +163,9 @@ def _round_losses(
 
 
 def _normal_mass(edges: FloatArray) -> FloatArray:
-    """Mass of N(0, 1) between neighbouring edges (in either order), taken from the nearer tail so
-    that far bins keep digits.
+    """Mass of N(0, 1) between neighbouring edges, in either order.
+
+    It is taken from the nearer tail, so that far bins keep their digits.
     """
     left, right = np.minimum(edges[:-1], edges[1:]), np.maximum(edges[:-1], edges[1:])
     flip = left > 0
@@ -177,8 +176,9 @@ def _normal_mass(edges: FloatArray) -> FloatArray:
 
 
 def _epsilon_of_losses(losses: FloatArray, mass: FloatArray, delta: float) -> float:
-    """The smallest epsilon >= 0 with `E[(1 - exp(epsilon - loss))_+] <= delta`: bisection for its
-    cell, then closed form.
+    """The smallest epsilon >= 0 with `E[(1 - exp(epsilon - loss))_+] <= delta`.
+
+    Bisection finds its cell, a closed form the rest.
     """
 
     def at_most_delta(index: int) -> bool:

@@ -1,8 +1,7 @@
-"""Rényi divergence of a round with discrete Gaussian noise, summed over the whole numbers
-themselves.
+"""Rényi divergence of a round with discrete Gaussian noise, as a sum over the integers.
 
 Guarantee: `lattice_divergence` is the divergence for a contribution of one step on the coarsest
-grid there is. At whole orders it depends on the grid as little as the Gaussian's does: every moment
+possible grid. At whole orders it depends on the grid no more than the Gaussian's does: every moment
 of the likelihood ratio up to the order is the Gaussian's.
 """
 
@@ -14,14 +13,14 @@ import numpy as np
 
 from fedspend.verification.second_accountant.renyi import REACH, log_integrand
 
-# beyond, the sum is longer than it is worth: the terms differ from the integral by less than
-# exp(-10^7)
+# above this the sum is not worth its length: it differs from the integral by less than exp(-10^7)
 MOST_NOISE = 2000.0
 
 
 def lattice_divergence(rate: float, noise: float, order: float) -> float:
-    """Of `(1-q) N_Z(0, s^2) + q N_Z(1, s^2)` from `N_Z(0, s^2)`, s the noise multiplier:
-    `log E[(1+u)^a] / (a-1)`, term by term.
+    """Divergence of `(1-q) N_Z(0, s^2) + q N_Z(1, s^2)` from `N_Z(0, s^2)`.
+
+    It is `log E[(1+u)^a] / (a-1)`, summed term by term; s is the noise multiplier.
 
     >>> round(lattice_divergence(0.9, 2.4, 2), 15)
     0.142861666907219

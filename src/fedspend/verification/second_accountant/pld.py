@@ -1,7 +1,7 @@
 """Epsilon by dp-accounting's privacy loss distributions.
 
-Guarantee: `pld_epsilon` is never below the true epsilon. dp-accounting's estimate is pessimistic at
-every grid, and what is done here to save time (a coarser grid, near rounds merged to the lower
+Guarantee: `pld_epsilon` is never below the true epsilon. dp-accounting's estimate is pessimistic on
+every grid, and what is done here to save time (a coarser grid; similar rounds merged at the lower
 noise and the higher rate) can only raise it.
 """
 
@@ -28,12 +28,12 @@ def pld_epsilon(
     interval: float | None = None,
     most_distinct: int = 100,
 ) -> float:
-    """Epsilon of runs of identical rounds by dp-accounting's pessimistic privacy loss
-    distributions; at no `interval` too low.
+    """Epsilon of runs of identical rounds by dp-accounting's pessimistic PLD.
 
-    Without an `interval` it is about 2e-4 of epsilon. More than `most_distinct` different rounds
-    are merged, each into the lowest noise and the highest rate of its neighbourhood: less noise or
-    a higher rate can only cost more, so it stays an upper bound.
+    It is never too low, whatever the `interval`; by default that is about 2e-4 of epsilon. If there
+    are more than `most_distinct` different rounds, similar ones are merged at the lowest noise and
+    the highest rate among them: less noise or a higher rate can only cost more, so the result is
+    still an upper bound.
     """
     q, s, k = _merged(
         np.asarray(rates, float),
@@ -41,18 +41,18 @@ def pld_epsilon(
         np.asarray(counts, np.int64),
         most_distinct,
     )
-    # A grid point costs dp-accounting about 8 microseconds a round. Small noise has losses in the
-    # thousands, where a fine grid shows nothing more, and a coarse one is still pessimistic.
+    # A grid point costs dp-accounting about 8 microseconds per round. Small noise has losses in the
+    # thousands, where a fine grid gains nothing, and a coarse one is still pessimistic.
     points = (3e5 if interval is None else 3e6) / math.sqrt(q.size)
     one_round = float((20 / s + 0.5 / s**2).max())
     divergence = divergence_of_schedule(q, s, k, ROUGH_ORDERS)
-    # of the summed loss, about: near order 1 it is the Kullback-Leibler divergence
+    # roughly the mean of the summed loss: near order 1 this is the Kullback-Leibler divergence
     mean = float(divergence[0])
     all_rounds = mean + 20 * math.sqrt(2 * mean) + one_round
     if interval is None:
         rough = float(epsilon_at(divergence, ROUGH_ORDERS, delta).min())
-        # Rounding to the grid adds variance: measured, epsilon rises by about 3 (interval /
-        # deviation of one loss)^2, relative.
+        # Rounding to the grid adds variance: in measurements, epsilon rises by a share of about
+        # 3 (interval / deviation of one loss)^2.
         deviation = math.sqrt(2 * mean / float(k.sum()))
         interval = min(max(2e-4 * rough, 1e-5), 1e-3, 4e-3 * deviation)
     interval = max(interval, one_round / points, all_rounds / points, 1e-9)
@@ -68,7 +68,7 @@ def pld_epsilon(
 
 @lru_cache(maxsize=64)
 def _round_pld(rate: float, noise: float, interval: float) -> Any:
-    # Imported here: it takes a second, and a plan that is only looked at does not need it.
+    # Imported here because it takes a second, and merely showing a plan does not need it.
     from dp_accounting.pld import privacy_loss_distribution
 
     return privacy_loss_distribution.from_gaussian_mechanism(
@@ -79,8 +79,9 @@ def _round_pld(rate: float, noise: float, interval: float) -> Any:
 def _merged(
     q: FloatArray, s: FloatArray, k: IntArray, most: int
 ) -> tuple[FloatArray, FloatArray, IntArray]:
-    """The same rounds with equal ones counted together, and near ones too (to the safe side) while
-    there are more than `most`.
+    """The rounds with equal ones counted together.
+
+    While there are more than `most`, similar ones are merged too, on the safe side.
     """
     rounds = np.stack([q, s])
     distinct, of_round = np.unique(rounds, axis=1, return_inverse=True)

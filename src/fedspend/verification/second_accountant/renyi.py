@@ -17,9 +17,9 @@ from fedspend.errors import InvalidInput
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 REACH = 10.0  # standard deviations beyond the outermost modes
-KEPT = 36.0  # panels lower than the highest by more than exp(-36) are left out
+KEPT = 36.0  # panels below exp(-36) times the highest are left out
 PANELS_AT_ONCE = 1 << 14
-MOST_PANELS = 2e6  # of one integral: ten times what the orders and the noise of plans come to
+MOST_PANELS = 2e6  # of one integral: ten times what the orders and noise of any plan need
 
 
 def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike) -> FloatArray:
@@ -66,15 +66,15 @@ def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.Array
 def _log_moment_excess(
     q: FloatArray, s: FloatArray, a: FloatArray, width: FloatArray, panels: IntArray
 ) -> FloatArray:
-    """log(E[(1+u)^a] - 1) of each cell, over panels found by looking at their edges first."""
+    """log(E[(1+u)^a] - 1) of each cell; panels whose edges are negligible are skipped."""
     edges = panels + 1
     cell = np.repeat(np.arange(q.size), edges)
     first = np.cumsum(edges) - edges
     edge = (np.arange(cell.size) - first[cell]) * width[cell] - REACH
     at_edge = log_integrand(edge, q[cell], s[cell], a[cell])
     top = np.maximum.reduceat(at_edge, first)
-    # The integrand's log curves down by at most 1 (Gaussian) away from u = 0, so a panel of width 2
-    # is never much above its edges.
+    # Away from u = 0 the log of the integrand curves down by at most 1 (Gaussian), so a panel of
+    # width 2 is never much higher than its edges.
     keep = np.maximum(at_edge[:-1], at_edge[1:]) > top[cell[:-1]] - KEPT
     left = np.flatnonzero(keep & (cell[:-1] == cell[1:]))
     owner = cell[left]
@@ -92,7 +92,7 @@ def _log_moment_excess(
 
 
 def log_integrand(x: FloatArray, q: FloatArray, s: FloatArray, a: FloatArray) -> FloatArray:
-    """log((1+u)^a - 1 - a u) - x^2/2, each of three regimes by the form that keeps its digits."""
+    """log((1+u)^a - 1 - a u) - x^2/2, in three regimes, each by the form that keeps its digits."""
     loss = x / s - 0.5 / s**2
     q, a = np.broadcast_to(q, x.shape), np.broadcast_to(a, x.shape)
     with np.errstate(divide="ignore"):

@@ -1,7 +1,7 @@
 """PLD readings of many schedules, on two worker processes.
 
 Guarantee: the answers are those of `pld_epsilon`, in the order of the schedules. A worker that dies
-costs time, not an answer. A worker is a plain Python that imports this module by name and runs
+costs time, not an answer. A worker is a plain Python process that imports this module and runs
 `serve`.
 """
 
@@ -25,9 +25,7 @@ WORKERS = 2
 def pld_epsilons(
     schedules: Sequence[Runs], delta: float, progress: Callable[[int, int], None]
 ) -> list[float]:
-    """`pld_epsilon` of every schedule; on worker processes where there are enough to pay for
-    starting them.
-    """
+    """`pld_epsilon` of every schedule, on worker processes if there are enough schedules."""
     if len(schedules) < 16 or (os.cpu_count() or 1) < 2:
         found = []
         for runs in schedules:
@@ -72,7 +70,7 @@ def pld_epsilons(
             try:
                 for done, _ in enumerate(as_completed(asked), start=1):
                     progress(done, len(schedules))
-            except BaseException:  # Ctrl-C: the answers that were not begun are not wanted any more
+            except BaseException:  # Ctrl-C: answers not yet begun are no longer needed
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
             return [one.result() for one in asked]
@@ -82,8 +80,6 @@ def pld_epsilons(
 
 
 def serve() -> None:
-    """Answer `pld_epsilon` for one JSON list of arguments per line on standard input: what a
-    verifier's worker process runs.
-    """
+    """The worker process: reads one JSON list of arguments per line, prints its `pld_epsilon`."""
     for line in sys.stdin:
         print(json.dumps(pld_epsilon(*json.loads(line))), flush=True)
