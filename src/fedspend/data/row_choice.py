@@ -1,9 +1,9 @@
-"""Which rows are held out, or kept, where clients are real: every row decides for itself.
+"""Which rows are held out or sampled where clients are real: decided for every row by itself.
 
-Guarantee: whether a row is chosen is a function of its client's id, its own features and label, and
-a public key; never of labels or numbers of other rows, nor of the order they stand in. So one row
-never moves another, and one client never another. Rows that are the same at one client share their
-fate, which is what a hold-out needs. How many rows are chosen is chance, about `share`.
+Guarantee: whether a row is chosen depends only on its client's id, its own features and label, and
+a public key; never on the labels or number of other rows, nor on their order. So no row affects the
+choice of another, and no client that of another. Identical rows of one client are chosen together,
+which is what a hold-out needs. How many rows are chosen is random, about `share` of them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def chosen_rows(
     purpose: str,
     seed: int,
 ) -> BoolArray:
-    """Marks about `share` of the rows. Another purpose, or another seed,
-    is an independent choice.
-    """
+    """Marks about `share` of the rows, independently for each purpose and seed."""
     key = hashlib.blake2b(f"fedspend {purpose} {seed}".encode(), digest_size=32).digest()
     begun: dict[Any, Any] = {}
 
@@ -57,7 +55,7 @@ def chosen_rows(
     chosen: BoolArray = drawn < share
     if not (chosen.any() and not chosen.all()):
         raise InvalidInput(
-            f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; both sides "
-            "need at least one: choose another share, or another seed"
+            f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; at least one "
+            "must be taken and one left: choose another share or seed"
         )
     return chosen
