@@ -150,7 +150,7 @@ def test_many_budgets_share_classes():
             lambda: dataclasses.replace(
                 by_norm([1.0]), parameters={"policy": "uniform", "method": "filter"}
             ),
-            "whole steps",
+            "whole number of steps",
         ),
     ],
 )
