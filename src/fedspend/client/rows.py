@@ -1,5 +1,5 @@
-"""A client's own rows: a window on arrays that may hold other people's rows too, through which only
-its own can be seen.
+"""A client's own rows: a view of arrays that may hold other clients' rows too, which shows only its
+own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from fedspend.basics.arrays import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """`numbers` are this client's rows in `features` and `labels`; positions count from 0 within
-    them.
+    """`numbers` are the indices of this client's rows in `features` and `labels`; positions count
+    within them, from 0.
     """
 
     features: torch.Tensor
