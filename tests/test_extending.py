@@ -167,13 +167,13 @@ def spending(share: float, **changes: float):
     [
         (spending(2.0), "cost more than was planned"),
         (spending(float("nan")), "cost more than was planned"),
-        (spending(1.0, deviation=0.0), "no release that was planned"),
+        (spending(1.0, deviation=0.0), "not a planned release"),
         (spending(1.0, deviation=1e-3), "cost more than was planned"),
         (spending(1.0, bit_deviation=10.0), "cost more than was planned"),
-        (spending(1.0, sampling_rate=np.ones(8)), "not the planned one"),
-        (spending(1.0, sampling_rate=np.full(8, np.nan)), "not the planned one"),
-        (spending(1.0, sampling_rate=np.full(3, 0.1)), "not for the 8 clients"),
-        (spending(1.0, denominator=float("inf")), "no release that was planned"),
+        (spending(1.0, sampling_rate=np.ones(8)), "not between 0 and the planned one"),
+        (spending(1.0, sampling_rate=np.full(8, np.nan)), "not between 0 and the planned one"),
+        (spending(1.0, sampling_rate=np.full(3, 0.1)), "do not match the 8 clients"),
+        (spending(1.0, denominator=float("inf")), "not a planned release"),
     ],
 )
 def test_a_method_that_would_overspend_is_refused_before_anything_is_spent(make, said, tmp_path):

@@ -539,7 +539,7 @@ def test_rows_of_your_own_data_are_never_set_aside(tmp_path):
     sections["data"] = {
         key: value for key, value in sections["data"].items() if key != "public_path"
     } | {"public_share": 0.2}
-    with pytest.raises(InvalidInput, match="would publish rows of your own data"):
+    with pytest.raises(InvalidInput, match="would make rows of your own data public"):
         from_config(config_of(sections))
 
 
@@ -558,7 +558,7 @@ def test_rows_of_your_own_data_are_never_set_aside(tmp_path):
             {"public_path": "public.csv"},
             "public_path is for your own data .* set part of the data set aside with public_share",
         ),
-        ("data", {"public_share": 1e-4}, "public_share must leave rows on either side"),
+        ("data", {"public_share": 1e-4}, "public_share must set some rows aside"),
         ("votes", {"queries": 0}, "queries in .* must be a whole number of at least 1"),
         ("votes", {"queries": 2.5}, "queries"),
         (

@@ -292,7 +292,7 @@ def test_limits_that_nothing_meets_are_a_refusal(run, config, tmp_path):
     assert run("design", config, "-o", folder, "--workers", 1, "--quiet").code == 0
     outcome = run("design", config, "-o", folder, "--quiet", "--max-epsilon", "1e-3")
     assert outcome.code == 1
-    assert "no setting of this search keeps epsilon at most 0.001" in outcome.err
+    assert "no setting of this search meets the limits (epsilon at most 0.001" in outcome.err
 
 
 def test_a_search_over_policies(run, config, tmp_path):

@@ -329,9 +329,9 @@ def test_contributions_that_do_not_fit_are_refused_in_one_line(changes, arrays):
 
 
 def test_a_task_is_no_contribution_and_the_other_way_round():
-    with pytest.raises(InvalidInput, match="no contribution of this version"):
+    with pytest.raises(InvalidInput, match="not a contribution of this version"):
         Contribution.from_bytes(client_task(3).to_bytes())
-    with pytest.raises(InvalidInput, match="no task of this version"):
+    with pytest.raises(InvalidInput, match="not a task of this version"):
         ClientTask.from_bytes(Contribution("a", 1, np.zeros(3)).to_bytes())
 
 

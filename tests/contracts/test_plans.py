@@ -286,7 +286,7 @@ def test_colluders_are_for_clients(made):
     if made.unit == "client":
         assert fedspend.verify(made.plan, colluders=2).ok
     else:
-        with pytest.raises(InvalidInput, match=r"^colluders is for plans of clients"):
+        with pytest.raises(InvalidInput, match=r"^colluders is only for client-level plans"):
             fedspend.verify(made.plan, colluders=2)
 
 

@@ -58,8 +58,8 @@ def with_value(value: float) -> np.ndarray:
         ({"validation": 1.0}, "validation must be at least 0 and below 1"),
         ({"validation": -0.1}, "validation must be at least 0 and below 1"),
         ({"validation": float("nan")}, "validation must be a finite number"),
-        ({"validation": 0.01}, "holds out 0 of 6 rows"),
-        ({"validation": 0.99}, "holds out 6 of 6 rows"),
+        ({"validation": 0.01}, "takes 0 of 6 rows"),
+        ({"validation": 0.99}, "takes 6 of 6 rows"),
     ],
 )
 def test_bad_input_names_row_and_value(change, message):
@@ -138,7 +138,7 @@ def test_a_sample_is_stratified_and_does_not_follow_the_seed():
     np.testing.assert_array_equal(part.features, sample(whole, share=0.1).features)
     assert part.public
     np.testing.assert_array_equal(sample(whole).features, whole.features)
-    with pytest.raises(InvalidInput, match="holds out 0 of 400"):
+    with pytest.raises(InvalidInput, match="takes 0 of 400"):
         sample(whole, share=1e-6)
 
 

@@ -20,18 +20,18 @@ def test_what_is_written_is_read(tmp_path, write_idx, array, compress):
 
 def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
     return {
-        "empty file": (b"", "0 bytes are no idx file"),
+        "empty file": (b"", "not an idx file, it has only 0 bytes"),
         "wrong magic": (b"\x89PNG" + content[4:], "not an idx file, it begins with 89504e47"),
         "unknown type": (b"\0\0\x07\x03" + content[4:], "not an idx file"),
         "other dimensions": (
             b"\0\0\x08\x01" + content[4:],
-            "holds 1 dimensions where 3 are needed",
+            "has 1 dimensions, but 3 are needed",
         ),
-        "cut header": (content[:10], "ends within its header"),
-        "cut data": (content[:-1], r"23 bytes of data where shape \(2, 3, 4\) needs 24"),
+        "cut header": (content[:10], "ends inside its header"),
+        "cut data": (content[:-1], r"23 bytes of data, but shape \(2, 3, 4\) needs 24"),
         "more data": (content + b"\0", "25 bytes of data"),
-        "no rows": (content[:4] + bytes(4) + content[8:16], "holds no data"),
-        "huge count": (content[:4] + b"\xff" * 12 + content[16:], "24 bytes of data where shape"),
+        "no rows": (content[:4] + bytes(4) + content[8:16], "has no data"),
+        "huge count": (content[:4] + b"\xff" * 12 + content[16:], "24 bytes of data, but shape"),
         "cut gzip": (gzip.compress(content, mtime=0)[:-9], "damaged gzip file"),
         "damaged gzip": (b"\x1f\x8b" + bytes(30), "damaged gzip file"),
     }

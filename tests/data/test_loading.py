@@ -163,7 +163,7 @@ def test_adult_is_coded_by_published_lists_and_bounds(adult):
             ADULT.replace("<=50K", "50K"),
             r"adult.data:2: the label must be <=50K or >50K, got '50K'",
         ),
-        ("1, 2, 3", r"adult.data:2: 3 cells where 15 are needed"),
+        ("1, 2, 3", r"adult.data:2: 3 cells, but 15 are needed"),
     ],
 )
 def test_a_bad_adult_line_is_named(adult, line, message):
@@ -172,7 +172,7 @@ def test_a_bad_adult_line_is_named(adult, line, message):
 
 
 def test_an_empty_adult_file_is_refused(adult):
-    with pytest.raises(InvalidInput, match="holds no rows"):
+    with pytest.raises(InvalidInput, match="has no rows"):
         adult("\n\n")
 
 

@@ -273,7 +273,7 @@ def test_ten_thousand_clients_are_cheap_and_share_the_features():
         ),
         (
             {"kind": "classes", "classes_per_client": 2},
-            "must be at least 10, so that every class has somebody, got 8",
+            "must be at least 10, so that every class has a client, got 8",
         ),
         ({"kind": "natural"}, "names no clients"),
         ({"seed": -1}, "seed must be a whole number"),
@@ -300,7 +300,7 @@ def test_a_federation_refuses_shared_and_foreign_rows():
         Federation(data, ("a",), (np.array([-1]),))
     with pytest.raises(InvalidInput, match="one shard per client"):
         Federation(data, ("a", "b"), (np.array([0]),))
-    with pytest.raises(InvalidInput, match="client 'a' stands there twice"):
+    with pytest.raises(InvalidInput, match="client 'a' is listed twice"):
         Federation(data, ("a", "a"), (np.array([0]), np.array([1])))
 
 
@@ -319,7 +319,10 @@ def test_arrays_per_client():
         ({"a": (np.ones((2, 3)), [0])}, "client 'a' has 2 rows of features and 1 labels"),
         ({"a": ([], [])}, "no client has a single row"),
         ({}, "no client has a single row"),
-        ({"a": (np.ones((1, 3)), [0]), "b": (np.ones((1, 2)), [0])}, "one shape at every client"),
+        (
+            {"a": (np.ones((1, 3)), [0]), "b": (np.ones((1, 2)), [0])},
+            "the same shape at every client",
+        ),
         ({"a": (np.ones((1, 3)), [7])}, r"labels\[0\] is 7"),
     ],
 )

@@ -95,7 +95,7 @@ def test_sixty_thousand_images_take_about_a_second():
 def test_a_share_that_leaves_one_side_empty_is_refused():
     owners, features, labels = rows(3)
     with pytest.raises(
-        InvalidInput, match="a share of 1e-09 takes 0 of 3 rows; both sides need at least one"
+        InvalidInput, match="a share of 1e-09 takes 0 of 3 rows; at least one must be taken"
     ):
         choose(owners, features, labels, 1e-9)
 

@@ -114,7 +114,7 @@ BAD = [
     ),
     (CSV, {"bounds": {"age": [1, 0]}}, "bounds of age must be two numbers, the lower one first"),
     (CSV, {"bounds": "0-1"}, "two numbers, lowest and highest"),
-    (CSV, {"classes": None}, "classes is missing.*leaks"),
+    (CSV, {"classes": None}, "classes is missing.*leak"),
     (CSV, {"classes": ["a", "a"]}, "at least two different labels"),
     (CSV, {"classes": 1}, "classes must be a whole number of at least 2"),
     (CSV, {"test_path": "x.csv"}, "give either test_path or split"),

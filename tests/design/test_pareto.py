@@ -224,7 +224,7 @@ def test_a_limit_on_noise_stops_the_rounds():
     bound = best_under_budget(5, **terms, max_noise=0.6 * free.noise_level)
     assert bound.rounds < free.rounds
     assert bound.noise_level <= 0.6 * free.noise_level
-    with pytest.raises(Refused, match="even in one round"):
+    with pytest.raises(Refused, match="even for one round"):
         best_under_budget(5, **terms, max_noise=1e-4)
 
 

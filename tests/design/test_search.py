@@ -232,7 +232,7 @@ def test_another_search_or_a_stranger_folder_is_not_touched(folder, tmp_path):
         run_search(changed(GRID, train__lr=0.25), folder, workers=1)
     assert (folder / "pareto.json").read_bytes() == before
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(InvalidInput, match="not empty and holds no search"):
+    with pytest.raises(InvalidInput, match="not empty and is not the folder of a search"):
         run_search(GRID, tmp_path, workers=1)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "search.json").write_text("{")
@@ -263,8 +263,8 @@ def test_real_randomness_is_refused():
 @pytest.mark.parametrize(
     ("base", "changes", "word"),
     [
-        (GRID, {"design__noise_levels": None}, "needs noise_levels or policies"),
-        (POLICIES, {"design__noise_levels": [0.1]}, "not both"),
+        (GRID, {"design__noise_levels": None}, "needs exactly one of noise_levels and policies"),
+        (POLICIES, {"design__noise_levels": [0.1]}, "exactly one of"),
         (POLICIES, {"design__epsilons": None}, "needs epsilons"),
         (GRID, {"design__epsilons": [1.0]}, "go with policies"),
         (GRID, {"train__lr_schedule": "cosine"}, "lr_schedule must be 'constant'"),
@@ -286,7 +286,7 @@ def test_real_randomness_is_refused():
             "ratio has no effect",
         ),
         (POLICIES, {"design__policies": [{"policy": "spend-as-you-go"}]}, "needs a saving_rate"),
-        (POLICIES, {"design__policies": [{"saving_rate": 0.5}]}, "has no policy"),
+        (POLICIES, {"design__policies": [{"saving_rate": 0.5}]}, "does not name a policy"),
         (
             POLICIES,
             {"design__policies": [{"policy": "spend-as-you-go", "saving_rate": 0.9}]},

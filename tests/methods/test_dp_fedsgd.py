@@ -95,7 +95,7 @@ def test_flags_win_over_the_noise_level():
     [
         ({"privacy": {"epsilon": 3.0}}, "noise_level and epsilon both"),
         ({"method": {"noise_level": 1e-4}}, "noise multiplier of 0.00179"),
-        ({"method": {"noise_level": 1e9}}, "the accountant knows"),
+        ({"method": {"noise_level": 1e9}}, "the accountant handles"),
         ({"method": {"noise_level": 5e4}}, "costs no epsilon"),
         ({"privacy": {"policy": "uniform"}}, "contradicts"),
         ({"privacy": {"accountant": "pld"}}, "noise_level is accounted by 'rdp'"),

@@ -151,7 +151,7 @@ def test_many_budgets_share_classes():
             lambda: dataclasses.replace(
                 by_norm([1.0]), parameters={"policy": "uniform", "method": "filter"}
             ),
-            "whole steps",
+            "whole number of steps",
         ),
     ],
 )
@@ -554,9 +554,9 @@ def test_a_run_directory_that_was_set_back_is_refused(tmp_path):
         budget = budget_at(plan, tmp_path, 3, simulation)
         budget.keep(budget._full, budget._full / 2)
         assert (budget_at(plan, tmp_path, 4, simulation).before() == budget._full / 2).all()
-        with pytest.raises(Refused, match="set back"):
+        with pytest.raises(Refused, match="restored from an older copy"):
             budget_at(plan, tmp_path, 2, simulation).before()
-    with pytest.raises(Refused, match="set back"):
+    with pytest.raises(Refused, match="restored from an older copy"):
         budget_at(plan, tmp_path, 3, simulation=False).before()
     assert (budget_at(plan, tmp_path, 3, simulation=True).before() == budget._full).all()
 

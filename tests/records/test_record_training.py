@@ -484,7 +484,7 @@ def test_pld_agrees_where_every_client_takes_part():
         (lambda: a_plan(method="rdpd"), "did you mean 'rpdp'"),
         (lambda: a_plan(saving_share=0.0), "saving_share"),
         (lambda: a_plan(saving_share=0.5, transition=9), "transition"),
-        (lambda: a_plan(method="minimum", saving_share=0.5), "saving share"),
+        (lambda: a_plan(method="minimum", saving_share=0.5), "saving_share"),
         (lambda: a_plan(common_rate=0.5), "common_rate"),
     ],
 )

@@ -164,7 +164,7 @@ def test_nothing_left_means_rate_zero_and_nobody_left_is_refused():
         Mechanisms.of_schedules(table.noise_multiplier, table.sampling_rate, 0.8, 5),
         table.of_client,
     )
-    with pytest.raises(Refused, match="no record has anything left"):
+    with pytest.raises(Refused, match="no record has enough left"):
         plan_records(first.epsilon, owners(4), TERMS, clients=["a", "b"], past=past)
     more = np.array([0.5, 0.5, 2.0, 2.0]) * [0.99, 0.99, 2, 2]
     plan = plan_records(more, owners(4), TERMS, clients=["a", "b"], past=past)

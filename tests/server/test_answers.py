@@ -107,7 +107,7 @@ def test_a_good_answer_after_a_bad_one_does_not_count_either():
 def test_a_stranger_is_reported_and_not_added():
     answers = gather(asked(1), [answer(9, HALF), answer(0, HALF)], SIZE, outside=True)
     np.testing.assert_array_equal(answers.total, HALF)
-    assert "without having been asked" in answers.reports["9"]
+    assert "without being asked" in answers.reports["9"]
     assert "9" not in answers.answered
     assert "9" not in answers.discarded
 
@@ -139,7 +139,7 @@ def test_an_answer_of_another_run_is_ignored():
     assert gather(first, made, SIZE, outside=True).answered == ("0",)
     answers = gather(second, made, SIZE, outside=True)
     assert not answers.total.any()
-    assert "of run 'this one'" in answers.reports["0"]
+    assert "for run 'this one'" in answers.reports["0"]
     assert answers.discarded == {"0": NO_ANSWER}
     assert answers.received_variance == 0
     assert not answers.total.any()
@@ -181,7 +181,7 @@ def test_a_vector_that_is_too_long_is_clipped_again_and_reported():
     answers = one(answer(0, [3.0, 4.0, 0, 0]))
     np.testing.assert_allclose(answers.total, np.array([0.6, 0.8, 0, 0]), rtol=1e-5)
     assert np.linalg.norm(answers.total) <= 1
-    assert answers.reports["0"] == "its norm was 5, and its clip 1; it was clipped again"
+    assert answers.reports["0"] == "its norm was 5, above its clip 1; it was clipped again"
 
 
 def test_an_honest_vector_at_its_clip_is_left_as_it_is():
@@ -215,7 +215,7 @@ def test_a_vector_on_the_grid_that_is_too_long_is_discarded():
     """Scaled down it would not be whole numbers any more."""
     answers = one(answer(0, [1025.0, 0, 0, 0]), grid=GRID)
     assert not answers.total.any()
-    assert "its norm is 1.00098, and its clip 1" in answers.discarded["0"]
+    assert "its norm is 1.00098, above its clip 1" in answers.discarded["0"]
     np.testing.assert_array_equal(
         one(answer(0, [1024.0, 0, 0, 0]), grid=GRID).total, [1024, 0, 0, 0]
     )
@@ -245,7 +245,7 @@ def test_a_vector_beyond_the_modulus_is_discarded(value):
     """
     answers = one(answer(0, [value, 0, 0, 0]), grid=GRID, noise=1.0)
     assert not answers.total.any()
-    assert answers.discarded == {"0": "its vector is beyond the grid's 24 bits"}
+    assert answers.discarded == {"0": "its vector exceeds the grid's 24 bits"}
     assert one(answer(0, [2.0**23 - 1, 0, 0, 0]), grid=GRID, noise=1.0).answered == ("0",)
 
 

@@ -170,7 +170,7 @@ def test_a_lost_memory_is_refused(small, tmp_path, randomness):
     (folder / "release.safetensors").unlink()
     before = (folder / "checkpoint.safetensors").read_bytes()
     for _ in range(2):
-        with pytest.raises(Refused, match="private state is gone"):
+        with pytest.raises(Refused, match="private state is lost"):
             run(correlated(small), folder, resume=True)
     assert (folder / "checkpoint.safetensors").read_bytes() == before
     assert not (folder / "release.safetensors").exists()
@@ -194,7 +194,7 @@ def test_an_older_copy_of_the_memory_is_refused(small, tmp_path, randomness):
         run(setup, folder, on_round=stop)
     newest = (folder / "release.safetensors").read_bytes()
     (folder / "release.safetensors").write_bytes(older[1])
-    with pytest.raises(Refused, match="private state is gone"):
+    with pytest.raises(Refused, match="private state is lost"):
         run(correlated(small), folder, resume=True)
     (folder / "release.safetensors").write_bytes(newest)
     assert len(run(correlated(small), folder, resume=True).metrics) == 4

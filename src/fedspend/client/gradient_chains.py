@@ -1,11 +1,11 @@
 """The sum of clipped gradients over single records for chains of layers with convolutions.
 
-Guarantee: as in `gradients`: every record's gradient has a norm of at most the clip in the sum, and
-one that is not finite counts as zero; norms are float64, of the very numbers that are summed. One
-pass forward and one back serve all records of a block: what enters a layer and the loss gradient of
-what leaves it give each record's own gradient. Of a linear layer it is never formed: its norm is
-`|delta| * sqrt(|input|^2 + 1)`. Of a convolution it is one product with the unfolded input. No
-layer mixes records.
+Guarantee: as in `gradients`, every record's gradient has a norm of at most the clip in the sum, and
+one that is not finite counts as zero; norms are float64 and computed from the very numbers that are
+summed. One forward and one backward pass serve all records of a block: a layer's input and the loss
+gradient of its output give each record's own gradient. For a linear layer it is never formed: its
+norm is `|delta| * sqrt(|input|^2 + 1)`. For a convolution it is one product with the unfolded
+input. No layer mixes records.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fedspend.models.fresh import remembers_nothing
 
 # no parameters, no randomness
 _PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
-_BLOCK_NUMBERS = 2**22  # of unfolded inputs and single gradients at once
+_BLOCK_NUMBERS = 2**22  # numbers in unfolded inputs and single gradients at once
 
 
 def supports(module: nn.Module) -> bool:
-    """Whether the module is a Sequential: plain convolutions, Flatten, linear layers; anything
-    without parameters between them.
+    """Whether the module is a Sequential of plain convolutions, Flatten and linear layers, with
+    only layers without parameters in between.
 
     >>> supports(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)))
     True
@@ -94,7 +94,7 @@ class ChainSum:
 
     @torch.no_grad()
     def _numbers(self, row: torch.Tensor) -> int:
-        """How many numbers one record needs: in its unfolded inputs and its single gradients."""
+        """How many numbers one record needs for its unfolded inputs and single gradients."""
         count = 1
         for layer in self._chain:
             if isinstance(layer, nn.Conv2d):
@@ -103,14 +103,14 @@ class ChainSum:
         return count
 
     def _add(self, total: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> None:
-        # a layer, what enters and what leaves it
+        # (layer, its input, its output)
         taps: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []
         value = rows
         for layer in self._chain:
             entering, value = value, layer(value)
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 if not taps:
-                    value.requires_grad_()  # parameters do not: only values are differentiated
+                    value.requires_grad_()  # only values are differentiated, not parameters
                 taps.append((layer, entering.detach(), value))
         loss = functional.cross_entropy(value, labels, reduction="sum")
         deltas = torch.autograd.grad(loss, [leaving for _, _, leaving in taps])
@@ -162,9 +162,7 @@ def _part(layer: nn.Module, entering: torch.Tensor, delta: torch.Tensor) -> _Lin
 
 
 def _unfolded(layer: nn.Conv2d, entering: torch.Tensor) -> torch.Tensor:
-    """(records, inputs of an output, places): what each place of the output is a linear function
-    of.
-    """
+    """The inputs that each place of the output depends on, (records, inputs, places)."""
     assert not isinstance(layer.padding, str)
     return functional.unfold(
         entering, layer.kernel_size, layer.dilation, layer.padding, layer.stride

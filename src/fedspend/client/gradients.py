@@ -28,15 +28,15 @@ from fedspend.models.flat import parameter_count
 from fedspend.models.fresh import fresh
 from fedspend.models.linear import Layer, linear_layers
 
-_BLOCK_NUMBERS = 2**24  # of single gradients that exist at once
+_BLOCK_NUMBERS = 2**24  # numbers in the single gradients that exist at once
 
 # (parameters, rows, labels) -> (parameters,)
 GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]
 
 
 def clipped_sum(module: nn.Module, clip: float, factors: Factors | None = None) -> GradientSum:
-    """The function that sums the clipped gradients of the cross-entropy of each row. `factors` may
-    scale them down further.
+    """A function that sums the clipped gradients of each row's cross-entropy. `factors` may scale
+    them down further.
     """
     check_module(module)
     layers, factors = linear_layers(module), factors or partial(clip_factors, bound=clip)
@@ -48,8 +48,8 @@ def clipped_sum(module: nn.Module, clip: float, factors: Factors | None = None) 
 
 
 class DenseSum:
-    """In numpy, because with a hundred records torch spends most of its time on calls; products in
-    torch, with one thread.
+    """Uses numpy, because for a hundred records torch spends most of its time on call overhead;
+    matrix products use torch with one thread.
     """
 
     def __init__(self, layers: list[Layer], size: int, factors: Factors) -> None:
@@ -65,7 +65,7 @@ class DenseSum:
         weights = [
             flat[layer.weight].reshape(layer.outputs, layer.inputs) for layer in self._layers
         ]
-        with np.errstate(over="ignore", invalid="ignore"):  # in a record that is not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # a record may not be finite
             for layer, weight in zip(self._layers, weights, strict=True):
                 scores = _product(weight, inputs[-1].T).T  # few outputs: faster this way round
                 if layer.bias is not None:
@@ -94,7 +94,7 @@ class DenseSum:
     def _backward(
         self, weights: list[FloatArray], inputs: list[FloatArray], delta: FloatArray
     ) -> list[FloatArray]:
-        """The loss gradient of what each layer gives, before its ReLU."""
+        """The loss gradient of each layer's output, before its ReLU."""
         deltas = [delta]
         for number in range(len(self._layers) - 1, 0, -1):
             delta = _product(delta, weights[number])
@@ -105,7 +105,7 @@ class DenseSum:
 
 
 def _loss_gradient(scores: FloatArray, labels: IntArray) -> FloatArray:
-    """Of each row's cross-entropy: softmax minus one-hot."""
+    """The gradient of each row's cross-entropy: softmax minus one-hot."""
     delta: FloatArray = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
     delta /= delta.sum(axis=1, keepdims=True)
     delta[np.arange(len(labels)), labels] -= 1
@@ -113,8 +113,8 @@ def _loss_gradient(scores: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def _product(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Within `single_threaded` the same to the last bit, however many threads numpy's own product
-    would use.
+    """Within `single_threaded`, the same to the last bit on every machine; numpy's own product
+    depends on the number of threads.
     """
     product: FloatArray = torch.mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
     return product
@@ -168,7 +168,7 @@ class GeneralSum:
         )
         for start in range(0, len(rows), self._block):
             some = slice(start, start + self._block)
-            self._module = fresh(self._pristine)  # no record may leave anything for the next ones
+            self._module = fresh(self._pristine)  # no block may leave anything behind for the next
             found = self._gradients(trained, fixed, rows[some], labels[some])
             squares = sum(found[name].double().square().flatten(1).sum(dim=1) for name in found)
             scale = torch.from_numpy(self._factors(torch.as_tensor(squares).sqrt().numpy()))

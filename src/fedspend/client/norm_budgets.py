@@ -2,14 +2,14 @@
 2021).
 
 A record pays the squared norm of its clipped gradient, in squared clips, before the gradient enters
-a step's sum. If it cannot pay, it contributes nothing, then and ever after. A gradient that is not
-finite counts as zero, and zero is free.
+a step's sum. If it cannot pay, it contributes nothing from then on. A gradient that is not finite
+counts as zero, and zero is free.
 
-Guarantee: what a record's gradients in all steps add up to, in squared norms, is at most its norm
-budget, whatever happens. What is left to each record is private and stays with the client; it is
-written down before anything that was paid for leaves the client. Every client is in every round, so
-a round that a state does not know of was lost, or the state is an old copy: such rounds count as
-paid at the clip. Without a state, all rounds so far do.
+Guarantee: the squared norms of a record's gradients in all steps add up to at most its norm budget,
+whatever happens. What each record has left is private and stays with the client; it is stored
+before anything that was paid for leaves the client. Every client is in every round, so if a state
+does not know of a round, that round was lost or the state is an old copy: such rounds count as paid
+at the clip. Without a state, all rounds so far do.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from fedspend.errors import InvalidInput, Refused
 
 
 class Payments:
-    """What the records of a step have left. As the factors of a sum of gradients, it lets each pay
-    or drops it for good.
+    """What the records of a step have left. Called for the factors of a sum of gradients, it
+    charges each record, or drops it for good.
     """
 
     def __init__(self, clip: float) -> None:
         self._clip, self._at = clip, 0
-        self.left, self.paid = np.zeros(0), 0  # what each has left, and how many have paid
+        self.left, self.paid = np.zeros(0), 0  # what each record has left; how many have paid
 
     def begin(self, left: FloatArray) -> None:
         self.left, self.paid, self._at = left.copy(), 0, 0
 
     def __call__(self, norms: FloatArray) -> FloatArray:
-        """Norms of the next rows, in order."""
+        """The factors for the next rows, in order, given their norms."""
         some = slice(self._at, self._at + len(norms))
         self._at += len(norms)
         left = self.left[some].copy()
         price = np.where(np.isfinite(norms), np.minimum(norms / self._clip, 1.0) ** 2, 0.0)
-        # a square can underflow to nothing, and nothing left pays for nothing
+        # A square can underflow to zero, so `left > 0` is checked too: a record with nothing left
+        # must not pay.
         pays = (left > 0) & (price <= left)
         self.left[some] = np.where(pays, left - price, 0.0)
         self.paid += int(pays.sum())
@@ -62,23 +63,25 @@ class NormBudget:
         self._full, self._steps = terms.norm_budget, terms.batch.size
 
     def before(self) -> FloatArray:
-        """(records,). A simulation plays a round again from where it began; no other run may."""
+        """What each record has left, (records,). A simulation may repeat a round from where it
+        began; no other run may.
+        """
         stored, round = self._states.read(self._task.client), self._task.shared.round
-        if stored is None:  # never enrolled, or lost: nobody knows what was paid
+        if stored is None:  # never enrolled or lost: what was paid is unknown
             return self._without(self._full, round)
         played, before, after = self._read(stored)
         if played == round and self._simulation:
             return before
         if not played < round:
             raise Refused(
-                f"client {self._task.client!r} has paid for round {played + 1}, and round "
-                f"{round + 1} is to be played: the run directory was set back; nobody knows what "
-                "was released since, so start a new run"
+                f"client {self._task.client!r} has already paid for round {played + 1}, but the "
+                f"run is at round {round + 1}: the run directory was restored from an older copy, "
+                "and what was released since is unknown; start a new run"
             )
         return self._without(after, round - played - 1)
 
     def _without(self, left: FloatArray, rounds: int) -> FloatArray:
-        """What is left at least, if so many more rounds were paid at the clip."""
+        """What is left at least, if this many more rounds were paid at the clip."""
         rest: FloatArray = np.maximum(left - rounds * self._steps, 0.0)
         return rest
 
@@ -86,11 +89,13 @@ class NormBudget:
         self._write(self._task.shared.round, before, after)
 
     def enrol(self) -> None:
-        """Begin: nothing has been paid yet. From now on a state that is missing was lost."""
+        """Starts the account: nothing has been paid yet. From now on, a missing state means it was
+        lost.
+        """
         self._write(-1, self._full, self._full)
 
     def adopt(self, round: int, before: FloatArray, after: FloatArray) -> None:
-        """Take over what another place has kept; a state of one's own is newer and stays."""
+        """Takes over a state kept elsewhere, unless this client has its own, which is newer."""
         if self.missing:
             self._write(round, before, after)
 
@@ -116,7 +121,7 @@ class NormBudget:
 
     def _read(self, stored: bytes) -> tuple[int, FloatArray, FloatArray]:
         place = self._states.place(self._task.client)
-        arrays, about = unpack(stored, place, "restore it from a copy or start the run anew")
+        arrays, about = unpack(stored, place, "restore it from a copy or start a new run")
         fits = set(arrays) == {"before", "after"} and {one.shape for one in arrays.values()} == {
             self._full.shape
         }
@@ -133,7 +138,7 @@ class NormBudget:
             )
         if not all(np.all((one >= 0) & (one <= self._full)) for one in arrays.values()):
             raise InvalidInput(
-                f"{place} leaves a record more than its budget, or less than nothing; restore it "
+                f"{place} gives a record more than its budget, or a negative amount; restore it "
                 "from a copy"
             )
         return about["round"], arrays["before"], arrays["after"]

@@ -1,4 +1,4 @@
-"""A client's part of a record-level plan: DP-SGD with a rate of its own for every record.
+"""A client's part of a record-level plan: DP-SGD in which every record has its own rate.
 
 Guarantee: each local step is a Poisson sample at the task's rates, a sum of gradients clipped to
 the task's clip, Gaussian noise of `noise_multiplier * clip` and a division by the planned batch.
@@ -24,9 +24,7 @@ from fedspend.noise.randomness import Randomness
 
 
 class LocalModel:
-    """A client's parameters on their way:
-    plain descent, or with momentum, along noised gradients.
-    """
+    """A client's parameters, which descend along noised gradients, with momentum if it is set."""
 
     def __init__(self, start: torch.Tensor, lr: float, momentum: float) -> None:
         self.parameters, self._velocity = start.clone(), torch.zeros_like(start)
@@ -42,14 +40,12 @@ class LocalModel:
 def record_update(
     task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness, states: States
 ) -> tuple[torch.Tensor, IntArray | None]:
-    """The client's update, and how many records took part in each step where that is not
-    planned.
-    """
+    """The client's update, and how many records took part in each step if that is not planned."""
     terms = task.records
     assert terms is not None
     if terms.rate.size != len(rows):
         raise InvalidInput(
-            f"the plan has {terms.rate.size} records for client {task.client!r}, and its data "
+            f"the plan has {terms.rate.size} records for client {task.client!r}, but its data has "
             f"{len(rows)}; make them agree"
         )
     start = torch.from_numpy(task.shared.parameters)
@@ -62,8 +58,8 @@ def record_update(
 
 
 def draw_records(rate: FloatArray, randomness: Randomness, step: int, client: int) -> IntArray:
-    """Which of a client's records enter a step; steps are numbered through all rounds. May be
-    empty: that is a normal step.
+    """Which of a client's records enter a step; steps are numbered across all rounds. May be empty:
+    that is a normal step.
     """
     chance = randomness.uniform(rate.size, "record-sample", step, client)
     return np.flatnonzero(chance < rate)
@@ -77,10 +73,10 @@ def release_step(
     step: int,
     client: int,
 ) -> FloatArray:
-    """The noised mean gradient of one local step of one client: its sum of clipped gradients, over
-    the planned batch.
+    """The noised mean gradient of one client's local step: its noised sum of clipped gradients,
+    divided by the planned batch.
 
-    Steps are numbered through all rounds, so that no two share noise.
+    Steps are numbered across all rounds, so that no two share noise.
     """
     if deviation > 0:
         total = total + deviation * randomness.normal(total.size, "record-noise", step, client)
@@ -96,7 +92,7 @@ def _sampled_steps(
     local: LocalModel,
 ) -> None:
     sum_of, deviation = clipped_sum(module, terms.clip), terms.noise_multiplier * terms.clip
-    # records leave during a round and do not come back in it
+    # Records may leave during a round, but do not come back in it.
     for number in range(int(np.count_nonzero(terms.batch))):
         step = task.shared.round * terms.batch.size + number
         now = np.where(terms.steps > number, terms.rate, 0.0)
@@ -118,8 +114,8 @@ def _steps_by_norm(
     states: States,
     local: LocalModel,
 ) -> IntArray:
-    """All local steps, also when nobody is left: that is private. What was paid is on disk before
-    the update is handed on.
+    """Takes all local steps, even if no record is left, because that is private. What was paid is
+    on disk before the update is returned.
     """
     budget = NormBudget(task, states, randomness.simulation)
     before = budget.before()

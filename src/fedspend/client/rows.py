@@ -1,5 +1,5 @@
-"""A client's own rows: a window on arrays that may hold other people's rows too, through which only
-its own can be seen.
+"""A client's own rows: a view of arrays that may hold other clients' rows too, which shows only its
+own.
 """
 
 from __future__ import annotations

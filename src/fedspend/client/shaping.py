@@ -1,10 +1,10 @@
-"""BLUR and LUS (Cheng et al. 2022): updates that lose less to clipping and noise. Local, and before
-clipping.
+"""BLUR and LUS (Cheng et al. 2022): shape updates at the client, before clipping, so that they lose
+less to clipping and noise.
 
-Guarantee: what is done here sees one client's own data and the public clip of the round, and
-clipping comes afterwards, so the clip bounds a shaped update as it bounds any other and the plan's
-epsilon stays what it is. With `blur` and `lus` at 0 nothing here runs. A number that is not finite
-stays one, so that the mechanism still discards the update.
+Guarantee: shaping sees only one client's own data and the public clip of the round, and clipping
+comes afterwards, so the clip bounds a shaped update like any other and the plan's epsilon does not
+change. With `blur` and `lus` at 0 nothing here runs. A number that is not finite stays so, and the
+mechanism still discards the update.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from fedspend.basics.arrays import BoolArray, Float32Array
 from fedspend.errors import InvalidInput
 
-_CACHED_NUMBERS = 2**17  # of updates that are looked at together
+_CACHED_NUMBERS = 2**17  # numbers of updates that are processed together
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class Shape:
     def __post_init__(self) -> None:
         if not 0 <= self.blur < math.inf:
             raise InvalidInput(
-                f"blur must be a number of at least 0, got {self.blur!r}; 0 switches it off, 0.4 "
-                "is usual"
+                f"blur must be at least 0, got {self.blur!r}; 0 switches it off, 0.4 is usual"
             )
         if not 0 <= self.lus < 1:
             raise InvalidInput(
@@ -47,7 +46,7 @@ class Shape:
             )
 
     def check_lr(self, lr: float) -> None:
-        """Beyond `blur * lr = 1` a step back towards the start overshoots it (Lemma 2 asks for
+        """From `blur * lr = 1` on, a step back towards the start may overshoot it (Lemma 2 requires
         `lambda < 1 / lr`).
         """
         if not self.blur * lr < 1:
@@ -60,8 +59,8 @@ UNSHAPED = Shape()
 
 
 def kept(values: int, lus: float) -> int:
-    """How many of a layer's values LUS keeps: `ceil((1 - lus) * values)`, safe from the last bits
-    of the product.
+    """How many of a layer's values LUS keeps: `ceil((1 - lus) * values)`, robust to rounding of the
+    product.
 
     >>> kept(10, 0.7), kept(10, 0.75), kept(3, 0.99), kept(5, 0.0)
     (3, 3, 1, 5)
@@ -72,11 +71,11 @@ def kept(values: int, lus: float) -> int:
 def sparsify(
     updates: torch.Tensor, gradients: torch.Tensor, layers: tuple[int, ...], lus: float
 ) -> None:
-    """LUS in place: in every layer of every client (row) only the most important values stay, of
-    equal ones those that come first.
+    """LUS in place: in every layer of every client (row) only the most important values stay; among
+    equal ones, the first.
 
-    `layers` are the sizes of consecutive pieces of a row. The gradient of the last step serves for
-    the importance.
+    `layers` are the sizes of consecutive pieces of a row. Importance is computed from the gradient
+    of the last step.
     """
     few = max(1, _CACHED_NUMBERS // updates.shape[1])
     for values, slopes in zip(torch.split(updates, few), torch.split(gradients, few), strict=True):
@@ -90,7 +89,7 @@ def sparsify(
 
 
 def most_important(importance: Float32Array, keep: int) -> BoolArray:
-    """Marks the `keep` largest values of every row, of equal ones those that come first."""
+    """Marks the `keep` largest values of every row; among equal ones, the first."""
     # numpy's selection takes a tenth of the time of torch's topk
     smallest = importance.shape[1] - keep
     threshold = np.partition(importance, smallest, axis=1)[:, smallest]

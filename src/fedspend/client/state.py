@@ -1,7 +1,7 @@
-"""What a client has to remember from round to round: private, durable, and kept with the client,
-not with the server.
+"""What a client must remember from round to round: private, durable, and kept by the client, not by
+the server.
 
-Guarantee: a state is written whole or not at all, for its owner's eyes only (files 0600 in folders
+Guarantee: a state is written whole or not at all, readable by its owner only (files 0600 in folders
 0700), before anything that depends on it leaves the client.
 """
 
@@ -17,7 +17,7 @@ from fedspend.errors import InvalidInput
 
 FILE = "state.safetensors"
 _LONGEST = 100
-# no capitals: not every disk tells them apart
+# no capitals: not every file system is case-sensitive
 _PLAIN = frozenset(string.ascii_lowercase + string.digits + "-_")
 
 
@@ -29,7 +29,7 @@ class States(Protocol):
     def write(self, client: str, body: bytes) -> None: ...
 
     def place(self, client: str) -> str:
-        """Where it is, for messages."""
+        """Where the state is, for messages."""
         ...
 
 
@@ -50,7 +50,7 @@ class MemoryStates:
 
 
 class FolderStates:
-    """A folder with a folder for every client."""
+    """A folder with a subfolder for every client."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,19 +73,17 @@ class FolderStates:
         return str(self._path(client))
 
     def _path(self, client: str) -> Path:
-        """Any id makes a folder name: what has a meaning on disk is quoted, what is too long is
-        hashed.
-        """
+        """Turns any id into a folder name: quotes special characters and hashes long ids."""
         body = client.encode("utf-8", "surrogatepass")
         name = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in body)
         if not 0 < len(name) <= _LONGEST:
-            name = f"={hashlib.sha256(body).hexdigest()}"  # which no quoted name begins with
+            name = f"={hashlib.sha256(body).hexdigest()}"  # no quoted name begins with "="
         return self.folder / name / FILE
 
 
 def folder_beside(run: Path) -> Path:
     """Where the clients of a run on one machine keep their states: beside the run directory, not in
-    it, and the same however the directory is called (`.`, `x/..`, a link).
+    it, and the same however the directory is written (`.`, `x/..`, a link).
     """
     whole = run.resolve()
     return whole.with_name(f"{whole.name}.clients")

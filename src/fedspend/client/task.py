@@ -1,9 +1,9 @@
-"""What travels to a client: a task is plain data, and all that a client needs besides its own rows,
+"""What is sent to a client: a task is plain data, and all that a client needs besides its own rows,
 state and randomness.
 
 Guarantee: a task says nothing about other clients' rows, budgets or answers. `to_bytes` and
-`from_bytes` are exact inverses; bytes that are no task are refused with one line. Randomness does
-not travel: a task cannot make a client's noise predictable.
+`from_bytes` are exact inverses; bytes that are not a task are refused with one line. Randomness is
+not sent: a task cannot make a client's noise predictable.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FORMAT = "fedspend task 1"
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a client does: SGD with momentum on the mean cross-entropy of each batch, and how its
-    update is shaped.
+    """How a client trains: SGD with momentum on the mean cross-entropy of each batch, and the
+    shaping of its update.
 
     Exactly one of `steps` and `epochs` is set. A client with fewer examples than a batch uses all
     of them in every step; a client with none has a zero update.
@@ -46,32 +46,33 @@ class LocalTraining:
 
 @dataclass(frozen=True, eq=False)
 class RoundTask:
-    """What all clients of a round are told alike."""
+    """The part of a task that is the same for all clients of a round."""
 
     round: int  # counted from 0
     # the model that everyone starts from, in the order of `module.parameters()`
     parameters: Float32Array
     training: LocalTraining
     lr: float
-    size: int  # numbers in what a client sends
+    size: int  # how many numbers a client sends
     run: str = ""
     plan: str = ""  # hash of the plan
     layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
     grid: Grid | None = None  # discrete noise: contributions are whole numbers of its steps
-    # deviation of the noise that each client adds to its own contribution (distributed noise)
+    # standard deviation of the noise that each client adds to its own contribution (distributed
+    # noise)
     noise: float = 0.0
-    bit: bool = False  # whether the method asks if the update was within the clip
-    asked: IntArray | None = None  # numbers of the public rows to vote on, in place of an update
+    bit: bool = False  # whether clients report if their update was within the clip
+    asked: IntArray | None = None  # indices of the public rows to vote on, in place of an update
 
 
 @dataclass(frozen=True, eq=False)
 class RecordTerms:
-    """A client's own records in this round: who may be sampled, for how long, under how much noise.
-    One entry per record.
+    """The terms of a client's own records in this round: their rates and steps, one entry per
+    record, and the noise.
     """
 
     rate: FloatArray  # (records,)
-    steps: FloatArray  # (records,) a record takes part in the first so many local steps
+    steps: FloatArray  # (records,) how many local steps a record takes part in, from the first on
     # (local steps,) what the sum of gradients of each step is divided by: planned, never counted
     batch: FloatArray
     clip: float
@@ -83,9 +84,7 @@ class RecordTerms:
 
 @dataclass(frozen=True, eq=False)
 class ClientTask:
-    """One client's task. `number` is its place in the roster: seeds go by it, and nothing else
-    does.
-    """
+    """One client's task. `number` is its place in the roster, used only for seeds."""
 
     client: str
     number: int
@@ -123,7 +122,7 @@ class ClientTask:
         arrays, about = unpack(body, "a task")
         if about.get("format") != FORMAT:
             raise InvalidInput(
-                f"this is no task of this version: its format is {about.get('format')!r}, not "
+                f"this is not a task of this version: its format is {about.get('format')!r}, not "
                 f"{FORMAT!r}"
             )
         try:
@@ -140,9 +139,7 @@ class ClientTask:
                 f"a task is damaged ({type(error).__name__}: {error}); send it again"
             ) from None
         if broken:
-            raise InvalidInput(
-                f"a task is damaged: no client can work with its {broken[0]}; send it again"
-            )
+            raise InvalidInput(f"a task is damaged: its {broken[0]} is not valid; send it again")
         return task
 
 
@@ -175,15 +172,15 @@ def _records(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -
 
 
 def _exactly(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """From a value for every field: a default must not stand in for what was lost on the way."""
+    """Needs a value for every field: a default must not replace one that was lost in transit."""
     if set(values) != {field.name for field in fields(kind)}:
         raise ValueError(f"{kind.__name__} has other parts")
     return kind(**values)
 
 
 def _parts(task: ClientTask) -> Iterator[tuple[str, bool]]:
-    """What a task consists of, and whether it can be. A client relies on it: NaN as a clip would be
-    no bound at all, since nothing is above it.
+    """The parts of a task, and whether each is valid. Clients rely on it: a clip of NaN would not
+    bound anything, because no norm compares as above it.
     """
     shared, training, grid, asked = (
         task.shared,
@@ -251,7 +248,7 @@ def _fit(terms: RecordTerms) -> bool:
 
 
 def _number(value: object) -> bool:
-    """Finite, and not below zero."""
+    """Whether the value is a finite number of at least 0."""
     return isinstance(value, int | float) and type(value) is not bool and 0 <= float(value) < np.inf
 
 

@@ -1,5 +1,5 @@
-"""Plain local training, one client at a time: torch's own optimiser, nothing clever. Every fast
-path is held to it.
+"""Plain local training, one client at a time, with torch's own optimiser and no optimisations.
+Every fast path is tested against it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedspend.noise.randomness import Randomness
 def trained(
     task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness
 ) -> torch.Tensor:
-    """The client's update: how far its parameters moved, shaped as the task says. Zero without
+    """The client's update: how far its parameters moved, shaped according to the task. Zero without
     rows.
 
     Seeds torch's global generator, for dropout and the like.
@@ -31,7 +31,7 @@ def trained(
     generator = randomness.generator("batches", task.shared.round, task.number)
     batches = step_batches(generator, len(rows), training)
     torch.manual_seed(int(generator.integers(2**63)))
-    local = copy.deepcopy(module).train()  # nothing of another client can be left in it
+    local = copy.deepcopy(module).train()  # a copy, so that nothing of another client is left in it
     vector_to_parameters(start.clone(), local.parameters())
     optimizer = torch.optim.SGD(local.parameters(), lr=task.shared.lr, momentum=training.momentum)
     gradient = torch.zeros_like(start)
@@ -52,7 +52,7 @@ def trained(
 
 
 def _gradient(module: nn.Module) -> torch.Tensor:
-    """Of the loss alone, flat; zero where the loss does not depend on a parameter."""
+    """The gradient of the loss alone, flat; zero where the loss does not depend on a parameter."""
     parts = (torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters())
     return torch.cat([part.reshape(-1) for part in parts])
 
@@ -72,7 +72,7 @@ def _blur(module: nn.Module, start: torch.Tensor, blur: float, radius: float) ->
 def _sparse(
     update: torch.Tensor, gradient: torch.Tensor, layers: tuple[int, ...], lus: float
 ) -> torch.Tensor:
-    """LUS: each layer keeps the values whose `|gradient * update|` is largest; of equal ones the
+    """LUS: each layer keeps the values with the largest `|gradient * update|`; among equals, the
     first.
     """
     mask = torch.zeros_like(update)
@@ -81,4 +81,4 @@ def _sparse(
         importance = (update * gradient).abs()[start : start + size]
         mask[start + torch.argsort(importance, descending=True, stable=True)[: kept(size, lus)]] = 1
         start += size
-    return update * mask  # what is not finite stays so: the bound discards it
+    return update * mask  # values that are not finite stay so, and the bound discards the update

@@ -1,8 +1,8 @@
-"""What a client casts in place of an update (AE-DPFL; Zhu et al. 2020): for each public row asked,
-the class its local model prefers.
+"""The votes that a client sends in place of an update (AE-DPFL; Zhu et al. 2020): for each public
+row asked about, the class that its local model prefers.
 
-Guarantee: what a client contributes to a round is one vector, one vote for each row that was asked,
-as long as the client's clip. It goes through the same bound, sum and noise as an update, so the
+Guarantee: a client contributes one vector to a round, with one vote for each row asked about and a
+norm equal to the client's clip. It goes through the same bound, sum and noise as an update, so the
 plan accounts for it and zeroing a client moves the sum by at most its clip.
 """
 
@@ -22,10 +22,10 @@ from fedspend.models.fresh import fresh
 def votes(
     task: ClientTask, update: torch.Tensor, module: nn.Module, public_rows: torch.Tensor | None
 ) -> torch.Tensor:
-    """Ones in the chosen places, scaled to the client's clip: (rows asked * classes,).
+    """Ones for the chosen classes, scaled to the client's clip, (rows asked about * classes,).
 
-    A client whose model did not move has nothing to say and casts no vote. One whose model or
-    scores are not finite sends NaN, which the bound discards as it discards a diverged update.
+    A client whose model did not move casts no vote. A client whose model or scores are not finite
+    sends NaN, which the bound discards like a diverged update.
     """
     asked = task.shared.asked
     if (
@@ -35,7 +35,7 @@ def votes(
     ):
         raise InvalidInput(
             f"client {task.client!r} is asked about public rows that it does not have; give every "
-            "client the same"
+            "client the same public rows"
         )
     cast = torch.zeros(len(asked), task.shared.size // len(asked))
     if bool(update.any()):

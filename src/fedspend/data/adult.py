@@ -1,9 +1,9 @@
-"""UCI Adult as 104 features: five numbers, and the one-hot code of eight columns by the category
-lists of `adult.names`.
+"""UCI Adult as 104 features: five numbers, and eight columns one-hot coded by the category lists in
+`adult.names`.
 
-Guarantee: no statistic of the rows is used. Numbers are scaled by written-down bounds and cut off
-there; capital gain and loss, which span five orders of magnitude, by their logarithm. A missing
-category ('?') is all zeros. The survey weight is left out.
+Guarantee: no statistic of the rows is used. Numbers are clipped to fixed bounds and scaled by them;
+capital gain and loss, which span five orders of magnitude, on a logarithmic scale. A missing
+category ('?') becomes all zeros. The survey weight is left out.
 """
 
 from __future__ import annotations
@@ -74,22 +74,22 @@ def load_adult(folder: Path | None) -> Rows:
 
 
 def read_adult(path: Path) -> tuple[Features, IntArray]:
-    """One file. Lines that are empty or begin with '|' are skipped; in the test file labels end in
-    a full stop.
+    """Reads one file. Skips empty lines and lines that begin with '|'; labels in the test file end
+    in a full stop.
     """
     numbered = enumerate(read_content(path).decode("latin-1").splitlines(), 1)
     lines = [
         (number, line) for number, line in numbered if line.strip() and not line.startswith("|")
     ]
     if not lines:
-        raise InvalidInput(f"{path}: holds no rows; get it again")
+        raise InvalidInput(f"{path}: has no rows; download it again")
     features = np.zeros((len(lines), COLUMNS), dtype=np.float32)
     labels = np.zeros(len(lines), dtype=np.int64)
     place_of = _places()
     for row, (number, line) in enumerate(lines):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != CELLS:
-            raise InvalidInput(f"{path}:{number}: {len(cells)} cells where {CELLS} are needed")
+            raise InvalidInput(f"{path}:{number}: {len(cells)} cells, but {CELLS} are needed")
         label = cells[-1].removesuffix(".")
         if label not in LABELS:
             raise InvalidInput(

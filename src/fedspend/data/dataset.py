@@ -1,11 +1,11 @@
 """A data set in memory: shared arrays of training rows and test rows.
 
 Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is
-empty; what is wrong is refused with its row and value. Features are only ever scaled by bounds that
-somebody wrote down: nothing here is learned from the rows, because a mean, a deviation or a largest
-value is itself a release that no budget covers. Hold-out and samples are drawn over the pool of all
-rows, in proportion by label, which is for rows that are dealt to made-up clients. Where clients are
-real, `by_row` lets every row decide for itself (`row_choice`).
+empty; an error names the row and the value. Features are only ever scaled by bounds that somebody
+stated: nothing here is learned from the rows, because a mean, a standard deviation or a maximum is
+itself a release that no budget covers. By default, hold-out and samples are drawn from the pool of
+all rows, in proportion by label; this is for rows that are dealt to simulated clients. Where
+clients are real, `by_row` decides for every row by itself (`row_choice`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Features = npt.NDArray[np.float32]
 Bounds = Sequence[float] | Mapping[str, Sequence[float]]
 
 _ROWS_AT_A_TIME = 4096
-# keeps the hold-out independent of the partition, which draws from stream 0 of the same seed
+# Keeps the hold-out independent of the partition, which draws from stream 0 of the same seed.
 _VALIDATION_STREAM = 1
 _SAMPLE_STREAMS = (2, 3)  # of training rows and of test rows
 # what rows that decide for themselves are chosen for: hold-out, and samples of the same two kinds
@@ -42,8 +42,8 @@ SAMPLES = tuple(f"sample {stream}" for stream in _SAMPLE_STREAMS)
 class Dataset:
     """Images are (rows, channels, height, width), tables (rows, columns).
 
-    `client_of` is the natural client of each training row (writer, hospital), where there is one;
-    `clients` are all natural clients, also those whose rows are all held out. `public` marks
+    `client_of` is the natural client of each training row (writer, hospital), if there is one;
+    `clients` are all natural clients, including those whose rows are all held out. `public` marks
     benchmark data, for which a seeded simulation is the sensible default.
     """
 
@@ -55,14 +55,14 @@ class Dataset:
     classes: int
     client_of: npt.NDArray[Any] | None = None
     public: bool = False
-    # epsilon of each training row, where the data has a column for it
+    # epsilon of each training row, if the data has a column for it
     budget_of: FloatArray | None = None
     # rows without labels that no client holds and no budget protects
     public_features: Features | None = None
-    # id of each training row, where the data has a column for it
+    # id of each training row, if the data has a column for it
     record_of: npt.NDArray[Any] | None = None
     clients: tuple[str, ...] | None = None
-    # whose the test rows are, where they come out of clients
+    # client of each test row, if the test rows come from clients
     test_client_of: npt.NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a reader found, before any hold-out: the test rows may still be missing."""
+    """The rows that a reader found, before any hold-out; there may be no test rows yet."""
 
     features: Features
     labels: IntArray
@@ -125,7 +125,7 @@ class Rows:
 
 
 def natural_ids(client_of: npt.NDArray[Any]) -> tuple[str, ...]:
-    """The clients that a column names: numbers in their order, text in alphabetical order."""
+    """The clients named in a column: numbers in numerical order, text in alphabetical order."""
     return tuple(map(str, np.unique(client_of).tolist()))
 
 
@@ -139,7 +139,7 @@ def rows(
     client_of: npt.ArrayLike | None = None,
     bounds: Bounds | None = None,
 ) -> Rows:
-    """What a reader of your own gives back: arrays, converted and scaled by public `bounds`."""
+    """What your own reader should return: arrays, converted and scaled by public `bounds`."""
     return Rows(
         scaled(as_features("features", features), bounds),
         as_labels("labels", labels),
@@ -166,8 +166,8 @@ def from_arrays(
     name: str = "arrays",
     public: bool = False,
 ) -> Dataset:
-    """A data set from your own arrays. Test rows are given, or held out of the training rows by
-    `validation`.
+    """A data set from your own arrays. Give test rows, or hold out a share `validation` of the
+    training rows.
 
     >>> rows, labels = [[0], [5], [10], [10]], [0, 0, 1, 1]
     >>> data = from_arrays(rows, labels, classes=2, bounds=[0, 10], validation=0.5)
@@ -189,7 +189,7 @@ def from_arrays(
 def finished(
     name: str, rows: Rows, validation: float, seed: int, public: bool, *, by_row: bool = False
 ) -> Dataset:
-    """The data set of `rows`; `validation` puts that share of the training rows in the place of the
+    """The data set made of `rows`; with `validation`, that share of the training rows replaces the
     test rows.
     """
     share = finite_number("validation", validation)
@@ -199,8 +199,7 @@ def finished(
     if share == 0:
         if test_features is None or test_labels is None:
             raise InvalidInput(
-                "there are no test rows; give them, or hold some training rows out with validation "
-                "= 0.2"
+                "there are no test rows; give some, or hold out training rows with validation = 0.2"
             )
         found = (
             rows.features,
@@ -244,9 +243,7 @@ def finished(
 def sample(
     dataset: Dataset, *, share: float = 1.0, test_share: float = 1.0, by_row: bool = False
 ) -> Dataset:
-    """A part of the rows. It does not depend on the seed of a run: a sample that was made public
-    stays the same.
-    """
+    """A sample of the rows, independent of a run's seed: a published sample stays the same."""
 
     def part(
         share: float,
@@ -287,8 +284,8 @@ def sample(
 
 
 def without_tests_of(dataset: Dataset, clients: Collection[str]) -> Dataset:
-    """The data set without the test rows of these clients: who takes no part is not tested on
-    either.
+    """The data set without the test rows of these clients: a client that takes no part is not used
+    for testing either.
     """
     if not clients or dataset.test_client_of is None:
         return dataset
@@ -297,8 +294,8 @@ def without_tests_of(dataset: Dataset, clients: Collection[str]) -> Dataset:
     )
     if not kept.any():
         raise InvalidInput(
-            "all test rows belong to clients that take no part; give others, for example a file "
-            "(test_path)"
+            "all test rows belong to clients that take no part; give other test rows, for example "
+            "a file (test_path)"
         )
     return replace(
         dataset,
@@ -309,14 +306,13 @@ def without_tests_of(dataset: Dataset, clients: Collection[str]) -> Dataset:
 
 
 def stratified(labels: IntArray, share: float, generator: np.random.Generator) -> BoolArray:
-    """Marks `share` of the rows, every class in proportion,
-    with at least one row on either side.
-    """
+    """Marks `share` of the rows, in proportion by class; at least one row is in and one is out."""
     total = len(labels)
     wanted = round(share * total)
     if not 1 <= wanted < total:
         raise InvalidInput(
-            f"a share of {share:g} holds out {wanted} of {total} rows; both sides need at least one"
+            f"a share of {share:g} takes {wanted} of {total} rows; at least one must be taken and "
+            "one left"
         )
     chosen = np.zeros(total, dtype=bool)
     present = np.unique(labels)
@@ -336,7 +332,7 @@ def as_features(what: str, values: npt.ArrayLike) -> Features:
             f"{what} must be numbers, got {array.dtype}; turn text into numbers or 0/1 columns "
             "first"
         )
-    # a number too large for float32 becomes infinite, and is refused as such
+    # A number too large for float32 becomes infinite, which is refused later.
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, dtype=np.float32)
 
@@ -357,8 +353,8 @@ def as_labels(what: str, values: npt.ArrayLike) -> IntArray:
 
 
 def scaled(features: Features, bounds: Bounds | None) -> Features:
-    """From the public `bounds` to [0, 1]: one (low, high) for all, or one per column number; what
-    lies outside is cut off.
+    """Scales from public `bounds` to [0, 1]: one (low, high) for all columns, or one per column
+    number. Values outside are clipped.
     """
     if bounds is None:
         return features
@@ -393,7 +389,7 @@ def read_bounds(what: str, pair: Any) -> tuple[float, float]:
 
 
 def check_columns(labels: IntArray, **columns: npt.NDArray[Any] | None) -> None:
-    """What is said about rows is said about every row."""
+    """Checks that each column has one value per row."""
     words = {
         "client_of": "client",
         "test_client_of": "client",
@@ -418,8 +414,8 @@ def check_rows(
         )
     if features.ndim < 2 or labels.ndim != 1:
         raise InvalidInput(
-            f"{what} needs a row for every example and {labels_name} one number, got shapes "
-            f"{features.shape} and {labels.shape}"
+            f"{what} needs one row per example and {labels_name} one number per example, got "
+            f"shapes {features.shape} and {labels.shape}"
         )
     if len(features) != len(labels):
         raise InvalidInput(
@@ -443,6 +439,6 @@ def check_rows(
             at[0] += start
             place = ", ".join(map(str, at))
             raise InvalidInput(
-                f"{what}[{place}] is {features[tuple(at)]}; remove the row or replace the value by "
-                "a fixed number"
+                f"{what}[{place}] is {features[tuple(at)]}; remove the row or replace the value "
+                "with a fixed number"
             )

@@ -1,8 +1,8 @@
 """Fetching a public data set into the cache.
 
-Guarantee: a file appears under its name only when it is complete and its checksum is right. It is
-written beside its place, checked and moved there in one step, so a killed, truncated or tampered
-download never counts; a second run fetches only what is missing.
+Guarantee: a file appears under its name only once it is complete and its checksum is right. It is
+written to a temporary file, checked, and moved into place in one step, so an interrupted, truncated
+or tampered download never counts; a second run fetches only what is missing.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fedspend.errors import FedspendError, InvalidInput
 OnDownload = Callable[[str, int, int | None], None]
 
 _CHUNK = 1 << 18
-_SLACK = 1 << 20  # gzip makes nothing longer than this
+_SLACK = 1 << 20  # gzip adds less than this
 _TIMEOUT = 60.0  # seconds without a single byte
 
 
 class DownloadFailed(FedspendError):
-    """The files could not be had; what was complete before still is."""
+    """The files could not be downloaded; files that were complete before are untouched."""
 
 
 def get(
@@ -43,9 +43,10 @@ def get(
     sources: Mapping[str, Source] = SOURCES,
     timeout: float = _TIMEOUT,
 ) -> Path:
-    """Download what is missing of `name`, and of what it needs, into the cache; returns its folder.
+    """Download the missing files of `name`, and of the data sets it needs, into the cache; returns
+    its folder.
 
-    `base_url` replaces the usual address of the data set itself, not of those that it needs.
+    `base_url` replaces the usual address of the data set itself, not of the ones it needs.
     """
     if name in BUNDLED:
         raise InvalidInput(f"data set {name!r} needs no download: {BUNDLED[name][0]}")
@@ -71,9 +72,7 @@ def get(
 
 
 def mismatch(path: Path, file: SourceFile) -> str | None:
-    """What is wrong with the content of `path`, or None. Stops reading where the content gets too
-    long.
-    """
+    """What is wrong with the content of `path`, or None. Stops reading once it is too long."""
     digest, length = hashlib.sha256(), 0
     try:
         with path.open("rb") as raw:
@@ -107,8 +106,7 @@ def _fetch(
         wrong = mismatch(part, file)
         if wrong is not None:
             raise DownloadFailed(
-                f"{url} is not the file that was expected: {wrong}; nothing was kept, try another "
-                "--url"
+                f"{url} is not the expected file: {wrong}; nothing was kept, try another --url"
             )
         part.replace(target)
     finally:
@@ -118,8 +116,8 @@ def _fetch(
 def _receive(
     url: str, out: BinaryIO, file: SourceFile, progress: OnDownload | None, timeout: float
 ) -> None:
-    """The body of `url` into `out`. Only network trouble is turned into `DownloadFailed`; a full
-    disk passes through.
+    """Writes the body of `url` to `out`. Network errors become `DownloadFailed`; disk errors pass
+    through.
     """
     request = urllib.request.Request(url, headers={"User-Agent": "fedspend"})
     advice = "check the network, or give another address with --url"
@@ -132,8 +130,7 @@ def _receive(
                 received += len(chunk)
                 if received > file.length + _SLACK:
                     raise DownloadFailed(
-                        f"{url} is longer than the {file.length} bytes that were expected; nothing "
-                        "was kept"
+                        f"{url} is longer than the expected {file.length} bytes; nothing was kept"
                     )
                 out.write(chunk)
                 if progress is not None:

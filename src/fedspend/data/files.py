@@ -1,7 +1,7 @@
-"""Reading downloaded files: plain or gzip, told apart by content; idx arrays (the format of MNIST).
+"""Reading downloaded files: plain or gzip (told apart by content), and idx arrays (MNIST's format).
 
-Guarantee: a truncated, damaged or foreign file is refused with one line that names it; never a
-partial array.
+Guarantee: a truncated, damaged or unrelated file is refused with one line that names it; a partial
+array is never returned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fedspend.errors import InvalidInput
 
 _GZIP = b"\x1f\x8b"
-_ADVICE = "delete it and get it again"
+_ADVICE = "delete it and download it again"
 # The third byte of an idx file. All numbers are big-endian.
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -51,7 +51,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[Any]:
     """The array in an idx file of `dimensions` dimensions."""
     content = read_content(path)
     if len(content) < 4:
-        raise InvalidInput(f"{path}: {len(content)} bytes are no idx file; {_ADVICE}")
+        raise InvalidInput(f"{path}: not an idx file, it has only {len(content)} bytes; {_ADVICE}")
     zero, code, ndim = struct.unpack(">HBB", content[:4])
     if zero != 0 or code not in _IDX_TYPES:
         raise InvalidInput(
@@ -59,22 +59,22 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[Any]:
         )
     if ndim != dimensions:
         raise InvalidInput(
-            f"{path}: holds {ndim} dimensions where {dimensions} are needed; is it another file "
-            "under this name?"
+            f"{path}: has {ndim} dimensions, but {dimensions} are needed; is it another file under "
+            "this name?"
         )
     start = 4 + 4 * ndim
     if len(content) < start:
-        raise InvalidInput(f"{path}: ends within its header; {_ADVICE}")
+        raise InvalidInput(f"{path}: ends inside its header; {_ADVICE}")
     shape = struct.unpack(f">{ndim}I", content[4:start])
     dtype = np.dtype(_IDX_TYPES[code])
     count = 1
     for length in shape:
         count *= length
     if count == 0:
-        raise InvalidInput(f"{path}: holds no data, its shape is {shape}; {_ADVICE}")
+        raise InvalidInput(f"{path}: has no data, its shape is {shape}; {_ADVICE}")
     if len(content) - start != count * dtype.itemsize:
         raise InvalidInput(
-            f"{path}: {len(content) - start} bytes of data where shape {shape} needs "
+            f"{path}: {len(content) - start} bytes of data, but shape {shape} needs "
             f"{count * dtype.itemsize}; {_ADVICE}"
         )
     return np.frombuffer(content, dtype, offset=start).reshape(shape)

@@ -1,10 +1,10 @@
 """UCI Heart Disease as the federation Fed-Heart-Disease (du Terrail et al. 2022): four centres, 13
-features, disease or none.
+features, labels disease or no disease.
 
 Guarantee: no statistic of the rows is used. Per centre, the three columns that are mostly missing
-are dropped, then rows with a missing value (303, 261, 46 and 130 remain); numbers are scaled to
-[-1, 1] by written-down clinical bounds and cut off there; chest pain and resting ECG are one-hot
-without their first level. Two thirds of each centre's rows train, drawn by the seed.
+are dropped, then rows with a missing value (303, 261, 46 and 130 remain); numbers are clipped to
+fixed clinical bounds and scaled to [-1, 1]; chest pain and resting ECG are one-hot without their
+first level. Two thirds of each centre's rows, drawn by the seed, are for training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedspend.noise.randomness import Randomness
 
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")
 CELLS, USED = 14, 10  # slope, ca and thal (10 to 12) are dropped; 13 is the diagnosis
-# Position -> bounds that no living patient's chart is expected to leave; not taken from the rows.
+# Position -> bounds that any living patient's values should lie within; not taken from the rows.
 NUMBERS = {0: (20.0, 90.0), 3: (80.0, 220.0), 4: (0.0, 600.0), 7: (60.0, 220.0), 9: (-3.0, 7.0)}
 FLAGS = (1, 5, 8)
 LEVELS = {2: (1, 2, 3, 4), 6: (0, 1, 2)}
@@ -55,7 +55,7 @@ def read_centre(path: Path) -> tuple[Features, IntArray]:
         if not line.strip():
             continue
         if len(cells) != CELLS:
-            raise InvalidInput(f"{path}:{number}: {len(cells)} cells where {CELLS} are needed")
+            raise InvalidInput(f"{path}:{number}: {len(cells)} cells, but {CELLS} are needed")
         wanted = [*cells[:USED], cells[-1]]
         if "?" in wanted:
             continue
@@ -63,14 +63,14 @@ def read_centre(path: Path) -> tuple[Features, IntArray]:
             values = [float(cell) for cell in wanted]
         except ValueError:
             raise InvalidInput(
-                f"{path}:{number}: a cell is no number; get the file again"
+                f"{path}:{number}: a cell is not a number; download the file again"
             ) from None
         if not np.isfinite(values).all():
-            raise InvalidInput(f"{path}:{number}: a cell is not finite; get the file again")
+            raise InvalidInput(f"{path}:{number}: a cell is not finite; download the file again")
         rows.append(_encoded(values))
         labels.append(int(values[-1] > 0))
     if not rows:
-        raise InvalidInput(f"{path}: holds no complete rows; get it again")
+        raise InvalidInput(f"{path}: has no complete rows; download it again")
     return np.array(rows, dtype=np.float32), np.array(labels, dtype=np.int64)
 
 

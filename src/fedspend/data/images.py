@@ -1,5 +1,5 @@
-"""Public image data sets. Pixels are divided by the largest value that the format allows (255, 16),
-never by one that was seen.
+"""Public image data sets. Pixels are divided by the largest value that the format allows (255 or
+16), never by the largest in the data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CIFAR_ROW = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
 
 
 def load_digits() -> Rows:
-    """scikit-learn's 8x8 digits; the split is fixed: 360 of 1,797 for the test, stratified."""
+    """scikit-learn's 8x8 digits with a fixed, stratified split: 360 of 1,797 are for testing."""
     try:
         from sklearn.datasets import load_digits as bundled  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
@@ -51,7 +51,7 @@ def load_mnist(name: str, folder: Path | None) -> Rows:
 
 
 def load_writers(folder: Path | None) -> Rows:
-    """MNIST, where a row's client is the person who wrote it. Columns of the QMNIST labels: class,
+    """MNIST with the person who wrote a digit as its client. Columns of the QMNIST labels: class,
     series, writer, and more.
     """
     place = require("mnist-writers", folder)
@@ -64,8 +64,8 @@ def load_writers(folder: Path | None) -> Rows:
         or not np.array_equal(table[:, 0], rows.labels)
     ):
         raise InvalidInput(
-            f"{path}: does not describe the {len(rows.labels)} training images of mnist; get both "
-            "again"
+            f"{path}: does not describe the {len(rows.labels)} training images of mnist; download "
+            "both again"
         )
     return Rows(
         rows.features,
@@ -124,15 +124,15 @@ def _unit(pixels: npt.NDArray[Any]) -> Features:
 def _binary_batch(name: str, content: bytes) -> tuple[Features, IntArray]:
     if len(content) == 0 or len(content) % _CIFAR_ROW:
         raise InvalidInput(
-            f"{name}: {len(content)} bytes are not a whole number of {_CIFAR_ROW}-byte images; get "
-            "it again"
+            f"{name}: {len(content)} bytes are not a whole number of {_CIFAR_ROW}-byte images; "
+            "download it again"
         )
     table = np.frombuffer(content, dtype=np.uint8).reshape(-1, _CIFAR_ROW)
     return _unit(table[:, 1:].reshape(-1, 3, 32, 32)), table[:, 0].astype(np.int64)
 
 
 def _archive_batches(archive: Path) -> list[tuple[Features, IntArray]]:
-    """Members are read in memory by name; nothing is unpacked to disk."""
+    """Reads members by name in memory; unpacks nothing to disk."""
     batches = []
     try:
         with tarfile.open(archive) as tar:
@@ -143,18 +143,20 @@ def _archive_batches(archive: Path) -> list[tuple[Features, IntArray]]:
                 batches.append(_binary_batch(f"{archive}:{name}", member.read()))
     except (tarfile.TarError, KeyError, EOFError, OSError) as error:
         raise InvalidInput(
-            f"{archive}: not the CIFAR-10 archive, or damaged ({error}); delete it and get it again"
+            f"{archive}: not the CIFAR-10 archive, or damaged ({error}); delete it and download it "
+            "again"
         ) from None
     return batches
 
 
 def _png_batches(place: Path) -> list[tuple[Features, IntArray]]:
-    """Each sheet has one image a line: 1,024 pixels in row-major order."""
+    """Each sheet has one image per line: 1,024 pixels in row-major order."""
     try:
         from PIL import Image
     except ImportError:
         raise InvalidInput(
-            "CIFAR-10 as PNG sheets needs Pillow; pip install pillow, or get the binary version"
+            "CIFAR-10 as PNG sheets needs Pillow; pip install pillow, or download the binary "
+            "version"
         ) from None
     sheets = []
     for batch in CIFAR_BATCHES:
@@ -162,10 +164,11 @@ def _png_batches(place: Path) -> list[tuple[Features, IntArray]]:
         try:
             sheet = np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"))
         except (OSError, Image.DecompressionBombError) as error:
-            raise InvalidInput(f"{path}: not a readable PNG ({error}); get it again") from None
+            raise InvalidInput(f"{path}: not a readable PNG ({error}); download it again") from None
         if sheet.shape[1] != 1024:
             raise InvalidInput(
-                f"{path}: {sheet.shape[1]} pixels a line where a 32x32 image has 1024; get it again"
+                f"{path}: {sheet.shape[1]} pixels per line, but a 32x32 image has 1024; download "
+                "it again"
             )
         sheets.append(_unit(sheet.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)))
     train, test = (
@@ -176,7 +179,7 @@ def _png_batches(place: Path) -> list[tuple[Features, IntArray]]:
     if (sum(counts[:-1]), counts[-1]) != (len(train), len(test)):
         raise InvalidInput(
             f"{place}: {sum(counts[:-1])} + {counts[-1]} images but {len(train)} + {len(test)} "
-            "labels; get it again"
+            "labels; download them again"
         )
     parts = [*np.split(train, np.cumsum(counts[:-2])), test]
     return list(zip(sheets, parts, strict=True))
@@ -187,4 +190,4 @@ def _json_labels(path: Path) -> IntArray:
         labels = json.loads(read_content(path))
         return np.array([int(label) for label in labels], dtype=np.int64)
     except (ValueError, TypeError):
-        raise InvalidInput(f"{path}: not a JSON list of labels; get it again") from None
+        raise InvalidInput(f"{path}: not a JSON list of labels; download it again") from None

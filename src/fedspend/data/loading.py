@@ -1,5 +1,5 @@
-"""One way to every data set by name. Unknown options are refused, and so is anything that would
-learn from private rows.
+"""Loads any data set by name. Unknown options are refused, and so is anything that would learn from
+private rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _READERS: dict[str, Callable[[Path | None, int], Rows]] = {
 
 @dataclass(frozen=True)
 class DataSet(Entry):
-    """`read(folder, seed, **keys)` gives the rows. Whether it is `public` decides what protects it:
-    what is not is taken for private, as your own files are. `natural`: its rows name their clients
-    (your own files may, by a column).
+    """`read(folder, seed, **keys)` gives the rows. A data set that is not `public` is treated as
+    private, like your own files. `natural`: its rows name their clients (in your own files, a
+    column may).
     """
 
     read: Callable[..., Rows] = Rows
@@ -44,7 +44,7 @@ class DataSet(Entry):
 
 
 def _options(function: Callable[..., Rows]) -> tuple[str, ...]:
-    """What a reader takes besides folder and seed."""
+    """The options a reader takes besides folder and seed."""
     return tuple(option for option in inspect.signature(function).parameters if option != "seed")
 
 
@@ -85,7 +85,7 @@ FILES = ("csv", "npz")
 
 
 class Those:
-    """The names of data sets of one kind, entries that come later included."""
+    """The names of all data sets of one kind, including entries added later."""
 
     def __init__(self, which: Callable[[DataSet], bool]) -> None:
         self._which = which
@@ -94,7 +94,7 @@ class Those:
         return any(entry.name == name and self._which(entry) for entry in DATA_SETS)
 
 
-OWN = Those(lambda entry: not entry.public)  # taken for private
+OWN = Those(lambda entry: not entry.public)  # treated as private
 NATURAL = Those(lambda entry: entry.natural)
 _LEARNED = (
     "standardise",
@@ -129,12 +129,12 @@ def load(
     rows: Rows | None = None,
     **options: Any,
 ) -> Dataset:
-    """The data set `name`. `folder` overrides where files are looked for; `rows` are what is in
-    them, if they were read before.
+    """The data set `name`. `folder` overrides where to look for its files; `rows` are their rows,
+    if you have read them already.
 
-    With `validation` above 0, that share of the training rows takes the place of the test rows, so
-    that settings can be chosen without the test set: seeded, in proportion by label, or `by_row`,
-    where every row decides for itself.
+    With `validation` above 0, that share of the training rows replaces the test rows, so that
+    settings can be chosen without the test set. The rows are drawn by the seed, in proportion by
+    label, or, with `by_row`, each by itself.
     """
     found = read(name, folder=folder, seed=seed, **options) if rows is None else rows
     return finished(name, found, validation, seed, public=DATA_SETS[name].public, by_row=by_row)

@@ -1,10 +1,10 @@
-"""Which client holds which training rows: by the data's own client ids, or dealt to made-up
+"""Which client holds which training rows: by the data's own client ids, or dealt to simulated
 clients.
 
-Guarantee: a federation holds row numbers into the shared arrays, never copies; no row belongs to
-two clients, and every row to one (only natural clients that take no part leave rows out). Rows of
-natural clients are joined by id, never by position; a client without rows has an empty shard.
-Dealing pools all rows, so it is for simulations; the same seed deals the same rows.
+Guarantee: a federation holds row numbers into the shared arrays, never copies; every row belongs to
+exactly one client (or to none, if its natural client takes no part). Rows of natural clients are
+joined by id, never by position; a client without rows has an empty shard. Dealing pools all rows,
+so it is for simulations; the same seed deals the same rows.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Federation:
 
 @dataclass(frozen=True)
 class Partition(Entry):
-    """`deal(labels, clients, generator, **keys)` gives the number of each row's client. Without it,
-    rows have clients already.
+    """`deal(labels, clients, generator, **keys)` gives the number of each row's client; None if the
+    rows already have clients.
     """
 
     deal: Callable[..., IntArray] | None = None
@@ -87,11 +87,10 @@ class Partition(Entry):
 def partition(
     dataset: Dataset, *, clients: int | None, kind: str, seed: int, **options: Any
 ) -> Federation:
-    """Give the training rows of `dataset` to clients: `PARTITIONS` says in which ways, and which
+    """Give the training rows of `dataset` to clients. `PARTITIONS` lists the kinds and the
     `options` each takes.
 
-    `natural` goes by the data set's own clients; a smaller number of `clients` is a seeded choice
-    among them.
+    `natural` uses the data set's own clients; with fewer `clients`, a seeded choice among them.
     """
     entry = PARTITIONS[kind]
     only("a partition", options, {key for known in PARTITIONS for key in known.keys})
@@ -113,7 +112,7 @@ def partition(
 
 
 def check_dealt(kind: str, owner: Any, rows: int, clients: int) -> IntArray:
-    """Whoever deals, every row goes to one of the clients."""
+    """Checks that every row was given to one of the clients."""
     array = np.asarray(owner)
     if (
         array.shape != (rows,)
@@ -153,7 +152,7 @@ def of_named(
     bounds: Bounds | None = None,
     name: str = "arrays",
 ) -> Federation:
-    """The same for names that have entered already: they are taken as they are."""
+    """Like `from_clients`, for names that have already been normalised."""
     parts = {
         client: (np.asarray(features), np.asarray(labels))
         for client, (features, labels) in clients.items()
@@ -164,8 +163,8 @@ def of_named(
                 f"client {client!r} has {len(features)} rows of features and {len(labels)} labels; "
                 "make them the same"
             )
-    # Converted client by client: joined first, one client's kind of numbers would decide how
-    # another's are rounded.
+    # Converted client by client: if joined first, one client's number type would decide how
+    # another's values are rounded.
     full = [
         (
             as_features(f"features of client {client!r}", features),
@@ -178,7 +177,7 @@ def of_named(
         raise InvalidInput("no client has a single row; give at least one")
     if len({features.shape[1:] for features, _ in full}) > 1:
         raise InvalidInput(
-            "rows must have one shape at every client, got "
+            "rows must have the same shape at every client, got "
             f"{sorted({features.shape[1:] for features, _ in full})}"
         )
     features = np.concatenate([features for features, _ in full])
@@ -210,8 +209,8 @@ def clients_of(dataset: Dataset) -> tuple[str, ...]:
 
 
 def by_id(dataset: Dataset, clients: Sequence[str]) -> Federation:
-    """A federation of these natural clients, in this order. Who has no rows has an empty shard;
-    rows of others are not used.
+    """A federation of these natural clients, in this order. A client without rows has an empty
+    shard; rows of other clients are not used.
     """
     assert dataset.client_of is not None
     names, owner = np.unique(dataset.client_of, return_inverse=True)
@@ -225,7 +224,7 @@ def by_id(dataset: Dataset, clients: Sequence[str]) -> Federation:
 
 
 def choose_among(names: Sequence[str], clients: int, seed: int, data: str) -> tuple[str, ...]:
-    """A seeded choice among natural clients, in their order: for simulations."""
+    """A seeded choice among natural clients, in their order; for simulations."""
     count = whole_number("clients", clients, at_least=1)
     if count > len(names):
         raise InvalidInput(
@@ -251,7 +250,7 @@ def _read_alpha(alpha: float | None) -> float:
 
 
 def _equal_parts(rows: int, parts: int) -> IntArray:
-    """The part of each of `rows` places; sizes differ by at most one."""
+    """The part that each of `rows` places belongs to; part sizes differ by at most one."""
     return np.arange(rows, dtype=np.int64) * parts // rows
 
 
@@ -269,8 +268,8 @@ def _dirichlet(
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         ends = np.cumsum(generator.dirichlet(np.full(clients, alpha)))
-        # A place belongs to the client in whose stretch of (0, 1) its middle lies; the last end is
-        # 1 but for rounding.
+        # A place belongs to the client whose stretch of (0, 1) contains its middle; the last end is
+        # 1 up to rounding.
         owner[rows] = np.searchsorted(ends / ends[-1], (np.arange(len(rows)) + 0.5) / len(rows))
     return owner
 
@@ -313,7 +312,7 @@ def _few_classes(
     if clients * each < present.size:
         raise InvalidInput(
             f"clients * classes_per_client must be at least {present.size}, so that every class "
-            f"has somebody, got {clients * each}"
+            f"has a client, got {clients * each}"
         )
     held = _who_holds_what(clients, each, present.size, generator)
     owner = np.empty(len(labels), dtype=np.int64)
@@ -329,11 +328,11 @@ def _few_classes(
 def _who_holds_what(
     clients: int, each: int, classes: int, generator: np.random.Generator
 ) -> BoolArray:
-    """(clients, classes): `each` per client, numbers of holders that differ by at most one, and
-    otherwise at random.
+    """Who holds which class, (clients, classes): `each` classes per client, holders per class equal
+    up to one, otherwise random.
 
-    Classes are first handed out in turn. Then clients trade in random pairs: what only one of the
-    two holds is shuffled and halved.
+    Classes are first handed out in turn. Then clients trade in random pairs: the classes that only
+    one of the two holds are shuffled and split in half.
     """
     held = np.zeros((clients, classes), dtype=bool)
     in_turn = generator.permutation(classes)[np.arange(clients * each) % classes]
@@ -341,7 +340,7 @@ def _who_holds_what(
     for _ in range(_TRADES):
         one, other = np.split(generator.permutation(clients)[: clients // 2 * 2], 2)
         tradable = held[one] != held[other]
-        # 2: behind everything that can be traded
+        # 2 sorts after everything that can be traded
         lots = np.where(tradable, generator.random(tradable.shape), 2.0)
         gets = tradable & (
             2 * lots.argsort(axis=1).argsort(axis=1) < tradable.sum(axis=1, keepdims=True)
@@ -359,13 +358,13 @@ PARTITIONS: Registry[Partition] = Registry(
     Partition(
         "dirichlet",
         "each class is divided by proportions drawn from Dirichlet(alpha, ..., alpha); a client "
-        "may stay empty",
+        "may get no rows",
         ("alpha",),
         deal=_dirichlet,
     ),
     Partition(
         "shards",
-        "sorted by label and cut into clients * shards pieces, of which each client gets shards at "
+        "sorted by label and cut into clients * shards pieces; each client gets shards of them at "
         "random",
         ("shards",),
         deal=_label_shards,
@@ -373,7 +372,7 @@ PARTITIONS: Registry[Partition] = Registry(
     Partition(
         "classes",
         "each client gets classes_per_client random classes; each class is divided equally among "
-        "those who hold it",
+        "the clients that hold it",
         ("classes_per_client",),
         deal=_few_classes,
     ),
@@ -393,8 +392,8 @@ def _by_owner(owner: IntArray, clients: int) -> tuple[IntArray, ...]:
 
 @dataclass(frozen=True)
 class Statistics:
-    """How rows are spread. Read from the rows themselves, so it is for simulations and for the
-    operator, not for publication.
+    """How rows are spread over clients. Computed from the rows themselves, so it is for simulations
+    and for the operator, not for publication.
     """
 
     clients: int

@@ -1,4 +1,4 @@
-"""Which rows are held out, or kept, where clients are real: every row decides for itself.
+"""Which rows are held out or sampled where clients are real: decided for every row by itself.
 
 Guarantee: whether a row is chosen is a function of its client's id, its own features and label, and
 a public key; never of labels or numbers of other rows, nor of the order they stand in. So one row
@@ -43,8 +43,8 @@ def chosen_rows(
         chosen = chosen_ids(owners, record_of.tolist(), share, purpose, seed)
     if not (chosen.any() and not chosen.all()):
         raise InvalidInput(
-            f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; both sides "
-            "need at least one: choose another share, or another seed"
+            f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; at least one "
+            "must be taken and one left: choose another share or seed"
         )
     return chosen
 

@@ -1,8 +1,8 @@
 """Which public data sets exist, and where their files are: `FEDSPEND_DATA`, then the cache, then
 Debian's packages.
 
-Guarantee: a data set counts as found only if one folder holds all of its files. Each file's
-checksum is part of this table; it is of the decompressed content, since packagers compress anew.
+Guarantee: a data set counts as found only if one folder holds all of its files. The table has a
+checksum for each file, taken of the decompressed content, because packagers recompress files.
 Downloading is in `download`.
 """
 
@@ -25,8 +25,8 @@ DEBIAN = Path("/usr/share/datasets")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """`sha256` and `length` are of the decompressed content, or of the archive itself where
-    `archive` is set.
+    """`sha256` and `length` describe the decompressed content, or the archive itself if `archive`
+    is set.
     """
 
     name: str
@@ -37,8 +37,8 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be downloaded. Other sets of files that serve as well are in `layouts`;
-    `needs` are data sets below.
+    """A data set that can be downloaded. `layouts` are other sets of files that will do as well;
+    `needs` names data sets that it depends on.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Source:
     needs: tuple[str, ...] = ()
 
     def complete(self, folder: Path) -> bool:
-        """Does the folder hold all files of one layout?"""
+        """Whether the folder holds all files of one layout."""
         layouts = (tuple(file.name for file in self.files), *self.layouts)
         return any(all(locate(folder, name) for name in layout) for layout in layouts)
 
@@ -119,7 +119,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             ),
             Source(
                 "adult",
-                "census income, 32,561 + 16,281 persons",
+                "census income, 32,561 + 16,281 people",
                 "CC BY 4.0",
                 "https://archive.ics.uci.edu/ml/machine-learning-databases/adult",
                 (
@@ -182,14 +182,14 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
     }
 )
 
-# Data sets without files: name -> (what it is, the package that carries it).
+# Data sets without files: name -> (what it is, the package that provides it).
 BUNDLED: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "digits": (
             "handwritten digits, 1,437 + 360 images of 8x8, bundled with scikit-learn",
             "sklearn",
         ),
-        "synthetic": ("Gaussian clusters, made on the spot", "numpy"),
+        "synthetic": ("Gaussian clusters, generated on the fly", "numpy"),
     }
 )
 
@@ -207,7 +207,7 @@ class Status:
 
 
 def cache_folder() -> Path:
-    """`FEDSPEND_CACHE`, or the usual place of the platform."""
+    """`FEDSPEND_CACHE`, or the platform's usual cache folder."""
     if given := os.environ.get("FEDSPEND_CACHE"):
         return Path(given).expanduser()
     if sys.platform == "win32":
@@ -220,7 +220,7 @@ def cache_folder() -> Path:
 
 
 def candidates(name: str, folder: Path | None = None) -> list[Path]:
-    """Where the files of `name` may be, in order. A given `folder` is the only place, with or
+    """Where to look for the files of `name`, in order. If `folder` is given, only there, with or
     without a subfolder of that name.
     """
     if folder is not None:
@@ -239,19 +239,21 @@ def find(
 
 
 def require(name: str, folder: Path | None = None, sources: Mapping[str, Source] = SOURCES) -> Path:
-    """The folder that holds all files of `name`, or `InvalidInput` that says how to get them."""
+    """The folder that holds all files of `name`; if there is none, `InvalidInput` says how to get
+    them.
+    """
     place = find(name, folder, sources)
     if place is None:
         looked = ", ".join(str(place) for place in candidates(name, folder))
         raise InvalidInput(
-            f"the files of data set {name!r} are not here (looked in {looked}); run 'fedspend "
+            f"the files of data set {name!r} were not found (looked in {looked}); run 'fedspend "
             f"data get {name}', or set FEDSPEND_DATA to a folder that holds {name}/"
         )
     return place
 
 
 def status(sources: Mapping[str, Source] = SOURCES) -> list[Status]:
-    """What is where, for every data set that has a name."""
+    """Where each named data set is, and how to get it if it is missing."""
     lines = []
     for name, (about, package) in BUNDLED.items():
         ready = importlib.util.find_spec(package) is not None

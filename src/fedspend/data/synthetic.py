@@ -1,4 +1,4 @@
-"""Made-up data: Gaussian clusters, one per class, cut off at fixed bounds and scaled to [-1, 1]."""
+"""Synthetic data: Gaussian clusters, one per class, clipped to fixed bounds, scaled to [-1, 1]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedspend.data.dataset import Features, Rows
 from fedspend.errors import finite_number, whole_number
 from fedspend.noise.randomness import Randomness
 
-_BOUND = 4.0  # deviations of the noise; one coordinate in 16,000 is cut off
+_BOUND = 4.0  # standard deviations of the noise; one coordinate in 16,000 is clipped
 _STREAM = 3
 
 
@@ -23,7 +23,7 @@ def make_synthetic(
 ) -> Rows:
     """`examples` training rows and a quarter as many test rows; classes are equally frequent.
 
-    `separation` is the standard deviation of a coordinate of the class centres, in deviations of
+    `separation` is the standard deviation of the class centres' coordinates, relative to that of
     the noise.
     """
     classes = whole_number("classes", classes, at_least=2)

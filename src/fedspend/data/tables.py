@@ -1,9 +1,9 @@
 """Your own data: a CSV file with a label column, or an NPZ file with named arrays.
 
 Guarantee: every cell is read as given or scaled by the bounds that you state; nothing is learned
-from the rows. That includes the number of classes and the list of labels, which you state too.
-Text, missing values and unknown labels are refused with their line. Ids of clients and records are
-normalised; two that look alike are refused (`identity`).
+from the rows, not even the number of classes or the list of labels, which you also state. Text,
+missing values and unknown labels are refused, and the error names the line. Ids of clients and
+records are normalised; two that look alike are refused (`identity`).
 """
 
 from __future__ import annotations
@@ -53,13 +53,15 @@ def read_csv(
     record: str | None = None,
     public_path: str | Path | None = None,
 ) -> Rows:
-    """`classes` is how many there are, or the list of the label column's values. Test rows come
+    """The rows of a CSV file.
+
+    `classes` is the number of classes, or the list of the label column's values. Test rows come
     from `test_path`, from a `split` column that says train or test, or not at all. `features` names
-    the columns to use; the default is every other column. Columns called client and split serve as
-    such where they exist; under another name they must be there. `budget` names a column with each
-    record's epsilon, and test rows need one too, which is not used. `record` names a column with
-    each record's id, which no other row of the file may have. `public_path` has public rows: the
-    same feature columns, of which further ones, such as a label, are not read.
+    the columns to use; by default, all other columns. Columns named client and split are used if
+    they exist; a column that you name differently must exist. `budget` names a column with each
+    record's epsilon; test rows need one too, but it is not used. `record` names a column with each
+    record's id, which must be unique in the file. `public_path` is a file of public rows with the
+    same feature columns; any others, such as a label, are not read.
     """
     known = _classes(classes)
     table = read_table(path)
@@ -139,9 +141,11 @@ def read_npz(
     record: str | None = None,
     public_path: str | Path | None = None,
 ) -> Rows:
-    """Arrays features and label, and where they exist client (one per row), test_features and
-    test_label. `record` names an array with each record's id. `public_path` is another npz file
-    with an array features: public rows.
+    """The rows of an NPZ file: arrays features and label and, if they exist, client (one per row),
+    test_features and test_label.
+
+    `record` names an array with each record's id. `public_path` is another npz file, whose array
+    features holds public rows.
     """
     known = _classes(classes)
     if not isinstance(known, int):
@@ -187,7 +191,7 @@ def _classes(classes: Classes | None) -> int | tuple[str, ...]:
     if classes is None:
         raise InvalidInput(
             "classes is missing: state how many classes there are, or list the labels; reading it "
-            "off private rows leaks"
+            "from private rows would leak"
         )
     if isinstance(classes, str) or not isinstance(classes, Sequence):
         return whole_number("classes", classes, at_least=2)
@@ -200,9 +204,7 @@ def _classes(classes: Classes | None) -> int | tuple[str, ...]:
 
 
 def _present(name: str | None, usual: str, there: Iterable[str]) -> str | None:
-    """A column under its usual name may be missing;
-    one that was asked for by another name may not.
-    """
+    """`name`, or None for a column that has its usual name and does not exist."""
     return None if name == usual and usual not in there else name
 
 

@@ -1,7 +1,7 @@
-"""Parameter design: which noise, how many rounds and which sampling rate, before anything is spent.
+"""Parameter design: choose noise, rounds and sampling rate before any budget is spent.
 
-Theory and sorting need numpy alone; `run_search` trains and so needs torch, which it loads when it
-is called.
+Theory and sorting need only numpy; `run_search` trains, so it needs torch, which it loads when
+called.
 
 >>> low, high = pareto_noise(50, k=22, rate=1, clients=10, max_rounds=200)
 >>> round(low, 10), round(high, 10)

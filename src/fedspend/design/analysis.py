@@ -1,10 +1,11 @@
-"""From trainings to answers: points, the two fronts, k with its interval, how far theory is from
-experiment, what the search cost.
+"""From trainings to results: points, the two fronts, k with its interval, how far theory is from
+experiment, and what the search cost.
 
-A point is (candidate, T): its test loss is the mean over seeds, its privacy the proxy f2 and,
-beside it, the real epsilon that the accountant reads off the candidate's plan after T rounds. A
+A point is (candidate, T): its test loss is the mean over seeds; its privacy is the proxy f2 and,
+beside it, the real epsilon that the accountant computes for the candidate's plan after T rounds. A
 search over noise levels has a point for every T; a policy's schedule depends on its last round, so
-a search over policies has one point per candidate. A training that diverged is infinitely bad.
+a search over policies has one point per candidate. A training that diverged counts as infinite
+loss.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ from fedspend.errors import InvalidInput, Refused
 
 @dataclass(frozen=True)
 class Gap:
-    """Loss of the settings that theory picks,
-    minus the least loss found at the same proxy or less.
-    """
+    """Loss of the settings that theory picks, minus the lowest at the same or a lower proxy."""
 
     settings: int
     mean: float
@@ -96,8 +95,8 @@ class Findings:
 
     @cached_property
     def k(self) -> KEstimate | None:
-        """None where there is nothing to estimate it from: a search over policies, or one whose
-        front lies at its limits.
+        """k, or None if there is nothing to estimate it from: in a search over policies, or if the
+        whole front lies at the limits of the search.
         """
         if self.search.over_policies or not self.front.any():
             return None
@@ -116,8 +115,8 @@ class Findings:
             return None
 
     def on_curve(self) -> list[tuple[int, int]]:
-        """(candidate, rounds) of the settings that theory picks: on `k sigma^2 T = q K` with the
-        estimated k, within the search.
+        """(candidate, rounds) of the settings that theory picks: those in the search that lie on `k
+        sigma^2 T = q K` with the estimated k.
         """
         if self.k is None:
             return []
@@ -130,7 +129,7 @@ class Findings:
 
     @cached_property
     def gap(self) -> Gap | None:
-        """How good the settings are that theory picks; None where it picks none."""
+        """How good the settings that theory picks are; None if it picks none."""
         gaps = []
         for n, rounds in self.on_curve():
             as_private = self.counted & (self.proxy <= self.proxy[n, rounds - 1] * (1 + 1e-12))
@@ -138,7 +137,7 @@ class Findings:
         return Gap(len(gaps), float(np.mean(gaps)), max(gaps)) if gaps else None
 
     def cost(self) -> dict[str, float]:
-        """What was trained: rounds, and client updates, of which a round at rate q has q K."""
+        """Rounds and client updates trained; a round at rate q has q K updates on average."""
         rounds = self.search.rounds * len(self.search.seeds)
         expected = sum(one.rate * self.search.clients for one in self.search.candidates)
         return {
@@ -148,7 +147,7 @@ class Findings:
         }
 
     def point(self, candidate: int, rounds: int) -> dict[str, Any]:
-        """One point as people and machines read it."""
+        """One point as a dictionary, for printing and for `pareto.json`."""
         at = (candidate, rounds - 1)
         plan = self.search.plans[candidate]
         return self.search.candidates[candidate].fields | {
@@ -161,7 +160,7 @@ class Findings:
         }
 
     def points(self, mask: BoolArray) -> list[dict[str, Any]]:
-        """The points of a front, the most private first."""
+        """The points of a front, most private first."""
         found: list[IntArray] = list(np.argwhere(mask))
         return sorted(
             (self.point(int(n), int(t) + 1) for n, t in found),
@@ -169,9 +168,7 @@ class Findings:
         )
 
     def document(self) -> dict[str, Any]:
-        """`pareto.json`: no time and no machine in it,
-        so that the same search gives the same file.
-        """
+        """The content of `pareto.json`; has no times, so the same search gives the same file."""
         search = self.search
         return {
             "format": "fedspend-pareto-1",
@@ -210,8 +207,8 @@ class Findings:
         }
 
     def policies(self) -> list[dict[str, Any]] | None:
-        """Each policy against the first one of the same rate and budget: mean difference, paired by
-        seed, with its 95% interval.
+        """Each policy compared with the first one of the same rate and budget: mean difference,
+        paired by seed, with its 95% interval.
         """
         if not self.search.over_policies:
             return None
@@ -240,14 +237,13 @@ class Findings:
 
 
 def analyse(search: Search, lines: Sequence[Sequence[Line]]) -> Findings:
-    """`lines` holds, for every candidate, one training per seed. Refused where not one training has
-    a finite loss.
-    """
+    """Analyses `lines`: one training per seed for every candidate. Refuses if no loss is finite."""
     # None becomes NaN
     loss = np.array([[line["loss"] for line in each] for each in lines], dtype=np.float64)
     accuracy = np.array([[line["accuracy"] for line in each] for each in lines], dtype=np.float64)
     epsilon = np.array([made.spent_by_schedule()[:, 0] for made in search.plans])
-    # all reach their budget to within 1e-7 of it, and no digit beyond that may decide between them
+    # All policies reach their budget to within 1e-7; differences below that must not decide between
+    # them.
     if search.over_policies:
         epsilon[:, -1] = [one.epsilon for one in search.candidates]
     proxy = np.array([proxy_by_round(made) for made in search.plans])

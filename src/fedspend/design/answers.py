@@ -1,5 +1,5 @@
-"""What `fedspend design theory` says: solutions at some numbers of rounds, with real epsilon beside
-the proxy. Needs no torch.
+"""What `fedspend design theory` prints: solutions for some numbers of rounds, with real epsilon
+beside the proxy. Does not need torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedspend.server.methods.dp_fedsgd import budget_of, multiplier_of, noise_le
 
 CASES = {
     "I": "no limit on noise",
-    "II": "the limit on noise binds in early rounds, the curve after that",
+    "II": "the limit on noise binds for small T, the curve after that",
     "III": "the limit on noise binds for every T",
 }
 
@@ -37,7 +37,7 @@ def theory_answer(
     clip: float = 1.0,
     k_interval: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """Everything as plain values. Without a rate, noise is given as `sigma / sqrt(q)`: the
+    """The whole answer as plain values. Without a rate, noise is given as `sigma / sqrt(q)`: the
     solutions for a free rate.
     """
     if rate is None and (max_noise is not None or delta is not None or max_epsilon is not None):
@@ -90,7 +90,7 @@ def theory_answer(
 
 
 def last_at_limit(limits: dict[str, Any]) -> int | None:
-    """The last round count at which the limit on noise binds, in case II."""
+    """In case II, the largest number of rounds at which the limit on noise binds."""
     if limits["max_noise"] is None:
         return None
     crossing = limits["rate"] * limits["clients"] / (limits["k"] * limits["max_noise"] ** 2)
@@ -98,7 +98,7 @@ def last_at_limit(limits: dict[str, Any]) -> int | None:
 
 
 def landmarks(last: int, crossing: int | None = None) -> list[int]:
-    """A few numbers of rounds to show: 1, 2, 5, 10, ... and where something changes.
+    """The numbers of rounds to show: 1, 2, 5, 10, ..., the last, and where the limit stops binding.
 
     >>> landmarks(200, 45)
     [1, 2, 5, 10, 20, 45, 46, 50, 100, 200]
@@ -138,19 +138,19 @@ def _row(
             row["epsilon"] = budget_of(
                 high, rate=rate, clients=clients, clip=clip, rounds=rounds, delta=delta
             )
-        except InvalidInput:  # beyond what the accountant knows
+        except InvalidInput:  # outside the accountant's range
             row["epsilon"] = None
     return row
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Theory's answer: how many rounds at which noise, and what they cost for real."""
+    """Theory's answer: how many rounds with how much noise, and the real epsilon they cost."""
 
     rounds: int
     noise_level: float
     noise_multiplier: float
-    epsilon: float  # the budget, which the noise multiplier spends
+    epsilon: float  # the budget, which this noise multiplier spends
     f1: float
     f2: float
 
@@ -166,11 +166,11 @@ def best_under_budget(
     clip: float = 1.0,
     max_noise: float | None = None,
 ) -> Setting:
-    """The rounds with the least f1 when the noise is what the accountant asks for: real epsilon in
-    place of the proxy f2.
+    """The number of rounds with the lowest f1 if the noise is what the accountant requires: real
+    epsilon in place of the proxy f2.
 
-    More rounds need more noise, so f1 first falls and then rises with T; the lowest T is found by
-    bisection on its slope.
+    More rounds need more noise, so f1 first falls and then rises with T; the T with the lowest f1
+    is found by bisection on the slope.
     """
     last = whole_number("max_rounds", max_rounds, 1)
     limit = math.inf if max_noise is None else positive_number("max_noise", max_noise)
@@ -196,13 +196,13 @@ def best_under_budget(
     found = at(low)
     if not found.noise_level <= limit:
         raise Refused(
-            f"epsilon {epsilon:g} needs noise level {found.noise_level:.4g} even in one round, "
-            f"above max_noise = {max_noise:g}; raise one of the two, or use more clients or a "
+            f"epsilon {epsilon:g} needs noise level {found.noise_level:.4g} even for one round, "
+            f"above max_noise = {max_noise:g}; raise epsilon or max_noise, use more clients or a "
             "smaller clip"
         )
     if found.noise_multiplier <= NOISE_RANGE[0]:
         raise Refused(
-            f"epsilon {epsilon:g} asks for less noise than the accountant knows; use a smaller "
+            f"epsilon {epsilon:g} needs less noise than the accountant can handle; use a smaller "
             "epsilon"
         )
     return found

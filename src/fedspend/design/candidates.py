@@ -1,9 +1,9 @@
-"""What a search trains: settings taken from a config's `[design]` section, each with the plan that
+"""The settings that a search trains, from a config's `[design]` section, each with the plan that
 accounts for it.
 
-Guarantee: a search is a seeded simulation on public data. Every candidate is one more use of its
-data, and the choice among them is another; no budget covers that, so private data and real
-randomness are refused before anything is read.
+Guarantee: a search is a seeded simulation on public data. Every candidate uses the data once more,
+and so does the choice among them; no budget covers that, so private data and real randomness are
+refused before anything is read.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from fedspend.server.methods import dp_fedsgd
 
 TUNING = (
     "Tuning data must be public: this search trained on its data many times without a budget. "
-    "Settings tuned on private data would cost privacy themselves, which nothing here accounts "
-    "for."
+    "Tuning on private data would itself cost privacy, which nothing here accounts for."
 )
-# of [privacy], by the candidate
+# keys of [privacy] that the candidate replaces
 _REPLACED = ("policy", "saving_rate", "transition", "weights", "permute_rates", *BUDGET_SOURCES)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting: a rate with a noise level, or with a policy and a budget. What does not apply is
-    None.
+    """One setting: a rate with a noise level, or with a policy and a budget. Fields that do not
+    apply are None.
     """
 
     rate: float
@@ -81,7 +80,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Search:
-    """Which candidates, with which seeds, from which config."""
+    """The candidates, the seeds and the config that a search uses."""
 
     base: Config
     candidates: tuple[Candidate, ...]
@@ -114,9 +113,7 @@ class Search:
         return altered(self.base, candidate.values() | always | seeded)
 
     def settings(self) -> dict[str, Any]:
-        """What all trainings of the search have in common: what must be the same for results to be
-        put together.
-        """
+        """What all trainings share; it must be the same for results to be combined."""
         own = {
             "privacy.rate",
             "method.name",
@@ -147,7 +144,7 @@ class Search:
 
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
-        # nobody's name matters here, and the data need not be there yet
+        # Names do not matter here, and the data may not be there yet.
         numbers = Flags(clients=self.clients)
         return tuple(
             resolve(self.config(candidate), numbers).request.plan() for candidate in self.candidates
@@ -180,7 +177,7 @@ def proxy_by_round(made: Plan) -> FloatArray:
 
 
 def read_search(config: Config) -> Search:
-    """The search that a config asks for; refuses what a search must not touch."""
+    """The search that a config describes; refuses private data and real randomness."""
     name = config.data.name
     if name in OWN:
         raise Refused(
@@ -190,8 +187,7 @@ def read_search(config: Config) -> Search:
         )
     if config.privacy.randomness == "os":
         raise Refused(
-            "a search is a seeded simulation: drop randomness = 'os'; it is for the one run that "
-            "the search prepares"
+            "a search is a seeded simulation: remove randomness = 'os', which is for the final run"
         )
     needed(config.train.rounds, "train.rounds", "--set train.rounds=T")
     needed(config.data.clients, "data.clients", "--set data.clients=K")
@@ -199,7 +195,7 @@ def read_search(config: Config) -> Search:
     levels, policies = config.design.noise_levels, config.design.policies
     if (levels is None) == (policies is None):
         raise InvalidInput(
-            "a search needs noise_levels or policies under [design] in the config, and not both"
+            "a search needs exactly one of noise_levels and policies under [design] in the config"
         )
     rates = config.design.rates or [
         needed(config.privacy.rate, "privacy.rate", "--set privacy.rate=Q")
@@ -210,26 +206,27 @@ def read_search(config: Config) -> Search:
         else _policies(config, rates, policies)
     )
     if len(set(candidates)) < len(candidates):
-        raise InvalidInput("policies under [design] contains the same policy twice; keep one")
+        raise InvalidInput("policies under [design] lists the same policy twice; remove one")
     first, count = config.train.seed, config.design.seeds or 3
     return Search(config, tuple(candidates), tuple(range(first, first + count)))
 
 
 def _grid(config: Config, rates: list[float], levels: list[float]) -> list[Candidate]:
-    """One training serves every T up to its last round, so nothing about it may depend on which
-    round is the last.
+    """One candidate per rate and noise level.
+
+    One training serves every T up to its last round, so nothing in it may depend on which round is
+    the last.
     """
     if config.design.epsilons is not None:
         raise InvalidInput(
-            "epsilons under [design] go with policies; a search over noise_levels reads epsilon "
-            "off every point"
+            "epsilons under [design] go with policies; a search over noise_levels computes "
+            "epsilon for every point; remove epsilons"
         )
     for name, plain in (("train.lr_schedule", "constant"), ("train.tail_average", 1)):
         if config.value(name) != plain:
             raise InvalidInput(
-                f"{config.where(name)}: a search over noise_levels reads every T off one "
-                f"training, so {name.partition('.')[2]} must be {plain!r}, got "
-                f"{config.value(name)!r}"
+                f"{config.where(name)}: a search over noise_levels uses one training for every T, "
+                f"so {name.partition('.')[2]} must be {plain!r}, got {config.value(name)!r}"
             )
     return [Candidate(rate, noise_level=level) for rate in rates for level in sorted(levels)]
 
@@ -238,8 +235,8 @@ def _policies(config: Config, rates: list[float], policies: list[PolicyTable]) -
     epsilons = config.design.epsilons
     if epsilons is None:
         raise InvalidInput(
-            "a search over policies needs epsilons under [design]: the budgets to compare them "
-            "under"
+            "a search over policies needs epsilons under [design]: the budgets at which to "
+            "compare them"
         )
     takes = {
         "uniform": set[str](),
@@ -250,12 +247,13 @@ def _policies(config: Config, rates: list[float], policies: list[PolicyTable]) -
         name = policy.get("policy")
         if name is None:
             raise InvalidInput(
-                f"policy {number} of [design] has no policy; name one of {', '.join(takes)}"
+                f"policy {number} of [design] does not name a policy; set policy to one of "
+                f"{', '.join(takes)}"
             )
         stray = sorted(set(policy) - {"policy"} - takes[name])
         if stray:
             raise InvalidInput(
-                f"policy {number} of [design]: {stray[0]} has no effect under {name!r}; drop it"
+                f"policy {number} of [design]: {stray[0]} has no effect under {name!r}; remove it"
             )
         if name == "spend-as-you-go" and "saving_rate" not in policy:
             raise InvalidInput(f"policy {number} of [design]: spend-as-you-go needs a saving_rate")

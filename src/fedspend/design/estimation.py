@@ -1,10 +1,10 @@
-"""The constant k of `k sigma^2 T = q K`, estimated from non-dominated points of a training search.
+"""The constant k of `k sigma^2 T = q K`, estimated from the non-dominated points of a search.
 
-Every point says `k = q K / (sigma^2 T)`. On a grid one noise level is optimal for a whole range of
+Every point gives `k = q K / (sigma^2 T)`. On a grid one noise level is optimal for a whole range of
 T, so the points of one level are not independent: a level counts once, with the median of its T,
 and the interval is Student's t over levels, in log k. It covers how much levels disagree, not what
-another data set would give. On a coarse grid the median lies high: levels that are 1.1, 1.2 and 1.3
-times apart make k 2, 8 and 13% too small.
+another data set would give. On a coarse grid the median is too high: levels that are 1.1, 1.2 and
+1.3 times apart make k 2, 8 and 13% too small.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from fedspend.errors import InvalidInput, whole_number
 
 
 class KEstimate(NamedTuple):
-    """k with its 95% interval; with a single noise level nothing is known about the spread, and the
-    interval is (0, infinity).
-    """
+    """k with its 95% interval, which is (0, infinity) for a single noise level."""
 
     k: float
     low: float
     high: float
-    levels: int  # (rate, noise level) pairs that it rests on
+    levels: int  # number of (rate, noise level) pairs used
     # b of `T ~ (sigma^2 / q)^-b` over these levels, 1 in theory; NaN with a single level
     exponent: float
 
@@ -45,10 +43,10 @@ def estimate_k(
     """k from non-dominated points: rows of (rounds, noise level), all at one `rate` or with one
     rate per point.
 
-    Some points are optimal only because a search ends where it does, and say nothing about the
-    curve. With `max_noise`, points for which one more round at equal privacy would need more noise
-    than that are left out; with `max_rounds`, all points of a level that comes within a twentieth
-    of it, since the search cut that level's range short.
+    Some points are optimal only because the search ends where it does, and say nothing about the
+    curve. `max_noise` leaves out points for which one more round at equal privacy would need more
+    noise than that; `max_rounds` leaves out all points of a level that comes within a twentieth of
+    it, because the search cut that level's range short.
 
     >>> estimate = estimate_k([[50, 0.0953462589], [100, 0.0674199862]], rate=1, clients=10)
     >>> round(estimate.k, 6), estimate.levels
@@ -67,8 +65,8 @@ def estimate_k(
         telling &= noise**2 * (rounds + 1) <= max_noise**2 * rounds
     if not telling.any():
         raise InvalidInput(
-            "every non-dominated point lies at a limit of the search, so k cannot be told; allow "
-            "more rounds or search more levels"
+            "every non-dominated point lies at a limit of the search, so k cannot be estimated; "
+            "allow more rounds or search more levels"
         )
     levels, counts = np.unique(of_point[telling], return_counts=True)
     by_level = np.split(

@@ -1,24 +1,27 @@
 """Pareto solutions of utility against privacy under a limit on rounds, in closed form (Gu et al.
-2023, Theorems 2, 3, corrected).
+2023, Theorems 2 and 3, corrected).
 
-With T rounds, noise level sigma (deviation of the noise that one client adds, in the units of the
-model), sampling rate q and K clients, both of these are to be small, for 1 <= T <= T_max and, where
-there is a limit, sigma <= sigma_max:
+With T rounds, noise level sigma (standard deviation of the noise that one client adds, in the units
+of the model), sampling rate q and K clients, both of these should be small, for 1 <= T <= T_max
+and, if there is a limit, sigma <= sigma_max:
 
-    f1 = 1/T + k sigma^2 / (q K)      utility: a bound on the loss, up to constants f2 = sqrt(q T) /
-    sigma            privacy: a proxy of epsilon, up to constants; the real one comes from the
-    accountant
+    f1 = 1/T + k sigma^2 / (q K)    utility: a bound on the loss, up to constants
+    f2 = sqrt(q T) / sigma          privacy: a proxy for epsilon, up to constants
 
-*The paper's curve* is `k sigma^2 T = q K`, cut off at sigma_max; at T_max every smaller noise is a
-solution too, in all three cases (the paper's case I leaves that out). *The exact band* is the set
+The real epsilon comes from the accountant.
+
+*The paper's curve* is `k sigma^2 T = q K`, cut off at sigma_max; at T_max every smaller noise level
+is a solution too, in all three cases (the paper's case I omits this). *The exact band* is the set
 of solutions when T is a whole number. At a given privacy `s = sigma^2 / T` the best T minimises
-`1/T + k s T / (q K)`, which is convex in T, so T has to beat its neighbours only:
+`1/T + k s T / (q K)`, which is convex in T, so T only has to beat its neighbours:
 
-    against T-1:  sigma <= sqrt(q K / (k (T-1))) against T+1:  sigma >= sqrt(q K / (k (T+1))),
-    unless T+1 is out of reach: T = T_max, or sigma sqrt((T+1)/T) > sigma_max
+    against T-1:  sigma <= sqrt(q K / (k (T-1)))
+    against T+1:  sigma >= sqrt(q K / (k (T+1)))
 
-These are statements about f1 and f2. How near a real training is to them is a question for
-`fedspend design CONFIG`.
+The second does not apply if T+1 is out of reach: T = T_max, or sigma sqrt((T+1)/T) > sigma_max.
+
+These are statements about f1 and f2. To see how close a real training comes to them, run `fedspend
+design CONFIG`.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ def positive_number(name: str, value: Any) -> float:
 
 
 def noise_for(rounds: Any, *, k: float, rate: float, clients: int) -> float:
-    """The second step of the two-step procedure: `sqrt(q K / (k T))`, the noise level for the real
-    rate, clients and rounds.
+    """The noise level for the real rate, clients and rounds, `sqrt(q K / (k T))`: step two of the
+    two-step procedure.
 
     `rounds` may be any positive number.
 
@@ -56,7 +59,7 @@ def noise_for(rounds: Any, *, k: float, rate: float, clients: int) -> float:
 def case_of(
     *, k: float, rate: float, clients: int, max_rounds: int, max_noise: float | None = None
 ) -> str:
-    """Which case of Theorem 3 this is: I without a limit on noise, II where curve and limit cross
+    """Which case of Theorem 3 this is: I without a limit on noise, II if curve and limit cross
     within T_max, else III.
 
     >>> case_of(k=22, rate=1, clients=10, max_rounds=150, max_noise=0.1)
@@ -85,9 +88,9 @@ def pareto_noise(
     """The noise levels that are Pareto optimal with this many rounds: lowest and highest.
 
     `exact=False` is the paper's curve, where both are the same for all T below T_max. `exact=True`
-    is the band for whole T; its upper end is infinite for one round without a limit. Where the
-    limit on noise decides the lower end of the band, that end itself is not optimal but everything
-    above it is.
+    is the band for whole T; its upper end is infinite for one round without a limit. If the limit
+    on noise sets the lower end of the band, that end itself is not optimal but everything above it
+    is.
 
     >>> found = pareto_noise(150, k=22, rate=1, clients=10, max_rounds=150, max_noise=0.1)
     >>> [round(x, 6) for x in found]
@@ -118,7 +121,7 @@ def pareto_rate(
     rounds (Theorem 2).
 
     Only `sigma^2 / q` enters f1 and f2, so the solutions are `sigma^2 / q` in the band of rate 1.
-    Refused where even q = 1 is too small a rate for so much noise.
+    Refused if even q = 1 is too small a rate for so much noise.
 
     >>> [round(q, 6) for q in pareto_rate(100, 0.05, k=22, clients=40, max_rounds=200)]
     [0.1375, 0.1375]
@@ -139,7 +142,7 @@ def pareto_rate(
 def objectives(
     rounds: Any, noise: Any, rate: Any, *, k: float, clients: int
 ) -> tuple[FloatArray, FloatArray]:
-    """f1 and f2. Arguments may be arrays and broadcast; no noise at all has f2 infinite.
+    """f1 and f2. Arguments may be arrays and are broadcast; without noise, f2 is infinite.
 
     >>> f1, f2 = objectives(50, 0.0953462589, 1.0, k=22, clients=10)
     >>> round(float(f1), 6), round(float(f2), 4)
@@ -168,7 +171,7 @@ def pareto_front(
 ) -> FloatArray:
     """The front along the paper's curve: rows of (rounds, noise, f1, f2), one for every T.
 
-    Its last row is the highest noise at T_max; with less noise the front goes on to f1 = 1/T_max
+    Its last row is the highest noise at T_max; with less noise the front continues to f1 = 1/T_max
     and infinite f2. For a free rate take rate 1 and read noise as `sigma / sqrt(q)`.
 
     >>> pareto_front(k=22, rate=1, clients=10, max_rounds=200)[49].round(6).tolist()

@@ -1,5 +1,5 @@
-"""One setting of a search to use: the one with the least loss within the limits that the user
-named, and its config to paste.
+"""The setting of a search to use: the one with the lowest loss within the user's limits, and its
+config to paste.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def recommend(
     max_epsilon: float | None = None,
     max_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """The point with the least mean loss within the limits; `seconds` is what a round of each
-    candidate takes.
+    """The point with the lowest mean loss within the limits; `seconds` is the time per round of
+    each candidate.
     """
     fits: BoolArray = findings.counted.copy()
     rounds = np.arange(1, findings.search.rounds + 1)
@@ -49,15 +49,15 @@ def _nothing_fits(
     limits += [f"at most {max_seconds:g} s"] if max_seconds is not None else []
     counted = findings.counted
     return (
-        f"no setting of this search keeps {' and '.join(limits)}: its smallest epsilon is "
-        f"{findings.epsilon[counted].min():.4g} and its shortest training takes "
-        f"{duration[counted].min():.2g} s; search more noise, more clients, a smaller clip or "
-        "fewer rounds"
+        f"no setting of this search meets the limits ({' and '.join(limits)}): its smallest "
+        f"epsilon is {findings.epsilon[counted].min():.4g} and its shortest training takes "
+        f"{duration[counted].min():.2g} s; try more noise, more clients, a smaller clip or fewer "
+        "rounds"
     )
 
 
 def config_of_point(findings: Findings, point: dict[str, Any]) -> str:
-    """The part of a config that a recommended point stands for, to paste."""
+    """The part of a config for a recommended point, to paste."""
     search = findings.search
     candidate = search.candidates[point["candidate"]]
     tables: dict[str, dict[str, Any]] = {"data": {"clients": search.clients}}
@@ -70,7 +70,7 @@ def config_of_point(findings: Findings, point: dict[str, Any]) -> str:
 
 
 def config_text(tables: dict[str, dict[str, Any]]) -> str:
-    """Sections and their values as a config file has them."""
+    """Sections and their values, as the text of a config file."""
     return "\n".join(
         f"[{section}]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in table.items())
         for section, table in tables.items()
@@ -78,7 +78,7 @@ def config_text(tables: dict[str, dict[str, Any]]) -> str:
 
 
 def toml(value: Any) -> str:
-    """A value as TOML writes it.
+    """A value in TOML syntax.
 
     >>> toml("uniform"), toml(1e-05), toml(25)
     ('"uniform"', '1e-05', '25')

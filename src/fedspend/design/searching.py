@@ -1,5 +1,5 @@
-"""Run or go on with a search: every candidate with every seed, in parallel over cores; then sort,
-estimate, write `pareto.json`.
+"""Runs or resumes a search: trains every candidate with every seed, in parallel over cores; then
+sorts, estimates k and writes `pareto.json`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedspend.errors import FedspendError, InvalidInput
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a search found, and the seconds that a round of each candidate took here (median over
+    """What a search found, and each candidate's seconds per round on this machine (median over
     seeds, one core).
     """
 
@@ -41,15 +41,14 @@ def run_search(
     workers: int | None = None,
     progress: OnProgress | None = None,
 ) -> Outcome:
-    """Train what is missing in the folder `output`, then analyse everything that the config asks
-    for.
+    """Train what is missing in the folder `output`, then analyse everything in the config.
 
-    Candidates and seeds may be added later: what was trained under the same settings is used again.
+    Candidates and seeds may be added later: trainings under the same settings are reused.
     """
     if workers is not None and not workers >= 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
     search = read_search(any_config(config, overrides))
-    assert search.plans  # all settings have a plan, or nothing is written
+    assert search.plans  # every setting has a plan before anything is written
     trainings = Trainings(Path(output), search)
     jobs = [(candidate, seed) for seed in search.seeds for candidate in search.candidates]
     missing = [
@@ -77,7 +76,7 @@ def run_search(
 def _trained(
     search: Search, jobs: list[tuple[Candidate, int]], workers: int | None
 ) -> Iterator[Line]:
-    """Finished trainings, in the order in which they finish."""
+    """Yields trainings in the order in which they finish."""
     from fedspend.engines.local import cores
 
     count = min(workers or cores(), len(jobs))
@@ -95,14 +94,14 @@ def _trained(
                 yield future.result()
     except BrokenExecutor:
         raise FedspendError(
-            "a training process ended unexpectedly, perhaps for lack of memory; the same command "
-            "goes on, best with fewer --workers"
+            "a training process ended unexpectedly, perhaps for lack of memory; run the same "
+            "command again to resume, with fewer --workers"
         ) from None
 
 
 @contextmanager
 def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that stop at once when the search is interrupted; what was finished is on
+    """Worker processes that stop at once when the search is interrupted; finished trainings are on
     disk.
     """
     others = set(multiprocessing.active_children())

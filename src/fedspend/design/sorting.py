@@ -1,9 +1,9 @@
 """Non-dominated points: those that no other point beats in one objective without losing in another.
 Smaller is better.
 
-Guarantee: the same mask as comparing every pair, ties and duplicates included: equal points do not
-dominate each other, so copies of an optimal point are all optimal. NaN is refused, since it is
-neither better nor worse than anything.
+Guarantee: gives the same mask as comparing every pair, including ties and duplicates: equal points
+do not dominate each other, so copies of an optimal point are all optimal. NaN is refused, because
+it is neither better nor worse than anything.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fedspend.errors import InvalidInput
 def non_dominated(points: Any) -> BoolArray:
     """Which rows of `points` (points, objectives) are Pareto optimal.
 
-    Two objectives take one sort, n log n. More take one pass over the points that are left for
-    every optimal point.
+    Two objectives take one sort, n log n. More objectives take, for every optimal point, one pass
+    over the points that are left.
 
     >>> non_dominated([[1, 5], [2, 3], [2, 4], [2, 3], [4, 1]]).tolist()
     [True, True, False, True, True]
@@ -49,17 +49,17 @@ def non_dominated(points: Any) -> BoolArray:
 
 
 def _two(points: FloatArray) -> BoolArray:
-    """Sort by the first objective; a point survives if it is best in its tie and better than
-    everything before the tie.
+    """Sort by the first objective; a point survives if it is the best of its tie and better than
+    everything before that tie.
     """
     order = np.lexsort((points[:, 1], points[:, 0]))
     first, second = points[order].T
-    # of every tie in the first objective
+    # start of every tie in the first objective
     begins = np.flatnonzero(np.concatenate([[True], first[1:] != first[:-1]]))
-    best = second[begins]  # the sort puts the smallest of a tie at its beginning
+    best = second[begins]  # the sort puts the smallest of a tie first
     before = np.concatenate([[np.inf], np.minimum.accumulate(best)[:-1]])
     survives = best < before
-    # nothing is before the first tie, also when its second objective is infinite
+    # nothing comes before the first tie, even if its second objective is infinite
     survives[0] = True
     sizes = np.diff(np.append(begins, len(points)))
     mask = np.empty(len(points), dtype=bool)
@@ -68,14 +68,14 @@ def _two(points: FloatArray) -> BoolArray:
 
 
 def _many(points: FloatArray) -> BoolArray:
-    """In lexicographic order nothing dominates the first point that is left; it is optimal and
-    removes what it dominates.
+    """In lexicographic order, nothing dominates the first point that is left: it is optimal, and
+    what it dominates goes.
     """
     distinct, copies = np.unique(points, axis=0, return_inverse=True)
     left = np.arange(len(distinct))
     optimal = np.zeros(len(distinct), dtype=bool)
     while left.size:
         optimal[left[0]] = True
-        # Rows are distinct, so to be nowhere better than this one is to be dominated by it.
+        # Rows are distinct, so a row that is nowhere better than this one is dominated by it.
         left = left[(distinct[left] < distinct[left[0]]).any(axis=1)]
     return optimal[copies.reshape(-1)]

@@ -1,8 +1,8 @@
-"""The trainings of a search: one at a time, and the file that keeps those that are done.
+"""The trainings of a search: running one, and the file that stores the finished ones.
 
-Guarantee: a training is a pure function of its config, so a search that was killed and goes on ends
-with the same numbers as one that was never interrupted; a line that a kill cut off is trained
-again. `seconds` is a measurement and is kept apart from results.
+Guarantee: a training is a pure function of its config, so a search that was killed and resumed ends
+with the same numbers as one that was never interrupted; if a kill left a line incomplete, it is
+trained again. `seconds` is a measurement and is kept separate from the results.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fedspend.errors import FedspendWarning, InvalidInput
 
 
 class Line(TypedDict):
-    """One training: what was trained, and test loss and accuracy after every round; None where the
-    loss is not finite.
+    """One training: its settings, and test loss and accuracy after every round; None for a loss
+    that is not finite.
     """
 
     candidate: dict[str, Any]
@@ -34,7 +34,7 @@ class Line(TypedDict):
 
 
 def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
-    """Loss and accuracy after every round, and seconds a round. Nothing is stored, no plan is
+    """Loss and accuracy after every round, and seconds per round. Nothing is stored and no plan is
     certified: this protects nobody.
     """
     import torch
@@ -48,7 +48,7 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     from fedspend.stored.run import MetricsLine
 
     with warnings.catch_warnings():
-        # about the plan, which the search has made and warned of already
+        # The search has already made the plan and given its warnings.
         warnings.simplefilter("ignore", FedspendWarning)
         setup = from_config(config)
     dataset = setup.federation.dataset
@@ -84,8 +84,8 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
 
 
 class Trainings:
-    """The folder of a search: `search.json` says what its trainings have in common,
-    `trainings.jsonl` has a line for each.
+    """The folder of a search: `search.json` has the settings that its trainings share,
+    `trainings.jsonl` a line for each training.
     """
 
     def __init__(self, folder: Path, search: Search) -> None:
@@ -95,7 +95,9 @@ class Trainings:
         if (folder / "search.json").exists():
             _same_settings(folder, settings)
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InvalidInput(f"{folder} is not empty and holds no search; choose another folder")
+            raise InvalidInput(
+                f"{folder} is not empty and is not the folder of a search; choose another folder"
+            )
         else:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(
@@ -113,7 +115,7 @@ class Trainings:
                 )
             self._remember(line)  # type: ignore[arg-type]
         body = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        # without what a kill may have cut off
+        # drops an incomplete last line, which a kill may have left
         write_whole(self._file, body.encode(), private=False)
 
     def _remember(self, line: Line) -> None:

@@ -1,8 +1,8 @@
-"""What an engine is: a place where clients run. It takes tasks and yields replies.
+"""What an engine is: it runs clients. It takes tasks and yields replies.
 
 An engine never sees budgets, rates or other rounds. Whatever it does to be fast, each client's
-reply is that of `client.work.contribute` up to float rounding, and does not depend by a single bit
-on any other client's rows (`tests/contracts`).
+reply equals that of `client.work.contribute` up to float rounding, and not a single bit of it
+depends on any other client's rows (`tests/contracts`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fedspend.noise.randomness import Randomness
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Everybody's rows on one machine: `shards[id]` are the numbers of the rows of `features` and
-    `labels` that belong to a client.
+    """All clients' rows on one machine: `shards[id]` are the indices of a client's rows in
+    `features` and `labels`.
     """
 
     module: nn.Module  # never run: clients get copies
@@ -52,8 +52,8 @@ class Engine(Protocol):
     outside: bool  # whether replies come from other machines and must be checked
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply | Lost]:
-        """A reply for each task, in any order. The vector of a reply is valid until the next one is
-        asked for. Whoever is missing at the end did not answer.
+        """A reply for each task, in any order. A reply's vector is valid until the next reply is
+        requested. A client that is missing at the end did not answer.
         """
         ...
 

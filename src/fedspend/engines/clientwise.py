@@ -1,8 +1,8 @@
-"""Any module, one client after the other on a flat vector, optionally spread over worker processes.
+"""Trains any module, one client at a time on a flat vector, optionally in worker processes.
 
-Guarantee: the number of workers changes nothing but the time: each client is trained on one thread,
-and its contribution is finished where it was trained, so raw updates never leave a worker. A module
-that could remember a client is copied anew for the next one.
+Guarantee: the number of workers changes only the time taken: each client is trained on one thread,
+and its contribution is finished in the process that trained it, so raw updates never leave a
+worker. A module that could remember a client is copied again for the next one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from fedspend.models.checking import check_module
 from fedspend.models.flat import FlatModule, as_batch, layer_sizes, parameter_count
 from fedspend.models.fresh import refuse_memory_outside, remembers_nothing
 
-# Clients that a worker trains before it reports: so many at most, and so many numbers of
-# contributions.
+# A worker trains at most this many clients, and fills at most this many numbers, before it reports.
 _BLOCK_CLIENTS = 8
 _BLOCK_NUMBERS = 2**20
 
@@ -35,7 +34,7 @@ class ClientTrainer:
 
     def __init__(self, work: Workload) -> None:
         self._work = work
-        # made where it is used, so that workers get the plain module
+        # created on first use, so that workers get the plain module
         self._flat: tuple[LocalTraining, FlatModule] | None = None
         self._forgets = remembers_nothing(work.module)
 
@@ -45,7 +44,7 @@ class ClientTrainer:
             return finished(task, self._trained(task, rows, tools), len(rows), tools)
 
     def _trained(self, task: ClientTask, rows: Rows, tools: Tools) -> torch.Tensor:
-        """The same as `client.training.trained`, faster."""
+        """The same update as `client.training.trained`, but faster."""
         shared, training, flat = (
             task.shared,
             task.shared.training,
@@ -78,7 +77,7 @@ class ClientTrainer:
 
 
 class ClientwiseEngine:
-    """One worker or none: runs in this process."""
+    """With one worker or none, runs in this process."""
 
     name = "clientwise"
     outside = False

@@ -1,4 +1,4 @@
-"""Which engine runs a model on this machine."""
+"""Chooses the engine that runs a model on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain engine: one client after the other, nothing clever. It also runs record-level tasks."""
+"""The reference engine: one client at a time, no optimisations. It also runs record-level tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engines there are. None of this needs torch: configs are read with it."""
+"""The registry of engines. Does not need torch, because reading a config uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineEntry(Entry):
-    """`make(work, workers)`; `workers` is None where nobody has said how many."""
+    """`make(work, workers)` gives the engine; `workers` is None if the user did not set it."""
 
     make: Callable[[Workload, int | None], Engine] = field(kw_only=True)
 
@@ -35,14 +35,14 @@ ENGINES: Registry[EngineEntry] = Registry(
     "engine",
     EngineEntry(
         "local",
-        "on this machine: dense models batched over clients, others client by client over worker "
-        "processes",
+        "on this machine: dense models in batches of clients, other models client by client in "
+        "worker processes",
         ("workers",),
         make=_local,
     ),
     EngineEntry(
         "reference",
-        "on this machine, one client after the other, nothing clever",
+        "on this machine, one client at a time, without optimisations",
         make=_reference,
     ),
     section="engine",

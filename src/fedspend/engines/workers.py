@@ -1,8 +1,8 @@
 """Processes that train blocks of clients and hand back their contributions through shared memory.
 
 Guarantee: replies arrive in the order of the tasks, whichever worker was faster; a worker that dies
-or raises ends the round with an error that says so, never with a wait; after an error, an interrupt
-or `close` no worker is left. Raw updates stay in the worker.
+or raises ends the round with an error that says so, never with a hang; after an error, an interrupt
+or `close`, no worker is left running. Raw updates stay in the worker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedspend.errors import FedspendError
 
 Train = Callable[[ClientTask], Reply]
 
-_PATIENCE = 5.0  # seconds that an idle worker gets to leave by itself
+_PATIENCE = 5.0  # seconds that an idle worker has to exit by itself
 
 
 class WorkerFailed(FedspendError):
@@ -41,7 +41,7 @@ class WorkerFailed(FedspendError):
 @dataclass(frozen=True)
 class _Job:
     block: int
-    slot: int  # which shared buffer takes the vectors
+    slot: int  # the shared buffer for the vectors
     tasks: Sequence[ClientTask]  # without the parameters, which are shared
 
 
@@ -60,13 +60,13 @@ class _Worker:
 
 
 class Workers:
-    """`count` processes, started at the first use and kept until `close`."""
+    """`count` processes, started on first use and kept until `close`."""
 
     def __init__(self, train: Train, parameters: int, count: int) -> None:
-        """`parameters` numbers are a model."""
+        """`parameters` is the number of model parameters."""
         self._train, self._count = train, count
-        # Forked workers inherit the data for nothing. A GPU in use, or another system than Linux,
-        # does not survive a fork.
+        # Forked workers inherit the data at no cost. Forking is not safe with a GPU in use, or on
+        # systems other than Linux.
         self._forks = sys.platform == "linux" and torch.cuda.device_count() == 0
         self._context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
         self._parameters = _shared(parameters, torch.float32, self._forks)
@@ -74,8 +74,8 @@ class Workers:
         self._workers: list[_Worker] = []
 
     def map(self, tasks: Sequence[ClientTask], block: int) -> Iterator[Reply]:
-        """Replies in the order of the tasks, of which `block` at a time go to a worker. A vector is
-        valid until the next one.
+        """Replies in the order of the tasks; a worker gets `block` tasks at a time. A reply's
+        vector is valid until the next reply.
         """
         first = tasks[0].shared
         self._prepare(block * first.size)
@@ -106,15 +106,15 @@ class Workers:
                 free.append(result.slot)
             finished = True
         finally:
-            if not finished:  # a worker may be in the middle of a block that nobody waits for
+            if not finished:  # a worker may still be busy with a block that nobody waits for
                 self._stop(force=True)
 
     def _prepare(self, numbers: int) -> None:
-        """Workers with buffers for this many numbers of a block."""
+        """Makes sure that workers run, with buffers for this many numbers per block."""
         if self._workers and self._slots[0].numel() < numbers:
             self._stop(force=False)
         if not self._workers:
-            # twice as many buffers as workers: a slow block does not stop the others
+            # twice as many buffers as workers, so that a slow block does not stop the others
             self._slots = [
                 _shared(numbers, torch.float64, self._forks) for _ in range(2 * self._count)
             ]
@@ -155,7 +155,7 @@ class Workers:
             if force:
                 worker.process.kill()
             else:
-                with contextlib.suppress(OSError):  # it is gone already
+                with contextlib.suppress(OSError):  # the worker is already gone
                     worker.pipe.send(None)
         for worker in workers:
             worker.process.join(_PATIENCE)
@@ -197,8 +197,8 @@ def _death(worker: _Worker) -> WorkerFailed:
 
 
 def _shared(size: int, kind: torch.dtype, forks: bool) -> torch.Tensor:
-    """Zeros that parent and workers see alike. Anonymous memory where it can be inherited: /dev/shm
-    is tiny in many containers.
+    """Zeros shared by parent and workers. Uses anonymous memory if workers can inherit it, because
+    /dev/shm is tiny in many containers.
     """
     if forks:
         return torch.frombuffer(mmap.mmap(-1, max(1, size * kind.itemsize)), dtype=kind)
@@ -213,12 +213,12 @@ def _serve(
     slots: list[torch.Tensor],
     parent: int,
 ) -> None:
-    """A worker's life: blocks until it is told to leave or the parent is gone."""
-    # Ctrl-C reaches the whole group; the parent decides
+    """The loop of a worker: trains blocks until it is told to stop or the parent is gone."""
+    # Ctrl-C reaches the whole process group; the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     while True:
-        # forked siblings hold copies of the pipe's other end, so a killed parent does not close it
+        # Forked siblings hold copies of the pipe's other end, so a killed parent does not close it.
         while not pipe.poll(1.0):
             if os.getppid() != parent:
                 return

@@ -1,8 +1,8 @@
 """The models that have a name.
 
-Guarantee: the same name, shape and seed give the same parameters, bit for bit, whatever torch's own
-generator was doing, and leave that generator untouched. No model has batch statistics: what a
-client learns leaves it only through its clipped update.
+Guarantee: the same name, shape and seed give the same parameters, bit for bit, whatever the state
+of torch's own generator, which is left untouched. No model has batch statistics: what a client
+learns leaves it only through its clipped update.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ def build(name: str, *, input_shape: Shape, classes: int, seed: int, **options: 
 
 
 def _logistic(shape: Shape, classes: int) -> nn.Module:
-    """Starts at zero: the loss is convex,
-    and any other start is noise that training has to undo.
-    """
+    """Starts at zero: the loss is convex, so any other start is noise that training must undo."""
     head = nn.Linear(_size(shape), classes)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -94,8 +92,8 @@ def _cnn(shape: Shape, classes: int) -> nn.Module:
 
 
 def _lenet(shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling; the first layer is padded, so that
-    28x28 is read as 32x32.
+    """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling; the first layer pads 28x28 images to
+    32x32.
     """
     channels, height, width = _image("lenet", shape, least=12)
     return nn.Sequential(
@@ -115,9 +113,7 @@ def _lenet(shape: Shape, classes: int) -> nn.Module:
 
 
 def _small_cnn(shape: Shape, classes: int) -> nn.Module:
-    """About 20,000 parameters for 28x28: small enough that noise on every coordinate does not drown
-    it.
-    """
+    """About 20,000 parameters for 28x28: small enough not to drown in noise on every coordinate."""
     channels, height, width = _image("small-cnn", shape, least=4)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),

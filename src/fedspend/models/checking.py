@@ -1,8 +1,8 @@
 """What a module must be before clients may train it.
 
-Guarantee: everything that training changes is a float32 parameter, and so passes through clip and
-noise. Running statistics (batch norm) are buffers: they would leave a client beside the mechanism,
-and no budget would cover them.
+Guarantee: everything that training changes is a float32 parameter, and so is clipped and gets
+noise. Running statistics (batch norm) are buffers: they would leave a client without passing
+through the mechanism, and no budget would cover them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedspend.errors import InvalidInput
 def check_module(
     module: Any, *, input_shape: tuple[int, ...] | None = None, classes: int | None = None
 ) -> nn.Module:
-    """`module` itself, or `InvalidInput`. With a shape and a number of classes, also tries it on
-    two rows of zeros.
+    """Returns `module`, or raises `InvalidInput`. With a shape and a number of classes, also tries
+    it on two rows of zeros.
     """
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module, got {type(module).__name__}")
@@ -52,14 +52,16 @@ def check_module(
                 f"model parameter {name!r} holds NaN or infinite numbers; start from finite ones"
             )
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise InvalidInput("the model has no trainable parameters; there is nothing to learn")
+        raise InvalidInput(
+            "the model has no trainable parameters; set requires_grad on at least one"
+        )
     if input_shape is not None and classes is not None:
         _try(module, input_shape, classes)
     return module
 
 
 def _try(module: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
-    """The generator is put back, since a module may draw from it."""
+    """Runs the module on two rows; restores torch's generator, which the module may draw from."""
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             output = module(torch.zeros(2, *input_shape))

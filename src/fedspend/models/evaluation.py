@@ -1,5 +1,5 @@
-"""What a model says, and how good it is: scores, mean cross-entropy and accuracy, in batches and
-without touching the model.
+"""A model's scores, mean cross-entropy and accuracy, computed in batches without changing the
+model.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _BATCH = 1024
 
 @torch.no_grad()
 def scores(module: nn.Module, parameters: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-    """One score per row and class of `module` with these parameters (a flat vector), in its
-    evaluation mode.
+    """The score of `module` for each row and class, in evaluation mode, with these parameters (a
+    flat vector).
     """
     named = list(module.named_parameters())
     pieces = torch.split(parameters, [parameter.numel() for _, parameter in named])
@@ -44,8 +44,8 @@ def scores(module: nn.Module, parameters: torch.Tensor, features: torch.Tensor) 
 def evaluate(
     module: nn.Module, parameters: torch.Tensor, features: torch.Tensor, labels: torch.Tensor
 ) -> tuple[float, float]:
-    """Loss and accuracy of `module` with these parameters (a flat vector); NaN for both without
-    examples.
+    """Loss and accuracy of `module` with these parameters (a flat vector); both are NaN if there
+    are no examples.
     """
     if len(labels) == 0:
         return math.nan, math.nan
@@ -58,7 +58,7 @@ def evaluate(
 
 
 def majority_share(labels: torch.Tensor) -> float:
-    """The accuracy of always answering the most frequent class.
+    """The accuracy of always guessing the most common class.
 
     >>> majority_share(torch.tensor([0, 1, 1, 1]))
     0.75

@@ -1,11 +1,11 @@
 """Fixed features, computed once for each set of public images and kept in the cache folder.
 
-Guarantee: features of your own images are never written anywhere. Where clients are natural,
-features are computed client by client: images of one client never share a chunk with another's.
+Guarantee: features of your own images are never written anywhere. Natural clients' features are
+computed client by client: no chunk holds images of two clients.
 
-The key is a hash of the images, of whose they are and of the source of the feature map: other
-images or another map are another entry, so the cache never has to be cleared. A cache that cannot
-be written is no cache, not an error.
+The key is a hash of the images, of which client holds which, and of the feature map's source code:
+different images or a different map make a different entry, so the cache never needs clearing. If
+the cache cannot be written, features are computed each time; that is not an error.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MOST_BYTES = 2 << 30
 def cached_features(
     name: str, dataset: Dataset, shards: Sequence[IntArray] | None = None
 ) -> Dataset:
-    """The data set with features in the place of images. With `shards`, the rows of each natural
-    client, they are made client by client, and rows of nobody are left at zero.
+    """The data set with features in place of images. With `shards` (the rows of each natural
+    client), features are computed client by client, and rows that belong to nobody stay zero.
     """
     make = _cached if dataset.public else _made
     public = dataset.public_features
@@ -51,7 +51,7 @@ def cached_features(
 
 
 def _by_client(client_of: npt.NDArray[Any] | None) -> list[IntArray] | None:
-    """The rows of each client, where the rows have clients."""
+    """The rows of each client, or None if the rows have no clients."""
     if client_of is None:
         return None
     _, owner = np.unique(client_of, return_inverse=True)

@@ -1,9 +1,9 @@
-"""Fixed features of images, to stand before a linear head: at small budgets few dimensions matter
+"""Fixed features of images, as the input of a linear head: at small budgets, few dimensions matter
 more than a deep model.
 
 Guarantee: a feature vector is a function of its own image and of constants in this file. Nothing is
-learned, no statistic runs across images, and the other images of a call do not change a single bit;
-so features cost no privacy and need no place in the plan.
+learned, no statistic is taken across images, and the other images in a call do not change a single
+bit; so features cost no privacy and do not appear in the plan.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ POOL = 5
 THUMBNAIL = 7
 LENGTH = ORIENTATIONS * len(WAVELENGTHS) * POOL**2 + THUMBNAIL**2
 
-_CHUNK = 64  # always filled up, because kernels for another batch size may round differently
-_FLAT = 1e-3  # keeps an image of one colour at zero instead of dividing by nothing
+_CHUNK = 64  # always padded to this size: kernels may round differently for another batch size
+_FLAT = 1e-3  # avoids dividing by zero for an image of one colour, whose features become zero
 
 
 def features(name: str, images: Features) -> Features:
@@ -57,8 +57,8 @@ def features(name: str, images: Features) -> Features:
 
 
 def gabor_kernels() -> torch.Tensor:
-    """Even filters, then odd ones: (32, 1, 11, 11), each of mean 0 and norm 1, so that a flat patch
-    has no energy.
+    """Even filters, then odd ones: (32, 1, 11, 11), each with mean 0 and norm 1, so that a flat
+    patch has no energy.
     """
     radius = KERNEL // 2
     line = torch.arange(-radius, radius + 1, dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""A module's parameters as one float32 vector in the order of `module.parameters()`, the form in
-which they travel.
+"""A module's parameters as one float32 vector, in the order of `module.parameters()`: the form in
+which they are sent.
 
-Guarantee: `load` then `difference` from the same vector is exactly zero; the caller's module is
-never touched. Four-dimensional weights are kept channels-last inside, the faster layout for
+Guarantee: after `load`, the `difference` from the same vector is exactly zero; the caller's module
+is never changed. Four-dimensional weights are kept channels-last inside, the faster layout for
 convolutions on a CPU; the vector outside has torch's usual order.
 """
 
@@ -23,8 +23,8 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def layer_sizes(module: nn.Module) -> tuple[int, ...]:
-    """Sizes of the layers in the flat vector: weight and bias of one layer together. What per-layer
-    clipping and LUS go by.
+    """Layer sizes in the flat vector, with weight and bias of a layer together; used by per-layer
+    clipping and LUS.
     """
     sizes: dict[str, int] = {}
     for name, parameter in module.named_parameters():
@@ -34,7 +34,7 @@ def layer_sizes(module: nn.Module) -> tuple[int, ...]:
 
 
 def as_batch(rows: torch.Tensor) -> torch.Tensor:
-    """Images in channels-last layout; anything else as it is."""
+    """Images in channels-last layout; anything else unchanged."""
     if rows.dim() != 4:
         return rows
     if rows.shape[1] == 1:
@@ -58,7 +58,7 @@ class FlatModule:
         self._velocity = torch.zeros(self.size if momentum else 0)
         self._trained: list[nn.Parameter] = []
         self._velocities: list[torch.Tensor] = []
-        # channels-last weights: their place in the vector, their value
+        # channels-last weights: (place in the vector, value)
         self._images: list[tuple[slice, torch.Tensor]] = []
         self._places: list[slice] = []  # of the trained parameters
         start = 0
@@ -98,9 +98,7 @@ class FlatModule:
             out[place].sub_(vector[place])
 
     def gradient(self, out: torch.Tensor) -> None:
-        """Write the loss gradient of the last step to `out`; zero where the loss does not depend on
-        a parameter.
-        """
+        """Write the last step's loss gradient to `out`; zero where the loss ignores a parameter."""
         out.zero_()
         for place, parameter in zip(self._places, self._trained, strict=True):
             if parameter.grad is not None:
@@ -109,11 +107,11 @@ class FlatModule:
     def step(
         self, rows: torch.Tensor, labels: torch.Tensor, lr: float, radius: float = math.inf
     ) -> None:
-        """One step of SGD on the mean cross-entropy, with BLUR's pull to the start once that is
+        """One step of SGD on the mean cross-entropy, with BLUR's pull back to the start if that is
         further away than `radius`.
         """
-        # fresh gradients are taken over without a copy, which costs less than adding them into a
-        # zeroed buffer
+        # With grad set to None, torch stores new gradients without a copy, which costs less than
+        # adding them to a zeroed buffer.
         for parameter in self._trained:
             parameter.grad = None
         functional.cross_entropy(self.module(rows), labels).backward()  # type: ignore[no-untyped-call]

@@ -1,15 +1,15 @@
-"""A module that nobody has used before, for every client.
+"""Gives every client a module that no other client has used.
 
 A module can remember what it has seen: in a counter, a cache, an attribute that `forward` sets. If
-one module served two clients, the second one's update would depend on the first one's rows, and no
-clip bounds that.
+one module served two clients, the second client's update would depend on the first client's rows,
+and no clip bounds that.
 
-Guarantee: `fresh` returns a module in which nothing of an earlier client is left. Modules that
-cannot remember anything, because they are made of torch's own layers (or ours) without buffers and
-hooks, are handed out again as they are; all others are copied. A copy does not take along what lies
-outside the module: an attribute of its class, a variable of the file, the cell of a hook.
+Guarantee: `fresh` returns a module that holds nothing from an earlier client. Modules that cannot
+remember anything, because they are made of torch's own layers (or ours) without buffers or hooks,
+are reused as they are; all others are copied. A copy does not cover state outside the module: an
+attribute of its class, a global variable of its file, a closure variable of a hook.
 `refuse_memory_outside` tries a module that is not torch's own on made-up rows and refuses it if it
-remembers there. What it would remember of particular rows only cannot be found out that way.
+remembers them in such a place. It cannot detect a module that would remember only particular rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def remembers_nothing(module: nn.Module) -> bool:
-    """Whether running the module cannot change it.
+    """Whether the module is certain not to change when it runs.
 
     >>> remembers_nothing(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     True
@@ -58,9 +58,7 @@ def fresh(module: nn.Module) -> nn.Module:
 
 
 def refuse_memory_outside(module: nn.Module, row_shape: tuple[int, ...]) -> None:
-    """Refuse a module whose copies share a memory:
-    one client's rows would change another's update.
-    """
+    """Refuse a module whose copies share state: one client's rows would change another's update."""
     if remembers_nothing(module):
         return
     try:
@@ -71,17 +69,17 @@ def refuse_memory_outside(module: nn.Module, row_shape: tuple[int, ...]) -> None
         with _as_begun():
             again = _tried(module, torch.zeros(2, *row_shape))
     except (RuntimeError, ValueError, TypeError, IndexError):
-        return  # it cannot read such rows; what is wrong with it shows in training
+        return  # it cannot read such rows; training will show what is wrong
     if len(first) != len(again) or not all(map(_same_bits, first, again)):
         raise InvalidInput(
-            "the model remembers rows outside itself (in its class, in a variable of its file or "
-            "in a hook), so one client's rows would change another's update; keep what it "
-            "remembers in attributes of the module"
+            "the model remembers rows outside itself (in its class, in a global variable or in a "
+            "hook), so one client's rows would change another's update; keep such state in "
+            "attributes of the module"
         )
 
 
 def _tried(module: nn.Module, rows: torch.Tensor) -> list[torch.Tensor]:
-    """What a copy says to these rows, twice, and the gradients."""
+    """The outputs of a copy for these rows, run twice, and its gradients."""
     local = copy.deepcopy(module).train()
     said = [local(rows), local(rows)]
     functional.cross_entropy(
@@ -97,9 +95,7 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @contextmanager
 def _as_begun() -> Iterator[None]:
-    """The same random numbers every time, whichever of the usual generators a module draws from;
-    they are put back afterwards.
-    """
+    """Gives the usual random generators the same seed each time; restores them afterwards."""
     plain, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the module may use it
     with single_threaded():
         torch.manual_seed(0)

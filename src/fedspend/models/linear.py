@@ -1,4 +1,4 @@
-"""Chains of linear layers: which modules they are, and where their parameters lie in the flat
+"""Chains of linear layers: which modules count as one, and where their parameters are in the flat
 vector.
 """
 
@@ -14,9 +14,7 @@ from fedspend.models.fresh import remembers_nothing
 
 @dataclass(frozen=True)
 class Layer:
-    """One linear layer: where its weight and bias lie in the flat vector, and whether a ReLU
-    follows.
-    """
+    """A linear layer: where its weight and bias are in the flat vector; whether a ReLU follows."""
 
     inputs: int
     outputs: int
@@ -38,8 +36,8 @@ def supports(module: nn.Module) -> bool:
 
 
 def linear_layers(module: nn.Module) -> list[Layer]:
-    """The linear layers in order, or none if the module is anything else: hooks, too, are part of
-    what it computes.
+    """The linear layers in order; empty if the module is anything else, for example has hooks,
+    which may change its output.
     """
     if not remembers_nothing(module):
         return []

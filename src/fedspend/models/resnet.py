@@ -14,7 +14,7 @@ _GROUPS = 32
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 def resnet18(channels: int, classes: int) -> nn.Module:
-    """Eleven million parameters: for comparison at large budgets and many clients."""
+    """Eleven million parameters: for comparisons with large budgets and many clients."""
     layers: list[nn.Module] = [
         nn.Conv2d(channels, 64, 3, padding=1, bias=False),
         nn.GroupNorm(_GROUPS, 64),

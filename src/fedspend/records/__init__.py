@@ -1,5 +1,5 @@
 """A privacy budget for every single record: two-stage accounting, rates from budgets, the choice of
-noise, plans. Without torch.
+noise, plans. Does not need torch.
 
 >>> from fedspend import records
 >>> terms = dict(delta=1e-3, rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1.0)
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plan_of":  # reads a config, so it lives where configs are read
+    if name == "plan_of":  # it reads a config, so it is defined in `configuration`
         from fedspend.configuration.record_plans import plan_of
 
         return plan_of

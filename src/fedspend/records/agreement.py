@@ -1,9 +1,8 @@
-"""Whether a plan that was made before is for what a config asks for, and if not, what differs: one
-line.
+"""Whether an existing plan matches a config; if not, one line says what differs.
 
-Guarantee: a plan is taken for a run only if it has the run's records, each with the same client and
-budget, and the run's method, rounds, steps, clip, client rate and delta. (That it keeps its promise
-is for the verifier to say.)
+Guarantee: a plan is used for a run only if it has the run's records, each with the same client and
+budget, and the run's method, rounds, steps, clip, client rate and delta. (The verifier checks that
+it keeps its promise.)
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ def check_agrees(
     terms: dict[str, Any],
     budget: FloatArray | None,
 ) -> RecordPlan:
-    """The plan itself, or a refusal that names the first difference. Without `budget`, or a noise
-    multiplier, any will do.
+    """Returns the plan, or refuses it and names the first difference. If `budget` or the noise
+    multiplier is not given, any value will do.
     """
     made = RecordPlan.expect(
         plan,
-        f"the plan is for {plan.unit}s, and method {wanted.method!r} for records; make them agree",
+        f"the plan is for {plan.unit}s, but method {wanted.method!r} is for records; make them "
+        "agree",
     )
     differences = chain(
         _settings(made, clip, wanted, terms), _records(made, records, owner, clients, budget)
@@ -61,8 +61,8 @@ def _settings(
         | {"clip": plan.clip}
         | vars(plan.terms)
     )
-    anew = "planned_anew_after" in plan.parameters  # it has more rounds than were asked for
-    if wanted.method == "filter":  # by the clip unless it says otherwise
+    anew = "planned_anew_after" in plan.parameters  # replanning may add rounds
+    if wanted.method == "filter":  # a filter charges by the clip unless set otherwise
         asked["charge"], planned["charge"] = asked["charge"] or "clip", planned["charge"] or "clip"
     for name, value in asked.items():
         left_open = (name == "noise_multiplier" and value is None) or (name == "rounds" and anew)

@@ -3,7 +3,7 @@
 Guarantee: `exact`, `search` and `scf-clamped` never give a record a rate whose epsilon against the
 public, read at `records.ORDERS`, is above its budget. `exact` leaves at most 0.4% of a budget
 unspent unless the rate is 0 or 1. A budget that no rate can meet gets rate 0: the record takes no
-part. `scf` is the paper's estimate and overspends; it must not be trained with. Rates depend on
+part. `scf` is the paper's estimate and overspends; training must not use it. Rates depend on
 budgets only, never on data, so choosing them costs no privacy; a record's own rate is as private as
 its budget.
 """
@@ -36,7 +36,7 @@ def rates(
     noise_multiplier: float,
     method: str = "exact",
 ) -> Any:
-    """Sampling rates for records with these budgets, in their shape.
+    """Sampling rates for records with these budgets; same shape as `epsilons`.
 
     >>> terms = dict(rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1.0)
     >>> found = rates([0.01, 0.5, 5.0, 500.0], delta=1e-3, **terms)
@@ -57,8 +57,8 @@ def rates(
 def assign(
     budget: FloatArray, terms: Terms, method: str = "exact", stretches: Stretches | None = None
 ) -> FloatArray:
-    """`rates` with everything checked but the method's name. With `stretches`, the rate of a
-    stretch whose share is 1.
+    """`rates` for arguments that are already checked, except the method's name. With `stretches`,
+    the rate of a stretch with share 1.
     """
     if stretches is not None:
         return ladder(terms, stretches=stretches).highest_within(budget)
@@ -76,8 +76,8 @@ def assign(
 
 
 def search(budget: float, terms: Terms, tolerance: float = 1e-6) -> float:
-    """One record by binary search over the logarithm of its rate (after Boenisch et al. 2023): the
-    lower end, seen to fit.
+    """One record's rate, by binary search over its logarithm (after Boenisch et al. 2023). Returns
+    the lower end, which was checked to fit.
     """
     settings = vars(terms)
     if epsilon(1.0, **settings) <= budget:
@@ -97,16 +97,16 @@ def search(budget: float, terms: Terms, tolerance: float = 1e-6) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Overspending:
-    """How rates that are no bound would treat their records."""
+    """How far rates that are not a bound would overspend their records' budgets."""
 
     share: float  # of all records
-    worst: float  # largest epsilon in budgets
-    worst_budget: float  # whose budget that is
+    worst: float  # largest epsilon / budget
+    worst_budget: float  # the budget of that record
 
     @classmethod
     def of(cls, budget: FloatArray, rate: FloatArray, terms: Terms) -> Overspending:
-        """Distinct (budget, rate) pairs are few or many; epsilon is computed once per distinct rate
-        of at most 2,000 records.
+        """Looks at no more than 2,000 records, spread over all budgets; computes epsilon once per
+        distinct rate.
         """
         rows = (
             np.arange(budget.size)

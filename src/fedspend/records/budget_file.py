@@ -1,9 +1,8 @@
 """Budgets of records as a CSV file: `epsilon[,record][,client]`, one line per record, UTF-8; and
 rates written back.
 
-Guarantee: a record without a budget, a budget that is no positive number, and an id that is empty,
-is listed twice or looks like another one are refused with one line that names the file and the
-line.
+Guarantee: a record without a budget, a budget that is not a positive number, and an id that is
+empty, listed twice or looks like another one are refused; the error names the file and the line.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ COLUMNS = ("record", "client", "epsilon")
 
 @dataclass(frozen=True, eq=False)
 class RecordBudgets:
-    """One budget per record; without a client column all records are one client's. `named`: the
-    file has their ids.
+    """One budget per record; without a client column, all records belong to one client. `named`:
+    the file has their ids.
     """
 
     records: tuple[str, ...]
@@ -60,8 +59,8 @@ def read_record_budgets(path: str | Path) -> RecordBudgets:
 
 
 def write_rates(path: Path, budgets: RecordBudgets, rate: FloatArray, spent: FloatArray) -> None:
-    """`record[,client],epsilon,rate,spent`. As private as the budgets:
-    readable by its owner only.
+    """Writes `record[,client],epsilon,rate,spent`; as private as the budgets, readable by its owner
+    only.
     """
     named = budgets.clients is not None
     columns = [budgets.records, *([budgets.clients] if budgets.clients is not None else [])]

@@ -2,9 +2,9 @@
 kept for comparison.
 
 It computes epsilon for a list of rates and fits `exp(a q + b) + c`. The fit looks good (R^2 above
-0.99) and is no bound: where budgets are small its relative error is large, and most of those
-records would spend several times what they allowed. So it trains only where `exact` would have
-given at least as much (`scf-clamped`).
+0.99) but is not a bound: for small budgets its relative error is large, and most of those records
+would spend several times their budget. So training uses it only clamped to what `exact` allows
+(`scf-clamped`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIMULATED = np.linspace(0.0, 1.0, 101)[1:]
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """`epsilon ~ exp(a q + b) + c`, how well it fits, and what it was fitted to."""
+    """`epsilon ~ exp(a q + b) + c`, how well it fits, and the points it was fitted to."""
 
     a: float
     b: float
@@ -34,12 +34,12 @@ class Fit:
     epsilon: FloatArray
 
     def predict(self, rate: FloatArray) -> FloatArray:
-        """Epsilon at a rate, as the fit has it."""
+        """Epsilon at a rate, according to the fit."""
         return np.asarray(np.exp(self.a * rate + self.b) + self.c)
 
     def rates(self, budget: FloatArray) -> FloatArray:
-        """The inverse, Algorithm 2's estimator: 1 from epsilon(1) on; below what the fit can
-        express, 0.
+        """The inverse of the fit, Algorithm 2's estimator: 1 for budgets from epsilon(1) on, 0 for
+        budgets below the fit's range.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             inverse = (np.log(budget - self.c) - self.b) / self.a
@@ -56,7 +56,7 @@ def simulate(terms: Terms) -> tuple[FloatArray, FloatArray]:
 
 def fit_curve(terms: Terms) -> Fit:
     """Stage II, least squares. `exp(a q + b) + c` is fitted as `s expm1(a q) / a + o`, whose
-    parameters do not fight each other.
+    parameters are less correlated.
     """
     from scipy.optimize import curve_fit
 

@@ -1,13 +1,13 @@
 """Which noise multiplier suits a set of budgets: more noise lets every record be sampled more often
 (the paper's Figure 6).
 
-A step releases the noised sum of clipped gradients over the expected batch, so in units of the clip
-each coordinate of a client's step carries noise `sigma / batch`, with `batch` the sum of the
-client's rates at that sigma. Rates grow with sigma until budgets no longer bind; the suggestion is
-the sigma at which the noise that is left in the clients' average is least.
+A step releases the noised sum of clipped gradients divided by the expected batch, so in units of
+the clip each coordinate of a client's step carries noise `sigma / batch`, where `batch` is the sum
+of the client's rates at that sigma. Rates grow with sigma until budgets no longer bind; the
+suggestion is the sigma with the least noise in the clients' average.
 
-Guarantee: budgets and terms are all that is looked at, so the choice costs no privacy beyond what
-budgets themselves reveal.
+Guarantee: only budgets and terms are used, so the choice costs no privacy beyond what the budgets
+themselves reveal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedspend.records.table import ladder
 from fedspend.records.terms import Terms, check_budgets
 
 CANDIDATES = tuple(float(f"{sigma:.3g}") for sigma in np.geomspace(0.3, 100.0, 21))
-# of the ladders that candidates are compared on: they choose, they do not assign
+# Coarser ladders are enough to compare candidates; they assign no rates.
 _STEP, _COARSE = 0.03, 25
 
 
@@ -56,7 +56,7 @@ def suggest_noise(
     clients: Any = None,
 ) -> Suggestion:
     """The noise multiplier with the least noise per step for records with these budgets; `clients`
-    says whose each record is.
+    names each record's client.
 
     >>> terms = dict(delta=1e-3, rounds=15, local_steps=10, client_rate=1.0)
     >>> suggest_noise([0.5, 1.0, 4.0] * 100, **terms).noise_multiplier
@@ -86,8 +86,8 @@ def suggest_noise(
     if not best.step_noise < np.inf:
         raise Refused(
             f"no noise multiplier up to {CANDIDATES[-1]:g} gives every client a record to train "
-            "with; allow larger budgets, a larger delta or fewer rounds, or leave out the client "
-            "whose records cannot pay"
+            "with; use larger budgets, a larger delta or fewer rounds, or leave out clients whose "
+            "records cannot pay"
         )
     return Suggestion(best.noise_multiplier, candidates)
 

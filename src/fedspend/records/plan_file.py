@@ -1,5 +1,5 @@
-"""A record-level plan as plain Python, for `plan_json` to write down and read: like a client-level
-plan's (docs/plan-format.md), with records in place of clients.
+"""A record-level plan as plain Python values, which `plan_json` writes and reads: the format of a
+client-level plan (docs/plan-format.md), with records in place of clients.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def from_content(content: Content) -> RecordPlan:
     ):
         if guarantee[name] != expected:
             raise InvalidInput(
-                f"the guarantee's {name} {guarantee[name]!r} is not one that this fedspend can "
-                "check"
+                f"the guarantee's {name} {guarantee[name]!r} is not one that this version of "
+                "fedspend can check"
             )
     words = (content["parameters"][name] for name in ("policy", "method"))
     if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], *words)):

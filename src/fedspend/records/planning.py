@@ -1,11 +1,11 @@
 """The plan of a record-level run: every record's sampling rate and steps in every round, made
 before training from budgets alone.
 
-Guarantee: a record that is sampled as its columns say, clipped to `clip`, under noise of
-`terms.noise_multiplier * clip` on every step's sum, has spent at most its claim at `delta` against
-the public and against a server that sees who takes part. Adjacency is zero-out: the record's
-gradients become zero; roster, budgets, rates and the expected batch sizes stay. Records at rate 0
-spend nothing. What is public is whatever the consortium publishes of it: rates tell budgets.
+Guarantee: a record that is sampled according to its columns and clipped to `clip`, with noise of
+`terms.noise_multiplier * clip` on every step's sum, spends at most its claim at `delta` against the
+public and against a server that sees who takes part. Adjacency is zero-out: the record's gradients
+become zero; roster, budgets, rates and the expected batch sizes stay. Records at rate 0 spend
+nothing. The consortium decides how much of the plan to publish: rates reveal budgets.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ OBSERVER = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordPlan(BasePlan):
-    """Rates for all records, the claim for each, and what is needed to check it.
-    `schedules.of_client` is by record here.
+    """Rates for all records, the claim for each, and what is needed to check it. Here
+    `schedules.of_client` has one entry per record.
     """
 
     records: tuple[str, ...]
-    owner: IntArray  # (records,) number of the client that holds each
+    owner: IntArray  # (records,) index of the client that holds each record
     clients: tuple[str, ...]
     budget: FloatArray  # (records,)
     schedules: Schedules  # classes of records with equal rates
@@ -64,14 +64,14 @@ class RecordPlan(BasePlan):
     clip: float
     parameters: dict[str, Any]
     orders: tuple[float, ...] = ORDERS
-    # (rounds, classes) steps in a round, where a class does not always take all of them
+    # (rounds, classes) steps in a round; None if every class always takes all of them
     short: FloatArray | None = None
     unit: ClassVar[Unit] = "record"
     accountant: ClassVar[str] = "rdp"
     promised_observers: ClassVar[int] = 2  # the public, and a server that sees who takes part
     discrete: ClassVar[bool] = False
     client_by_client: ClassVar[bool] = True
-    # of local steps, not of the sum
+    # they describe local steps, not the sum
     hidden_statistics: ClassVar[tuple[str, ...]] = ("noise_deviation", "clip", "clipped_share")
 
     def __post_init__(self) -> None:
@@ -102,15 +102,15 @@ class RecordPlan(BasePlan):
 
     @cached_property
     def classes_of_client(self) -> list[IntArray]:
-        """For each client the class of each of its records, in the order of the plan."""
+        """For each client, the classes of its records, in the order of the plan."""
         order = np.argsort(self.owner, kind="stable")
         counts = np.bincount(self.owner, minlength=len(self.clients))
         return np.split(self.schedules.of_client[order], np.cumsum(counts)[:-1])
 
     @cached_property
     def steps(self) -> FloatArray:
-        """(rounds, classes): a class takes part in the first so many of a round's local steps; 0 in
-        a round at rate 0.
+        """How many of a round's local steps a class takes, from the first on, (rounds, classes); 0
+        in a round at rate 0.
         """
         return np.where(
             self.schedules.sampling_rate > 0,
@@ -124,26 +124,24 @@ class RecordPlan(BasePlan):
 
     @property
     def by_norm(self) -> bool:
-        """Whether records pay for their own gradients' norms. Steps are then squared norms, in
-        squared clips: what a record can have paid by the end of a round at most. How long it lasts
-        depends on its gradients and is private.
+        """Whether records pay for their own gradients' norms. `steps` are then squared norms, in
+        squared clips: the most that a record can have paid by the end of a round. How long a record
+        lasts depends on its gradients and is private.
         """
         return self.parameters.get("charge") == "norm"
 
     @property
     def method_words(self) -> str:
-        """The method, and what a filter charges:
-        by norms it is another promise than by the clip.
-        """
+        """The method and what a filter charges by: norm and clip are different promises."""
         charge = f" by {'norm' if self.by_norm else 'clip'}" if self.filters else ""
         return f"{self.parameters['method']}{charge}"
 
     def expected_batch(self, round: int) -> FloatArray:
-        """(local steps, clients): the sum of a client's rates in each step, by which it divides.
+        """The sum of a client's rates in each step, by which it divides, (local steps, clients).
         Planned, never counted.
         """
         rate, steps = self.schedules.sampling_rate[round], self.steps[round]
-        if self.by_norm:  # whoever can pay for anything, all the time
+        if self.by_norm:  # every record that can pay for anything, in every step
             rate, steps = (
                 self.schedules.sampling_rate[0],
                 self.schedules.sampling_rate[0] * self.terms.local_steps,
@@ -156,20 +154,20 @@ class RecordPlan(BasePlan):
 
     @cached_property
     def active_by_step(self) -> IntArray:
-        """(rounds * local steps,): how many records can be sampled in each step (the paper's Figure
+        """How many records can be sampled in each step, (rounds * local steps,) (the paper's Figure
         7).
         """
         if self.by_norm:
             raise InvalidInput(
-                "how many records take part in a step depends on their gradients here: it is not "
-                "planned"
+                "under a filter by norms, how many records take part in a step depends on their "
+                "gradients, so it is not planned"
             )
         return active_by_step(self.steps, self.schedules.clients_of, self.terms.local_steps)
 
     @property
     def left_out(self) -> IntArray:
-        """Records that are never sampled: no rate can meet their budget, or it does not pay for a
-        single step.
+        """Records that are never sampled, because no rate can meet their budget or it does not pay
+        for a single step.
         """
         return np.flatnonzero(~busy(self.schedules.sampling_rate, self.schedules.of_client))
 
@@ -180,7 +178,7 @@ class RecordPlan(BasePlan):
     @cached_property
     def _spent(self) -> FloatArray:
         rate = self.schedules.sampling_rate
-        # fewer orders read higher; the last round shows the claim itself
+        # With fewer orders epsilon reads higher; the last round shows the claim itself.
         every = 1 if rate.shape[1] <= 300 else 3
         orders = np.asarray(self.orders)[::every]
         curves, at = distinct_rounds(rate, self.steps, self.terms, orders)
@@ -211,14 +209,14 @@ class RecordPlan(BasePlan):
         seed: int = 0,
         max_pld: int = 200,
     ) -> Verification:
-        """Checked by accountants that share no code with the planner."""
+        """Checks the plan with accountants that share no code with the planner."""
         from fedspend.records.verification import verify_records
 
-        del progress, seed, max_pld  # it takes a moment, and is the same every time
+        del progress, seed, max_pld  # the check is quick and deterministic
         return verify_records(self, colluders=colluders)
 
     def proposal(self) -> Proposal:
-        """What the ledger is asked for: every record, by class."""
+        """What the plan asks of the ledger: every record, by class."""
         return Proposal(
             names=self.records,
             budgets=self.budget,
@@ -235,8 +233,8 @@ class RecordPlan(BasePlan):
         )
 
     def planned_facts(self, round: int) -> dict[str, Any]:
-        """How many records can be sampled in each local step, where a filter stops them; by norms
-        that is private.
+        """How many records can be sampled in each local step under a filter; empty for a filter by
+        norms, where that is private.
         """
         if not self.filters or self.by_norm:
             return {}
@@ -252,7 +250,7 @@ class RecordPlan(BasePlan):
         of_unit: IntArray,
         lifetime: FloatArray,
     ) -> RecordPlan:
-        """Less sampling in the rounds to come."""
+        """The plan with `more` rounds, and less sampling in all rounds after `begun`."""
         from fedspend.records.replanning import extended_records
 
         return extended_records(self, begun, more, spent, Past(elsewhere, of_unit), lifetime)
@@ -270,12 +268,12 @@ def plan_records(
     left_out: BoolArray | None = None,
     past: Past | None = None,
 ) -> RecordPlan:
-    """The plan for one budget per record. `owner` is the number of each record's client; `wanted`
+    """The plan for one budget per record. `owner` is the index of each record's client; `wanted`
     says how budgets become rates.
 
     Records that are `left_out` (their lifetime budget is used up) keep their place at rate 0.
-    `past` is what a ledger says was spent before: `epsilons` are then lifetime budgets, which past
-    and plan together stay within, and `RecordPlan.epsilon` is what the plan adds, read by itself.
+    `past` is what was spent before, according to a ledger: `epsilons` are then lifetime budgets,
+    and past and plan together stay within them; `RecordPlan.epsilon` is what the plan alone spends.
     """
     budget = np.atleast_1d(check_budgets(epsilons)).ravel()
     owner = np.asarray(owner, dtype=np.int64)
@@ -322,8 +320,8 @@ def plan_records(
 def claims(
     table: FloatArray, terms: Terms, short: FloatArray | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Epsilon of each column of rates (rounds, classes), and the order it is read at; 0 for a
-    column that is never sampled.
+    """Epsilon of each column of the rates `table` (rounds, classes), and the order it is read at; 0
+    for a column that is never sampled.
     """
     orders = np.asarray(ORDERS)
     steps = np.full(table.shape, float(terms.local_steps)) if short is None else short
@@ -339,8 +337,8 @@ def claims(
 def distinct_rounds(
     rate: FloatArray, steps: FloatArray, terms: Terms, orders: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """Rényi divergence of each distinct round, (distinct, orders), and which of them every (round,
-    class) is.
+    """Rényi divergence of each distinct round, (distinct, orders), and the index of the one that
+    each (round, class) is.
     """
     first, at = distinct_rows(rate.ravel(), steps.ravel())
     inner = steps.ravel()[first, None] * rdp(rate.ravel()[first], terms.noise_multiplier, orders)
@@ -348,9 +346,7 @@ def distinct_rounds(
 
 
 def check_record_plan(plan: RecordPlan) -> None:
-    """Refuse a plan whose parts do not fit together. That it keeps its promise is for the verifier
-    to say.
-    """
+    """Refuse a plan whose parts do not fit together. `verify` checks that it keeps its promise."""
     s, records = plan.schedules, len(plan.records)
     if not (plan.owner.shape == plan.budget.shape == s.of_client.shape == (records,)):
         raise InvalidInput(
@@ -359,31 +355,35 @@ def check_record_plan(plan: RecordPlan) -> None:
         )
     if s.rounds != plan.terms.rounds or s.count < 1:
         raise InvalidInput(
-            f"the plan's tables have {s.rounds} rounds, and its terms {plan.terms.rounds}"
+            f"the plan's tables have {s.rounds} rounds, but its terms {plan.terms.rounds}"
         )
     if not (records >= 1 and s.of_client.min() >= 0 and s.of_client.max() < s.count):
-        raise InvalidInput("the plan has no record, or a record follows a class that is not there")
+        raise InvalidInput(
+            "the plan has no records, or a record refers to a class that does not exist"
+        )
     if not (plan.owner.min() >= 0 and plan.owner.max() < len(plan.clients)):
         raise InvalidInput(
             f"a record belongs to client number {int(plan.owner.max())}, but there are "
             f"{len(plan.clients)}"
         )
     if len(set(plan.records)) < records:
-        raise InvalidInput("two records have the same name; every record needs its own")
+        raise InvalidInput("two records have the same name; every record needs its own name")
     check_client_ids(plan.clients)
     check_budgets(plan.budget)
     Terms.checked(**vars(plan.terms))
     if not finite_number("clip", plan.clip) > 0:
         raise InvalidInput(f"clip must be positive, got {plan.clip!r}")
     if not np.all((s.sampling_rate >= 0) & (s.sampling_rate <= 1)):
-        raise InvalidInput("every rate in a plan must lie from 0 to 1")
+        raise InvalidInput("every rate in a plan must be from 0 to 1")
     if not (
         np.all(s.noise_multiplier == plan.terms.noise_multiplier)
         and np.all(s.clip_norm == plan.clip)
     ):
-        raise InvalidInput("a record-level plan has one noise multiplier and one clip")
+        raise InvalidInput(
+            "a record-level plan must have a single noise multiplier and a single clip"
+        )
     if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0)):
-        raise InvalidInput("every claimed epsilon must be finite and not negative")
+        raise InvalidInput("every claimed epsilon must be finite and at least 0")
     if not np.all(np.isin(s.order, check_orders(plan.orders))):
         raise InvalidInput("every claim must be read at one of the plan's orders")
     check_steps(s.sampling_rate, plan.short, plan.terms, by_norm=plan.by_norm)

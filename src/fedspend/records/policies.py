@@ -8,8 +8,7 @@ and saving for later.
 | `dropout` | records that allow the mean budget or more, at its rate; the others not at all |
 | `filter` | every record at one common rate as long as its budget pays (`filtering`: by norms) |
 
-Guarantee: the columns of the table come from `exact`, or from rates clamped to it, so none spends
-more than its record's budget.
+Guarantee: rates come from `exact`, or are clamped to it, so no record spends more than its budget.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ CHARGES = ("clip", "norm")
 @dataclass(frozen=True)
 class Wanted:
     """How budgets become rates. `saving_share` and `transition` are for rpdp, `common_rate` and
-    `charge` are for filter.
+    `charge` for filter.
     """
 
     method: str = "rpdp"
@@ -49,38 +48,39 @@ class Wanted:
         choose("method", self.method, METHODS)
         if self.rates == "scf":
             raise Refused(
-                "rates from the curve fit overspend, so nothing is trained with them; use "
+                "rates from the curve fit overspend, so training does not use them; use "
                 "scf-clamped or exact"
             )
         choose("way to rates", self.rates, SAFE_METHODS)
         if self.saving_share is not None and not (self.method == "rpdp" and self.rates == "exact"):
             raise InvalidInput(
-                "a saving share is for method rpdp with rates exact; drop one of the two"
+                "saving_share works only with method rpdp and rates exact; remove it or change "
+                "the others"
             )
         if (
             self.saving_share is not None
             and not 0.01 <= finite_number("saving_share", self.saving_share) <= 1
         ):
-            raise InvalidInput(f"saving_share must lie from 0.01 to 1, got {self.saving_share!r}")
+            raise InvalidInput(f"saving_share must be from 0.01 to 1, got {self.saving_share!r}")
         if self.transition is not None and self.saving_share is None:
-            raise InvalidInput("a transition round needs a saving share; give both or none")
+            raise InvalidInput("transition needs saving_share; give both or neither")
         if self.common_rate is not None and not (
             self.method == "filter" and 0 < finite_number("common_rate", self.common_rate) <= 1
         ):
             raise InvalidInput(
-                "common_rate is for method filter and lies above 0 and at most at 1, got "
+                "common_rate is for method filter and must be above 0 and at most 1, got "
                 f"{self.common_rate!r}"
             )
         if self.charge is not None:
             choose("charge", self.charge, CHARGES)
             if self.method != "filter":
                 raise InvalidInput(
-                    f"charge is for method filter, and the method is {self.method!r}; drop one of "
-                    "the two"
+                    f"charge is for method filter, but the method is {self.method!r}; remove "
+                    "charge or use filter"
                 )
         if self.charge == "norm" and self.common_rate not in (None, 1):
             raise InvalidInput(
-                "a filter by norms has every record in every step: common_rate must be 1, got "
+                "a filter by norms needs every record in every step: common_rate must be 1, got "
                 f"{self.common_rate!r}"
             )
 
@@ -97,8 +97,8 @@ class Wanted:
 def rate_table(
     budget: FloatArray, terms: Terms, wanted: Wanted
 ) -> tuple[FloatArray, FloatArray | None, IntArray]:
-    """Rates and steps, each (rounds, classes), and the class of each record. None: all local steps
-    in every round.
+    """Rates and steps, each (rounds, classes), and the class of each record. Steps None: all local
+    steps in every round.
     """
     ones = np.ones(terms.rounds)
     match wanted.method:

@@ -1,10 +1,10 @@
-"""How people might choose: the three distributions of budgets that Liu et al. (2024, Section 7)
+"""How people might choose budgets: the three distributions that Liu et al. (2024, Section 7)
 simulate, with their parameters.
 
 `ThreeLevels`: a few fixed levels. `BoundedPareto`: most want strict protection, a few do not.
-`BoundedMixGauss`: several modes. The bounded ones never leave `[low, high]`: Pareto by its inverse
+`BoundedMixGauss`: several modes. The bounded ones stay within `[low, high]`: Pareto by its inverse
 distribution function, the mixture by drawing again. (The paper writes N(0.1, 0.01), N(1, 0.05),
-N(5, 0.5); the second number is read as the deviation.)
+N(5, 0.5); we read the second number as the standard deviation.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Preferences(Protocol):
 def _check_bounds(low: float, high: float) -> None:
     if not 0 < low < high < np.inf:
         raise InvalidInput(
-            f"bounds must be positive, the lower one first, got {low!r} and {high!r}"
+            f"bounds must be positive and finite, the lower one first, got {low!r} and {high!r}"
         )
 
 
@@ -93,14 +93,15 @@ class BoundedMixGauss:
             0 < d < np.inf for d in self.deviations
         ):
             raise InvalidInput(
-                f"means must lie in [{self.low:g}, {self.high:g}] and deviations be positive"
+                f"means must lie in [{self.low:g}, {self.high:g}] and deviations must be positive "
+                "and finite"
             )
 
     def draw(self, records: int, generator: np.random.Generator) -> FloatArray:
         counts = apportion(self.shares, whole_number("records", records, 1))
         part = generator.permutation(np.repeat(np.arange(len(self.means)), counts))
         budget, left = np.empty(records), np.arange(records)
-        while left.size:  # at least half of a part lies within the bounds, since its mean does
+        while left.size:  # ends, because each part's mean lies within the bounds
             drawn = generator.normal(
                 np.asarray(self.means)[part[left]], np.asarray(self.deviations)[part[left]]
             )

@@ -1,13 +1,13 @@
-"""Rates for records that have spent before: the largest that what they have spent and the rounds to
-come can share a budget with.
+"""Rates for records that have spent before: the largest at which past and coming rounds together
+stay within the budget.
 
-Guarantee: a record's past and its new rounds together read at most its budget, by the exact kernel
+Guarantee: a record's past and its new rounds together cost at most its budget, by the exact kernel
 at `records.ORDERS`, rounded up. Rates come from the ladder of `table`, whose rungs are close enough
 that at most 0.4% of a budget stays unspent unless the rate is 0 or 1. A record that has nothing
-left gets rate 0. Only budgets and past mechanisms are looked at, never data.
+left gets rate 0. Only budgets and past mechanisms are used, never data.
 
-Records with equal pasts are worked on together: a million of them with one past cost one search in
-a table.
+Records with equal pasts are handled together: a million records with one past cost one table
+lookup.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from fedspend.records.terms import Terms
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """What records have spent: distinct histories, and which of them each record has."""
+    """What records have spent: the distinct histories, and which one each record has."""
 
     mechanisms: Mechanisms
     of_record: IntArray
 
     def joined(self, other: Past) -> Past:
-        """Both pasts of the same records."""
+        """This past and another of the same records, combined."""
         first, of_record = distinct_rows(self.of_record, other.of_record)
         parts = [past.mechanisms.take(past.of_record[first]) for past in (self, other)]
         return Past(Mechanisms.joined(parts, first.size), of_record)
 
     def curves(self) -> Iterator[tuple[IntArray, FloatArray]]:
-        """The records of each history, and its Rényi curve."""
+        """For each history, its records and its Rényi curve."""
         used, of_record = np.unique(self.of_record, return_inverse=True)
         mine = self.mechanisms.take(used)
         curves = mine.curves(ORDERS, exact=True)
         fractional = np.asarray(ORDERS) % 1 != 0
-        # discrete noise is read at whole orders only
+        # discrete noise is accounted at whole orders only
         curves[np.ix_(mine.whole(), fractional)] = np.inf
         by_history = np.split(
             np.argsort(of_record, kind="stable"), np.cumsum(np.bincount(of_record))[:-1]
@@ -71,8 +71,8 @@ class Past:
 
 
 def highest_rates(budget: FloatArray, past: Past, terms: Terms, stretches: Stretches) -> FloatArray:
-    """For each record the largest rate that its budget can pay for on top of its past; that of a
-    stretch whose share is 1.
+    """For each record, the largest rate that its budget can pay for on top of its past: the rate of
+    a stretch with share 1.
     """
     rungs, run = _rungs(terms, stretches)
     rate = np.zeros(budget.size)
@@ -86,8 +86,8 @@ def highest_rates(budget: FloatArray, past: Past, terms: Terms, stretches: Stret
 
 @lru_cache(maxsize=8)
 def _rungs(terms: Terms, stretches: Stretches) -> tuple[FloatArray, FloatArray]:
-    """The rates of the ladder, and what all rounds cost at each of them, (rates, orders),
-    conversion included.
+    """The rates of the ladder, and the cost of all rounds at each, (rates, orders), including
+    conversion.
     """
     rate = ladder(terms, stretches=stretches).rate
     return rate, divergence(rate, np.asarray(ORDERS), terms, stretches=stretches) + conversion_cost(
@@ -96,7 +96,7 @@ def _rungs(terms: Terms, stretches: Stretches) -> tuple[FloatArray, FloatArray]:
 
 
 def steps_on_top(rate: float, budget: FloatArray, past: Past, terms: Terms) -> IntArray:
-    """How many steps at `rate` each record can pay for on top of its past, up to all."""
+    """How many steps at `rate` each record can pay for on top of its past, at most all of them."""
     steps = np.zeros(budget.size, dtype=np.int64)
     for rows, before in past.curves():
         steps[rows] = steps_affordable(rate, budget[rows], terms, before)
@@ -117,9 +117,9 @@ def table_on_top(
     """`policies.rate_table` for records with a past: rates and steps, each (rounds, classes), and
     the class of each record.
 
-    Where a method goes by budgets, it goes by what is left of them: the epsilon that a run at the
-    largest rate adds by itself. Who is left out, or has nothing left, takes no part and sets no
-    rate for others.
+    Methods that compare budgets compare what is left of them: the epsilon that a run at the largest
+    rate would spend by itself. A record that is left out, or has nothing left, takes no part and
+    does not affect the rates of others.
     """
     shares = round_shares(terms.rounds, wanted)
     most = highest_rates(budget, past, terms, stretches_of(shares))
@@ -127,7 +127,7 @@ def table_on_top(
     usable = most > 0
     if not usable.any():
         raise Refused(
-            "no record has anything left that a rate could spend; see fedspend ledger balance "
+            "no record has enough left for even the smallest rate; see fedspend ledger balance "
             "--unit record"
         )
     left = np.where(past.empty(), budget, left_at(most, terms, stretches_of(shares)))
@@ -156,7 +156,7 @@ def table_on_top(
 
 
 def left_at(rate: FloatArray, terms: Terms, stretches: Stretches) -> FloatArray:
-    """Epsilon that a run at each of these rungs spends by itself."""
+    """The epsilon that a run at each of these rates spends by itself."""
     rungs = ladder(terms, stretches=stretches)
     at = np.searchsorted(rungs.rate, rate, side="right")
     return np.concatenate([[0.0], rungs.epsilon])[at]

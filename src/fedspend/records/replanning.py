@@ -1,9 +1,9 @@
-"""Planning the rest of a record-level run anew, after rounds were lost.
+"""Replans the rest of a record-level run after rounds were lost.
 
-Guarantee: rounds that were begun stay as they are, to the last bit. With them, the new rounds claim
-no more for any record than the old plan did (under `filter`, no more than its budget), and with
-everything that it has spent elsewhere they stay within its lifetime budget. Who took no part still
-takes none.
+Guarantee: rounds that were begun stay as they are, to the last bit. Together with them, the new
+rounds claim no more for any record than the old plan did (under `filter`, no more than its budget);
+together with everything it has spent elsewhere, they stay within its lifetime budget. A record that
+took no part still takes none.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def extended_records(
 ) -> RecordPlan:
     """`plan` with `more` rounds at its end and new rates for all rounds after `begun`.
 
-    `spent` is what each class has spent in this run, `others` what each record has spent and holds
-    elsewhere.
+    `spent` is what each class has spent in this run, `others` what each record has spent or
+    reserved elsewhere.
     """
     if plan.by_norm:
         raise InvalidInput(
-            "--replan is not for a filter by norms: what its lost rounds cost at most is paid, and "
-            "records go on with what is left"
+            "--replan does not work with a filter by norms: its lost rounds are charged the most "
+            "they could cost, and records continue with what is left"
         )
     old = plan.schedules
     here = Past(spent, old.of_client)
     limits = ((plan.epsilon, here), (lifetime, here.joined(others)))
     if plan.filters:
-        limits = ((plan.budget, here), limits[1])  # it goes on until a budget is used up
+        limits = ((plan.budget, here), limits[1])  # a filter continues until a budget is used up
     rest, steps, of_record = _rest(plan, begun, more, limits)
     first, of_client = distinct_rows(old.of_client, of_record)
     table = np.concatenate(
@@ -67,7 +67,7 @@ def extended_records(
 def _rest(
     plan: RecordPlan, begun: int, more: int, limits: tuple[tuple[FloatArray, Past], ...]
 ) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Rates and steps of the rounds to come, each (rounds, classes), and each record's class: the
+    """Rates and steps of the remaining rounds, each (rounds, classes), and each record's class: the
     most that all limits allow.
     """
     old = plan.schedules.sampling_rate
@@ -87,9 +87,7 @@ def _rest(
 
 
 def _shares(plan: RecordPlan) -> FloatArray:
-    """Each round's share of the full rate: below 1 while records save, which they all do in the
-    same rounds.
-    """
+    """Each round's share of the full rate: below 1 while records save, all in the same rounds."""
     rate = plan.schedules.sampling_rate
     saves = (rate < rate[-1] * (1 - 1e-9)).any(axis=1)
     return np.where(saves, plan.parameters.get("saving_share", 1.0), 1.0)

@@ -1,10 +1,10 @@
-"""What a record has spent after all rounds, from its rate: accounting over client sampling and
-record sampling.
+"""What a record has spent after all rounds, computed from its rate: accounting for client sampling
+and record sampling.
 
-Unit and adjacency: one record is added or removed, the rest of its client and all other clients
-stay. A record enters each of a client's local steps with its own rate `q`; the noise on a step's
-sum of clipped gradients has the multiplier `sigma`. With `r` the Rényi divergence of that step and
-`R = local_steps * r`, the rounds come to
+Unit and adjacency: one record is added or removed; the other records of its client and all other
+clients stay. A record enters each of its client's local steps with probability `q`, its own rate;
+the noise on a step's sum of clipped gradients has the multiplier `sigma`. With `r` the Rényi
+divergence of that step and `R = local_steps * r`, all rounds together cost
 
 | observer | sees | divergence |
 |---|---|---|
@@ -12,11 +12,11 @@ sum of clipped gradients has the multiplier `sigma`. With `r` the Rényi diverge
 | `sees-participation` | a server: each client's own update, and who takes part | the same |
 | `picks-participants` | a server that may pick the client in every round | `rounds * R` |
 
-Who takes part is drawn without looking at the record: to see it gives nothing away.
+Who takes part is drawn without looking at the record, so seeing it reveals nothing.
 
-Guarantee: an epsilon is the lowest over the orders it is read at, so it is an upper bound at any
-set of orders. The bound `p * rounds * R` that Liu et al. (2024, Theorem 1) state for a server is
-too low and is not offered (docs/records.md).
+Guarantee: epsilon is the lowest over the orders used, and every order gives an upper bound, so it
+is an upper bound for any set of orders. The bound `p * rounds * R` that Liu et al. (2024, Theorem
+1) state for a server is too low and is not offered (docs/records.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OBSERVERS = ("public", "sees-participation", "picks-participants")
 CONVERSIONS = ("balle", "classic")
 # (share of the full rate, number of rounds), one after the other
 Stretches = tuple[tuple[float, int], ...]
-_AT_ONCE = 512  # distinct rates whose curves are in memory together
+_AT_ONCE = 512  # distinct rates whose curves are in memory at once
 
 
 def epsilon(
@@ -51,12 +51,12 @@ def epsilon(
     orders: Any = None,
     conversion: str = "balle",
 ) -> Any:
-    """Epsilon at `delta` of records with these sampling rates, against `observer`, in the shape of
+    """Epsilon at `delta` of records with these sampling rates, against `observer`; same shape as
     `rates`.
 
     `conversion` turns Rényi divergence into epsilon: `balle` is the tight one (Balle et al. 2020;
     Canonne et al. 2020), `classic` is Mironov's `R + log(1/delta)/(a-1)`, which the paper uses and
-    which reads higher. A record at rate 0 spends nothing.
+    which gives higher values. A record at rate 0 spends nothing.
 
     >>> terms = dict(delta=1e-3, rounds=20, local_steps=5, client_rate=0.5, noise_multiplier=1)
     >>> round(epsilon(0.1, **terms, orders=range(2, 65)), 8)
@@ -91,7 +91,7 @@ def divergence(
     observer: str = "public",
     stretches: Stretches | None = None,
 ) -> FloatArray:
-    """Rényi divergence of all rounds, (rates, orders). With `stretches`, a round runs at its
+    """Rényi divergence of all rounds, (rates, orders). With `stretches`, each round runs at its
     stretch's share of the rate.
     """
     total = np.zeros((rate.size, alpha.size))

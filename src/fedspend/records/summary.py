@@ -1,6 +1,4 @@
-"""What a set of rates means, in a few numbers:
-by budget level, by observer, and who is left out.
-"""
+"""A set of rates in a few numbers: by budget level and observer, and which clients are left out."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class Level:
 
 
 def spending_of(rate: FloatArray, terms: Terms) -> dict[str, FloatArray]:
-    """Epsilon of every record against each observer;
-    computed once where the bounds are the same.
-    """
+    """Epsilon of every record against each observer; computed once if the bounds are the same."""
     public = np.asarray(epsilon(rate, **vars(terms)))
     picked = (
         np.asarray(epsilon(rate, **vars(terms), observer="picks-participants"))
@@ -41,7 +37,7 @@ def spending_of(rate: FloatArray, terms: Terms) -> dict[str, FloatArray]:
 
 
 def levels_of(budget: FloatArray, most: int = MOST_LEVELS) -> list[IntArray]:
-    """Rows by distinct budget; where there are too many, bands that grow by equal factors."""
+    """Rows by distinct budget or, if there are too many, by bands that grow by equal factors."""
     distinct, of_row = np.unique(budget, return_inverse=True)
     if distinct.size > most:
         edges = np.geomspace(distinct[0], distinct[-1], most - 1)[1:-1]
@@ -69,7 +65,7 @@ def summarise(budget: FloatArray, rate: FloatArray, spent: dict[str, FloatArray]
 
 
 def idle_clients(clients: tuple[str, ...] | None, rate: FloatArray) -> list[str]:
-    """Clients all of whose records are at rate 0, in the order they first appear."""
+    """Clients whose records are all at rate 0, in alphabetical order."""
     if clients is None:
         return []
     names, owner = np.unique(np.asarray(clients), return_inverse=True)

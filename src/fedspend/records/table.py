@@ -1,10 +1,10 @@
-"""A ladder of rates with the epsilon of each, fine enough that no budget between two rungs leaves
-more than a sliver unspent.
+"""A ladder of rates with the epsilon of each, fine enough that a budget between two rungs leaves
+only a sliver unspent.
 
 Guarantee: every rung's epsilon is the exact kernel's, rounded up, so the highest rung within a
 budget never overspends it. From `LEAST_EPSILON` on, neighbouring rungs differ by at most `step` in
 epsilon, so it leaves at most that share unspent. Records on the same rung share a mechanism: a
-million different budgets come to a few thousand.
+million different budgets need only a few thousand.
 """
 
 from __future__ import annotations
@@ -21,26 +21,24 @@ from fedspend.errors import Refused
 from fedspend.records.spending import Stretches, divergence
 from fedspend.records.terms import Terms
 
-LEAST_RATE = 1e-9  # the smallest rate that the kernel is exact for; below it a record is left out
-LEAST_EPSILON = 1e-6  # budgets below it may leave more unspent
+LEAST_RATE = 1e-9  # the smallest rate at which the kernel is exact; below, a record is left out
+LEAST_EPSILON = 1e-6  # smaller budgets may leave more unspent
 STEP = 0.004
-COARSE = 97  # rungs to begin with, over nine decades
+COARSE = 97  # rungs to start with, over nine decades
 SAFETY = 1e-8  # above the kernel's own error
-_AROUND = 3  # orders read on either side of the best one of the coarse rungs nearby
+_AROUND = 3  # orders tried on either side of the best order of the coarse rungs nearby
 
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """Increasing rates and their epsilons at `records.ORDERS` against the public,
-    which never fall.
-    """
+    """Increasing rates and their non-decreasing epsilons (public, at `records.ORDERS`)."""
 
     rate: FloatArray
     epsilon: FloatArray
 
     def highest_within(self, budget: FloatArray) -> FloatArray:
-        """For each budget the largest rate on the ladder that it can pay for; 0 where it can pay
-        for none.
+        """For each budget, the largest rate on the ladder that it can pay for; 0 if it can pay for
+        none.
         """
         rung = np.searchsorted(self.epsilon, budget, side="right")
         return np.concatenate([[0.0], self.rate])[rung]
@@ -50,11 +48,11 @@ class Ladder:
 def ladder(
     terms: Terms, step: float = STEP, coarse: int = COARSE, stretches: Stretches | None = None
 ) -> Ladder:
-    """Begin with a coarse ladder read at all orders; put rungs into every gap that is too wide,
-    read at the orders nearby.
+    """Starts with a coarse ladder computed at all orders; fills every gap that is too wide with
+    rungs computed at nearby orders.
 
-    Leaving orders out reads higher, so it can only cost a little budget. In practice the best order
-    moves slowly and is always among those read.
+    Leaving orders out gives higher epsilons, so it can only cost a little budget. In practice the
+    best order moves slowly and is always among those tried.
     """
     alpha, cost = np.asarray(ORDERS), conversion_cost(ORDERS, terms.delta)
     rate = np.geomspace(LEAST_RATE, 1.0, coarse)
@@ -77,9 +75,7 @@ def ladder(
 
 
 def _thinned(rate: FloatArray, epsilon: FloatArray, step: float) -> Ladder:
-    """Without the rungs that nobody needs: from each rung on to the highest that is within `step`
-    of it.
-    """
+    """Drops unneeded rungs: goes from each rung to the highest one within `step` of it."""
     kept, last = [0], rate.size - 1
     while kept[-1] < last:
         reach = max(epsilon[kept[-1]], LEAST_EPSILON) * (1 + step)
@@ -88,9 +84,7 @@ def _thinned(rate: FloatArray, epsilon: FloatArray, step: float) -> Ladder:
 
 
 def _between(rate: FloatArray, epsilon: FloatArray, step: float) -> FloatArray:
-    """New rates for every gap whose ends differ by more than `step`: as many as a power law would
-    need.
-    """
+    """New rates for gaps whose ends differ by more than `step`: as many as a power law needs."""
     floor = np.maximum(epsilon, LEAST_EPSILON)
     gap = np.log(floor[1:] / floor[:-1])
     wide = np.flatnonzero((gap > np.log1p(step)) & (rate[1:] > rate[:-1] * (1 + 1e-13)))
@@ -111,9 +105,7 @@ def _read(
     terms: Terms,
     stretches: Stretches | None,
 ) -> tuple[FloatArray, IntArray]:
-    """Epsilon of each rate at the orders around those of its neighbours, and the order it was read
-    at.
-    """
+    """Epsilon of each rate at the orders around those of its neighbours, and the best order."""
     first, last = np.minimum(low, high), np.maximum(low, high)
     epsilon, place = np.empty(rate.size), np.empty(rate.size, dtype=np.int64)
     for start, stop in np.unique(np.stack([first, last], axis=1), axis=0):

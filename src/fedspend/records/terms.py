@@ -1,4 +1,4 @@
-"""What decides a record's spending besides its own rate, checked once and passed along as one
+"""What determines a record's spending besides its own rate, checked once and passed along as one
 value.
 """
 
@@ -18,8 +18,8 @@ from fedspend.errors import InvalidInput, finite_number, whole_number
 
 @dataclass(frozen=True)
 class Terms:
-    """`rounds` times: a client joins with probability `client_rate` and then takes `local_steps`
-    noisy steps.
+    """In each of `rounds` rounds, a client joins with probability `client_rate` and then takes
+    `local_steps` noisy steps.
     """
 
     delta: float
@@ -48,12 +48,12 @@ class Terms:
 
 
 def check_budgets(epsilons: Any) -> FloatArray:
-    """One budget per record, each positive and finite; refuses with the number of the record."""
+    """One budget per record, each positive and finite; an error names the record's number."""
     return _numbers("a budget", epsilons, lambda x: x > 0, "positive and finite")
 
 
 def check_rates(rates: Any) -> FloatArray:
-    """Rates in [0, 1]; refuses with the number of the record."""
+    """Rates in [0, 1]; an error names the record's number."""
     return _numbers("a rate", rates, lambda x: (x >= 0) & (x <= 1), "from 0 to 1")
 
 

@@ -2,9 +2,9 @@
 `accounting`.
 
 Guarantee: if it is ok, every record's claim is reproduced to 1e-6 at its order and is within its
-budget. Where every client takes part in every round, dp-accounting's pessimistic PLD confirms some
-of the budgets from another direction; with client sampling there is no PLD of the two stages
-together, and the reproduced Rényi bound alone carries the guarantee.
+budget. If every client takes part in every round, dp-accounting's pessimistic PLD independently
+confirms some of the budgets; with client sampling there is no PLD for the two stages together, and
+the guarantee rests on the reproduced Rényi bound alone.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from fedspend.verification.observers import Observer, spread
 from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
 NO_COLLUDERS = (
-    "is for plans of clients; noise on records is added at each client, so others know none of it"
+    "is only for client-level plans; in a record-level plan each client adds its own noise, and "
+    "others know none of it"
 )
 TOLERANCE = 1e-6
-SHOWN, BY_PLD = 20, 4  # classes that observers are read for, and that PLD looks at
+SHOWN, BY_PLD = 20, 4  # classes shown by observer, and classes checked by PLD
 
 
 def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
-    """Check a plan against everything it promises. Never raises for a plan that breaks its
-    promise.
-    """
+    """Check a plan against all that it promises. Does not raise if the plan breaks its promise."""
     if colluders:
         raise InvalidInput(f"colluders {NO_COLLUDERS}")
     table = plan.schedules
@@ -122,7 +121,7 @@ def divergence(
     plan: RecordPlan, classes: IntArray, orders: FloatArray, *, picked: bool
 ) -> FloatArray:
     """Sum over rounds, (classes, orders), of `log(1 - p + p exp((a-1) steps R)) / (a-1)`, or of
-    `steps R` if the server picks.
+    `steps R` if the server picks the clients.
     """
     p = plan.terms.client_rate
     total = np.zeros(np.broadcast_shapes(orders.shape, (classes.size, 1)))
@@ -140,8 +139,8 @@ def divergence(
 
 
 def rounds_of(plan: RecordPlan, k: int) -> list[tuple[tuple[float, float], int]]:
-    """The distinct rounds of a class that it takes part in: (rate, steps), and how many of them
-    there are.
+    """The distinct rounds that a class takes part in: (rate, steps), and how many there are of
+    each.
     """
     steps = (
         plan.schedules.sampling_rate.shape[0] * [plan.terms.local_steps]
@@ -154,7 +153,7 @@ def rounds_of(plan: RecordPlan, k: int) -> list[tuple[tuple[float, float], int]]
 
 def by_pld(plan: RecordPlan, k: int) -> float:
     rounds = rounds_of(plan, k)
-    # squared norms add up to one Gaussian mechanism's (Koskela, Tobaben, Honkela 2023)
+    # Squared norms add up to those of one Gaussian mechanism (Koskela, Tobaben, Honkela 2023).
     if plan.by_norm:
         paid = sum(count * steps for (_, steps), count in rounds)
         return pld_epsilon([1.0], [plan.terms.noise_multiplier / math.sqrt(paid)], [1], plan.delta)
@@ -167,13 +166,13 @@ def by_pld(plan: RecordPlan, k: int) -> float:
 def observers_of_records(
     plan: RecordPlan, used: IntArray, budget: FloatArray
 ) -> tuple[Observer, ...]:
-    """Epsilon against the plan's observer and against a server that picks who takes part, by budget
-    where there are few.
+    """Epsilon against the plan's observer and against a server that picks who takes part; by budget
+    if there are few.
     """
     shown = spread(used, budget, SHOWN)
     if not shown.size:
         return ()
-    # where every client is in every round there is nothing to pick
+    # If every client is in every round, there is nothing to pick.
     picks = plan.schedules.epsilon[shown]
     if plan.terms.client_rate < 1:
         orders = np.asarray(plan.orders)

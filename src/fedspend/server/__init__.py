@@ -1,3 +1,3 @@
-"""What happens at the server: who is asked, on which terms, what the answers add up to, and what is
-released of them.
+"""What happens at the server: who is asked, on which terms, how the answers are added up, and what
+is released.
 """

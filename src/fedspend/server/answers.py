@@ -1,12 +1,12 @@
 """What came back from a round: the sum, whose answers are in it, whose are not and why, and how
-much noise arrived with it.
+much noise came with them.
 
-Guarantee: everyone who was asked is either in `answered` or in `discarded`, never in both and never
-twice. The received variance counts the noise of those who answered and of nobody else, so whatever
-does not arrive is topped up. An answer that comes from outside is checked before it is added: whose
-it is, for which round of which run, its length, that it is finite, and its norm. Under central
-noise an answer that is too long is clipped again (on the grid, where that cannot be done exactly,
-discarded); under distributed noise its norm says nothing, since it carries noise that was counted.
+Guarantee: everyone who was asked is in exactly one of `answered` and `discarded`, and only once.
+The received variance counts the noise of those who answered and nobody else's, so whatever does not
+arrive is topped up. An answer from outside is checked before it is added: its client, round and
+run, its length, that it is finite, and its norm. Under central noise an answer with too large a
+norm is clipped again (on the grid, where that cannot be done exactly, it is discarded); under
+distributed noise its norm says nothing, because it includes noise, which was counted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from fedspend.client.contribution import Contribution, Lost, Remarks, Reply
 from fedspend.client.task import ClientTask
 
 NO_ANSWER = "it did not answer"
-_SLACK = 1 + 1e-9  # a norm that is computed anew may differ in its last bits
+_SLACK = 1 + 1e-9  # a norm that is computed again may differ in its last bits
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What clients know about their contributions, one entry per answer: not private, for
-    simulations.
+    """What clients know about their contributions, one entry per answer. Not private: for
+    simulations only.
     """
 
     norms: FloatArray
@@ -39,8 +39,8 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The answers of one round. `received_variance` is of the noise that clients put on each
-    coordinate of `total`.
+    """The answers of one round. `received_variance` is the variance of the noise that clients added
+    to each coordinate of `total`.
     """
 
     total: FloatArray
@@ -48,15 +48,15 @@ class Answers:
     discarded: Mapping[str, str]  # id -> why
     received_variance: float
     bits: float  # sum of the shifted bits
-    reports: Mapping[str, str]  # id -> what was odd about an answer that counts
+    reports: Mapping[str, str]  # id -> what was odd about its answers
     statistics: Statistics
 
 
 class Tally:
-    """Takes answers one at a time, in any order, and holds no more than their sum."""
+    """Takes answers one at a time, in any order, and keeps only their sum."""
 
     def __init__(self, tasks: Sequence[ClientTask], size: int, *, outside: bool = False) -> None:
-        """`outside`: answers come from other machines, so nothing about them is taken on trust."""
+        """`outside`: answers come from other machines, so none of them is trusted."""
         self._tasks, self._outside = {task.client: task for task in tasks}, outside
         self._total, self._bits = np.zeros(size), 0.0
         self._answered: dict[str, None] = {}  # in order
@@ -68,16 +68,16 @@ class Tally:
         contribution = reply.contribution
         task = self._tasks.get(contribution.client)
         if task is None:
-            self._reports[contribution.client] = "it answered without having been asked"
+            self._reports[contribution.client] = "it answered without being asked"
             return
         if contribution.run != task.shared.run:
             self._reports[contribution.client] = (
-                f"an answer of run {contribution.run!r} came and was ignored"
+                f"it sent an answer for run {contribution.run!r}, which was ignored"
             )
             return
         if contribution.round != task.shared.round:
             self._reports[contribution.client] = (
-                f"an answer of round {contribution.round + 1} came late and was ignored"
+                f"it sent an answer for round {contribution.round + 1}, which was ignored"
             )
             return
         if self._counted(contribution.client):
@@ -94,12 +94,12 @@ class Tally:
             self._remarks.append(reply.remarks)
 
     def discard(self, client: str, why: str) -> None:
-        """This client's answer does not count; nor will a later one."""
+        """Discards this client's answer; a later one will not count either."""
         if client in self._tasks and not self._counted(client):
             self._discarded[client] = why
 
     def answers(self) -> Answers:
-        """The end: who has not answered by now did not answer."""
+        """Ends the round: clients that have not answered by now did not answer."""
         missing = {client: NO_ANSWER for client in self._tasks if not self._counted(client)}
         noise = next((task.shared.noise for task in self._tasks.values()), 0.0)
         return Answers(
@@ -127,17 +127,17 @@ class Tally:
         if shared.grid is not None and not (vector == np.rint(vector)).all():
             return "its vector is not on the grid"
         if shared.grid is not None and not (np.abs(vector) <= 2.0 ** (shared.grid.bits - 1)).all():
-            return f"its vector is beyond the grid's {shared.grid.bits} bits"
+            return f"its vector exceeds the grid's {shared.grid.bits} bits"
         if (bit is not None) != shared.bit or not (bit is None or bit in (-0.5, 0.0, 0.5)):
             return f"its bit is {bit!r}"
         if shared.grid is not None and shared.noise == 0:
             norm, bound = _norm(vector) * shared.grid.step, task.clip_norm
             if not norm <= bound * _SLACK:
-                return f"its norm is {norm:.6g}, and its clip {bound:.6g}"
+                return f"its norm is {norm:.6g}, above its clip {bound:.6g}"
         return ""
 
     def _within(self, contribution: Contribution, task: ClientTask) -> FloatArray:
-        """The vector, clipped again if it is too long and that can be told."""
+        """The vector, clipped again if its norm is too large and can be checked."""
         vector, shared = contribution.vector, task.shared
         if shared.noise > 0 or shared.grid is not None:
             return vector
@@ -145,14 +145,14 @@ class Tally:
         if norm <= task.clip_norm * _SLACK:
             return vector
         self._reports[task.client] = (
-            f"its norm was {norm:.6g}, and its clip {task.clip_norm:.6g}; it was clipped again"
+            f"its norm was {norm:.6g}, above its clip {task.clip_norm:.6g}; it was clipped again"
         )
         clipped: FloatArray = vector * (task.clip_norm * ROUNDING / norm)
         return clipped
 
 
 def _norm(vector: FloatArray) -> float:
-    """Infinite for what is too long for a number: then it is too long."""
+    """The norm; infinite if it overflows, and then it is above any clip."""
     with np.errstate(over="ignore"):
         return float(np.linalg.norm(vector))
 
@@ -174,7 +174,7 @@ def gather(
     *,
     outside: bool = False,
 ) -> Answers:
-    """The answers of replies as they come."""
+    """Collects the replies as they come in."""
     tally = Tally(tasks, size, outside=outside)
     for reply in replies:
         if isinstance(reply, Lost):

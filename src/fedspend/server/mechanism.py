@@ -1,14 +1,14 @@
 """From a sum to a release: the one place where the server adds noise.
 
-Guarantee: a release carries Gaussian noise of exactly the planned deviation, whoever answered: what
-clients added is counted as received, and the rest is topped up here. It is divided by the planned
-denominator, never by a count. With a grid all this happens in whole numbers, and the noise is a
-discrete Gaussian: nothing is left to floating point.
+Guarantee: a release carries Gaussian noise of exactly the planned standard deviation, whoever
+answered: what clients added counts as received, and the rest is topped up here. It is divided by
+the planned denominator, never by a count. With a grid all this happens in whole numbers, and the
+noise is a discrete Gaussian: nothing depends on floating point.
 
-A mechanism may have a memory: noise that is correlated over rounds needs the draws of earlier ones.
-`release(sum, memory)` returns the memory for the next round; the store keeps both in one file, so
-that a kill cannot separate them. It is private: whoever knows it can take noise off a release.
-Today's mechanisms remember nothing.
+A mechanism may have a memory: noise that is correlated across rounds needs earlier draws.
+`release(sum, memory)` returns the memory for the next round; the store keeps release and memory in
+one file, so that a kill cannot separate them. The memory is private: anyone who knows it can remove
+noise from a release. The current mechanisms remember nothing.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ NO_MEMORY: Memory = {}
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """What a mechanism is given: a sum of bounded contributions, the noise that is in it already,
-    and what was planned.
+    """The input of a mechanism: a sum of bounded contributions, the noise already in it, and what
+    was planned.
     """
 
     round: int
     total: FloatArray
     received_variance: float
-    deviation: float  # planned, of the noise on the sum
+    deviation: float  # planned standard deviation of the noise on the sum
     denominator: float  # planned
     grid: Grid | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Noised:
-    """The noised mean, and how many coordinates left the grid's modulus (which is not private: for
-    simulations).
+    """The noised mean, and how many coordinates overflowed the grid's modulus (not private: for
+    simulations only).
     """
 
     update: FloatArray
@@ -65,7 +65,7 @@ class Mechanism(Protocol):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Independent noise in every round: continuous, or on the grid where the sum is on one."""
+    """Independent noise in every round: continuous, or discrete if the sum is on a grid."""
 
     randomness: Randomness
 

@@ -1,4 +1,4 @@
-"""The loop: reserve, sample, run, release, commit, step; and nothing else.
+"""The training loop: reserve, sample, run, release, keep, step, commit; nothing else.
 
 Guarantee: a round is reserved for every client before its cohort is drawn; its noised release is
 stored durably before anything uses it; the step from one model to the next is a pure function of
@@ -28,28 +28,28 @@ from fedspend.stored.run import MetricsLine
 
 Statistics = dict[str, Any]  # what is known of one round, of which a real run stores a part
 NORM_QUANTILES = (0.1, 0.5, 0.9)
-# statistics of a real run that are shown and not kept
+# statistics of a real run that are shown but not stored
 FOR_THE_OPERATOR = ("discarded", "lost", "reports")
-# votes are all as long as their clip
+# not for votes, whose norm is always the clip
 ABOUT_UPDATES = ("clipped_share", "mean_norm", "norm_quantiles")
 
 
 @dataclass(frozen=True)
 class Server:
-    """What the server does with releases: free post-processing."""
+    """What the server does with releases: post-processing, which costs no privacy."""
 
     rounds: int
     lr: float = 1.0
     momentum: float = 0.0
-    tail: int = 1  # the final model is the mean of this many last iterates
-    # what learns from released votes; None: releases are updates of the model
+    tail: int = 1  # the final model is the mean of the last this many iterates
+    # learns from released votes; None if releases are model updates
     student: Student | None = None
 
 
 @dataclass(frozen=True)
 class Training:
-    """How rounds run. `clients` is the roster: whoever may be asked, in the order of the method's
-    terms.
+    """How rounds run. `clients` is the roster: all clients that may be asked, in the order of the
+    method's terms.
     """
 
     server: Server
@@ -75,13 +75,13 @@ class TrainingState:
     tail_sum: FloatArray  # float64 sum of the last iterates
     tail_count: int
     method: State
-    # all that a student has heard
+    # all votes released so far, for a student
     votes: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
     @property
     def model(self) -> Float32Array:
-        """The parameters that would be handed out now: the tail mean once the tail has begun, the
-        iterate before.
+        """The model to hand out now: the mean of the tail once it has begun, before that the
+        iterate.
         """
         return (
             self.parameters
@@ -92,8 +92,8 @@ class TrainingState:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A round's release as it is stored: with what may be written down about it, and the
-    mechanism's memory after it.
+    """A round's release as it is stored, with the statistics that may be stored and the mechanism's
+    memory after it.
     """
 
     release: Release
@@ -102,8 +102,8 @@ class Kept:
 
 
 class Store(Protocol):
-    """Durable memory of a run: reserve before sampling, keep the release before use, commit after;
-    or note that it was lost.
+    """Durable memory of a run: reserve before sampling, keep the release before using it, commit
+    afterwards, or note that the round was lost.
     """
 
     def reserve(self, round: int) -> None: ...
@@ -113,7 +113,7 @@ class Store(Protocol):
     def kept(self, round: int) -> Kept | None: ...
 
     def memory(self) -> Memory | None:
-        """The mechanism's memory after the last release: empty before the first one, None if it was
+        """The mechanism's memory after the last release: empty before the first, None if it was
         lost.
         """
         ...
@@ -153,8 +153,8 @@ def run_rounds(
         found = store.kept(t)
         if found is None and store.was_reserved(t) and not randomness.simulation:
             # The noise of the lost release cannot be drawn again, and drawing fresh noise would be
-            # a second release: the round stays charged and is skipped. The mechanism's memory is
-            # that of the last release that is known.
+            # a second release: the round stays charged and is skipped. The mechanism's memory stays
+            # that of the last known release.
             store.lose(t)
             state = skip(state)
             statistics: Statistics = {"skipped": True}
@@ -173,19 +173,19 @@ def run_rounds(
 
 
 def without_remarks(kept: Kept) -> Kept:
-    """What a real run may put on disk: not what only the operator hears."""
+    """What a real run may store: without the statistics that only the operator sees."""
     told = {name: value for name, value in kept.statistics.items() if name not in FOR_THE_OPERATOR}
     return replace(kept, statistics=told)
 
 
 def remembered(mechanism: Mechanism, store: Store, done: int) -> Memory:
-    """The mechanism's memory before the next round. One that was lost is not begun anew: its noise
-    would not fit the releases.
+    """The mechanism's memory before the next round. If it was lost, it is not restarted: its noise
+    would not match earlier releases.
     """
     found, start = store.memory(), mechanism.start()
     if found is None and start and done > 0:
         raise Refused(
-            "the mechanism's private state is gone, and its noise depends on it; start a new run"
+            "the mechanism's private state is lost, and its noise depends on it; start a new run"
         )
     return found or start
 
@@ -238,7 +238,9 @@ def released(
         statistics = {
             name: value for name, value in statistics.items() if name not in ABOUT_UPDATES
         }
-        if randomness.simulation and shared.noise == 0:  # else what arrives has noise in it already
+        if (
+            randomness.simulation and shared.noise == 0
+        ):  # otherwise the answers already contain noise
             statistics |= student.describe(answers.total, noised.update)
     if randomness.simulation and noised.overflowed is not None:
         # counted before the modulus is taken, so not private
@@ -277,7 +279,7 @@ def round_task(state: TrainingState, terms: RoundTerms, training: Training) -> R
 def tasks_of(
     cohort: IntArray, terms: RoundTerms, clients: Sequence[str], shared: RoundTask
 ) -> list[ClientTask]:
-    """One task for each client of the cohort, in its order."""
+    """One task for each client of the cohort, in the cohort's order."""
     return [
         ClientTask(
             client=clients[number],
@@ -294,8 +296,8 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistic
     """Statistics of updates are not private: only a simulation writes them down. The terms of a
     round are planned or released.
 
-    Which answers were discarded, and how many updates were not finite, is for the operator's eyes;
-    `training` shows it and does not store it with the metrics of a real run.
+    Which answers were discarded, and how many updates were not finite, is for the operator only:
+    `training` shows it, but does not store it with the metrics of a real run.
     """
     found, cohort = answers.statistics, len(answers.answered) + len(answers.discarded)
     count, told = max(1, len(answers.answered)), len(found.norms) > 0

@@ -1,4 +1,4 @@
-"""Poisson samples: every client enters a round on its own and with its planned rate."""
+"""Poisson sampling: every client enters a round independently, at its planned rate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from fedspend.noise.randomness import Randomness
 
 
 def draw_cohort(sampling_rate: FloatArray, randomness: Randomness, round: int) -> IntArray:
-    """Numbers of the clients that take part, in increasing order. May be empty: that is a normal
-    round.
-    """
+    """Indices of the clients that take part, in increasing order. May be empty: a normal round."""
     chance = randomness.uniform(sampling_rate.size, "cohort", round)
     return np.flatnonzero(chance < sampling_rate)

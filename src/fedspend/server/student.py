@@ -1,8 +1,8 @@
-"""The server's half of votes on public rows (AE-DPFL; Zhu et al. 2020): what is asked, and who
-learns from the released votes.
+"""The server's part in voting on public rows (AE-DPFL; Zhu et al. 2020): which rows are asked
+about, and the student that learns from the released votes.
 
-Guarantee: the student sees public rows and released votes only: whatever it does with them costs no
-privacy. Public rows are not protected, and no label of theirs is read. (What a client casts is in
+Guarantee: the student sees only public rows and released votes, so whatever it does with them costs
+no privacy. Public rows are not protected, and their labels are never read. (Clients vote in
 `client.voting`.)
 """
 
@@ -30,8 +30,8 @@ NAME = "ae-dpfl"
 
 @dataclass(frozen=True, eq=False)
 class Ballot:
-    """Which public rows are asked about in which round: the next `queries` of them, and from the
-    first again after the last.
+    """Which public rows are asked about in each round: the next `queries` rows, starting over after
+    the last.
     """
 
     rows: torch.Tensor  # (public rows, ...) in the order in which they are asked
@@ -47,23 +47,23 @@ class Ballot:
 
     @property
     def size(self) -> int:
-        """Numbers in a client's vector of votes."""
+        """The length of a client's vector of votes."""
         return self.queries * self.classes
 
     @property
     def fingerprint(self) -> str:
-        """Of the public rows: votes that were cast belong to these and no others."""
+        """A hash of the public rows: votes belong to these rows and no others."""
         return hashlib.sha256(self.rows.numpy().tobytes()).hexdigest()[:16]
 
     def asked(self, round: int) -> IntArray:
-        """Numbers of the rows of `round`, counted from 0."""
+        """Indices of the rows asked about in `round`, counted from 0."""
         return (round * self.queries + np.arange(self.queries)) % len(self.rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Student:
-    """Learns the released labels of all rows asked so far by plain SGD, each round from where the
-    last one left it.
+    """Learns the released labels of all rows asked about so far, by plain SGD; each round starts
+    where the last one ended.
     """
 
     module: nn.Module
@@ -74,8 +74,8 @@ class Student:
     randomness: Randomness
 
     def heard(self, votes: Float32Array, released: Float32Array, round: int) -> Float32Array:
-        """All votes released so far, (public rows, classes), with one more round; a row that is
-        asked again adds them up.
+        """All votes released so far, (public rows, classes), plus one more round; votes for the
+        same row add up.
         """
         total = (
             votes.copy()
@@ -88,8 +88,8 @@ class Student:
         return total
 
     def taught(self, parameters: Float32Array, votes: Float32Array, round: int) -> Float32Array:
-        """The student after `epochs` passes over the rows that have a label: the class with the
-        most noised votes.
+        """The student after `epochs` passes over the rows that have votes; a row's label is the
+        class with the most noised votes.
         """
         known = np.flatnonzero(votes.any(axis=1))
         rows, labels = (
@@ -111,7 +111,7 @@ class Student:
         return (start + moved).numpy()
 
     def describe(self, cast: FloatArray, released: FloatArray) -> dict[str, Any]:
-        """How far a round's voters agreed and what noise did to the labels. Not private: for
+        """How far a round's voters agreed, and how many labels the noise changed. Not private: for
         simulations only.
         """
         before, after = (

@@ -25,7 +25,7 @@ from fedspend.server.methods.base import Given, Method, MethodEntry, Release, Ro
 @dataclass(frozen=True)
 class AdaptiveClip:
     plan: Plan
-    bit_noise: float  # sigma_b, deviation of the noise on the sum of bits
+    bit_noise: float  # sigma_b, standard deviation of the noise on the sum of bits
     target_quantile: float = 0.5
     clip_lr: float = 0.2
     name: str = "adaptive-clip"
@@ -62,8 +62,8 @@ class AdaptiveClip:
         )
 
     def learn(self, state: State, release: Release) -> State:
-        """`C <- C exp(-eta (share within the clip - target))`: too many within it means that the
-        clip is too large.
+        """`C <- C exp(-eta (share within the clip - target))`: if too many are within it, the clip
+        is too large.
         """
         if release.bit is None:
             raise InvalidInput("adaptive-clip needs the released bit")
@@ -80,8 +80,8 @@ def adaptive_clip(
     target_quantile: float = 0.5,
     clip_lr: float = 0.2,
 ) -> Method:
-    """With the usual noise on the bits unless told otherwise: 0.05 times the expected cohort, or as
-    much as the plan needs.
+    """By default, the noise on the bits is 0.05 times the expected cohort, or as much as the plan
+    needs.
     """
     plan = Plan.expect(given.plan, "method 'adaptive-clip' needs a plan of clients")
     expected = float(plan.round_rate.min()) * given.clients
@@ -91,7 +91,7 @@ def adaptive_clip(
 
 ADAPTIVE_CLIP = MethodEntry(
     "adaptive-clip",
-    "the clip follows a quantile of the updates' norms, at the budgets' expense",
+    "the clip follows a quantile of the update norms, which uses some of each budget",
     ("target_quantile", "clip_lr", "bit_noise"),
     make=adaptive_clip,
     policies=OURS,

@@ -1,4 +1,4 @@
-"""What a method is: it says on which terms a round runs, and what it learns from a release.
+"""What a method is: it sets the terms of each round, and learns from each release.
 
 A method sees the plan and earlier releases, never data, so its choices cost no privacy. State is a
 small dict of numbers that goes into every checkpoint.
@@ -22,15 +22,15 @@ State = dict[str, float]
 
 @dataclass(frozen=True)
 class RoundTerms:
-    """Everything that decides a round's privacy."""
+    """Everything that determines a round's privacy."""
 
     sampling_rate: FloatArray  # (clients,)
     clip_norm: FloatArray  # (clients,)
-    deviation: float  # of the noise on the sum of updates
-    denominator: float  # what the noised sum is divided by: planned, never counted
-    # of the noise on the sum of shifted bits, where the method asks for them
+    deviation: float  # standard deviation of the noise on the sum of updates
+    denominator: float  # the noised sum is divided by this: planned, never counted
+    # standard deviation of the noise on the sum of shifted bits, if the method uses them
     bit_deviation: float | None = None
-    # record-level methods: client number -> its own records' terms
+    # for record-level methods: client index -> its own records' terms
     records: Callable[[int], RecordTerms] | None = None
 
 
@@ -59,8 +59,8 @@ class Method(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a method is made from: the plan (None where nothing is private), how many clients there
-    are, and the rate that the config has for them.
+    """What a method is made from: the plan (None if nothing is private), the number of clients, and
+    their rate in the config.
     """
 
     plan: AnyPlan | None
@@ -70,10 +70,11 @@ class Given:
 
 @dataclass(frozen=True)
 class MethodEntry(Entry):
-    """`make(given, **keys)` gives the method; `keys` are those of [method] that it takes.
+    """`make(given, **keys)` gives the method; `keys` are the [method] keys that it takes.
 
-    `unit` is what has a budget: clients, records, or None where nothing is private. A method for
-    clients names its `policies`, the usual one first, and says whether users' own will do.
+    `unit` is what has a budget: clients, records, or None if nothing is private. A method for
+    clients names its `policies`, the default first, and says whether it accepts a user's own
+    policies.
     """
 
     make: Callable[..., Method] = field(kw_only=True)

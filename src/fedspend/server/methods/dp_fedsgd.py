@@ -1,25 +1,26 @@
-"""DP-FedSGD (Gu et al. 2023, Algorithm 1): a client takes a few steps, clips, adds noise of
-deviation sigma; the server averages.
+"""DP-FedSGD (Gu et al. 2023, Algorithm 1): a client takes a few steps, clips, and adds noise of
+standard deviation sigma; the server averages.
 
 The paper's noise level sigma is absolute: what *one* client adds to each coordinate of its update.
-With q K clients in a round their sum carries noise of deviation `sigma sqrt(q K)`, and one client
-moves that sum by at most the clip c. So
+With q K clients in a round their sum carries noise of standard deviation `sigma sqrt(q K)`, and one
+client moves that sum by at most the clip c. So
 
     noise multiplier = sigma sqrt(q K) / c        noise of the averaged update = sigma / sqrt(q K)
 
-and rounds run as any plan's: `Planned` with one constant schedule for everyone. Its E local
-"epochs" are E steps on one batch each (`train.local_steps`). What differs from the letter of
-Algorithm 1, and why the letter would be no guarantee:
+and rounds run like those of any plan: `Planned` with one constant schedule for everyone. The E
+local "epochs" of the paper are E steps on one batch each (`train.local_steps`). Where we depart
+from the letter of Algorithm 1, and why following it would give no guarantee:
 
 - The paper's noise and divisor follow the number of clients that turned up. Cohorts here are
-Poisson samples, so noise and divisor are the planned `sigma sqrt(q K)` and `q K`, whoever turns up.
-- The paper divides an update by `max(1, |u|^2 / c)`. That bounds it by `sqrt(c)`, not by c: for c =
-0.01 one client could move the sum ten times as far as was accounted. Here an update is scaled to a
-norm of at most c.
-- Its epsilon, Eq. (2), holds up to an unknown constant and for small epsilon only; it is the proxy
-f2. Plans use the accountant.
-- Whoever sees single noised updates, as the paper's server does, sees multiplier `sigma / c` and no
-sampling. The plan's guarantee is against other clients and the public.
+  Poisson samples, so noise and divisor are the planned `sigma sqrt(q K)` and `q K`, whoever turns
+  up.
+- The paper divides an update by `max(1, |u|^2 / c)`. That bounds it by `sqrt(c)`, not by c: for
+  c = 0.01 one client could move the sum ten times as far as was accounted. Here an update is scaled
+  to a norm of at most c.
+- Its epsilon, Eq. (2), holds only up to an unknown constant and for small epsilon; it is the proxy
+  f2. Plans use the accountant.
+- Anyone who sees single noised updates, as the paper's server does, sees multiplier `sigma / c` and
+  no sampling. The plan's guarantee is against other clients and the public.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NAME = "dp-fedsgd"
 
 
 def multiplier_of(noise_level: float, *, rate: float, clients: int, clip: float) -> float:
-    """The noise multiplier that a noise level amounts to.
+    """The noise multiplier that corresponds to a noise level.
 
     >>> round(multiplier_of(0.05, rate=0.5, clients=40, clip=0.25), 4)
     0.8944
@@ -43,7 +44,7 @@ def multiplier_of(noise_level: float, *, rate: float, clients: int, clip: float)
 
 
 def noise_level_of(multiplier: float, *, rate: float, clients: int, clip: float) -> float:
-    """The other way round."""
+    """The noise level that corresponds to a noise multiplier."""
     return multiplier * clip / math.sqrt(rate * clients)
 
 
@@ -51,7 +52,7 @@ def budget_of(
     noise_level: float, *, rate: float, clients: int, clip: float, rounds: int, delta: float
 ) -> float:
     """What rounds at this noise level cost every client: the budget whose plan has exactly this
-    noise (and not less).
+    much noise (and not less).
 
     >>> round(budget_of(0.05, rate=0.5, clients=40, clip=0.25, rounds=20, delta=1e-3), 2)
     15.12
@@ -61,13 +62,13 @@ def budget_of(
     if not low <= multiplier <= high:
         raise InvalidInput(
             f"noise_level {noise_level:g} is a noise multiplier of {multiplier:.3g} at rate "
-            f"{rate:g}, {clients} clients and clip {clip:g}; the accountant knows {low:g} to "
+            f"{rate:g}, {clients} clients and clip {clip:g}; the accountant handles {low:g} to "
             f"{high:g}: change noise_level or clip"
         )
     cost = float(epsilon(rounds * rdp(rate, multiplier, ORDERS), ORDERS, check_delta(delta)))
     if not cost > 0:
         raise InvalidInput(
-            f"noise_level {noise_level:g} costs no epsilon at delta {delta:g}: so much noise has "
-            "no plan; use less"
+            f"noise_level {noise_level:g} costs no epsilon at delta {delta:g}: there is no plan "
+            "with so much noise; use less"
         )
     return cost

@@ -1,4 +1,4 @@
-"""FedAvg: no clip, no noise, no privacy. The yardstick that private methods are measured against.
+"""FedAvg: no clip, no noise, no privacy. The baseline for private methods.
 
 McMahan et al. (2017), with the fixed denominator `clients * rate` of Kiani et al. (2025, Algorithm
 3), so that a private method without noise and without clipping is exactly this.
@@ -36,13 +36,13 @@ class FedAvg:
 
 FEDAVG = MethodEntry(
     "fedavg",
-    "no privacy: the yardstick for methods that protect clients",
+    "no privacy: the baseline for methods that protect clients",
     make=lambda given: FedAvg(given.clients, given.rate),
     unit=None,
 )
 PRIVACY_FREE = MethodEntry(
     "privacy-free",
-    "no privacy: the yardstick for methods that protect records",
+    "no privacy: the baseline for methods that protect records",
     make=lambda given: FedAvg(given.clients, given.rate, "privacy-free"),
     unit=None,
 )

@@ -1,10 +1,10 @@
-"""A method held to its plan: whatever it says, ours or a user's own, no round begins on terms that
-cost more than was planned.
+"""Holds a method to its plan: whether the method is ours or a user's own, no round begins on terms
+that cost more than was planned.
 
 Guarantee: in every round, each client is sampled at most at its planned rate, and update and bit
 together cost it at most what the planned noise multiplier costs: `(clip / deviation)^2 + 1 / (2
-sigma_b)^2 <= 1 / sigma^2`. Records keep their planned rates, steps, clip and noise. Terms that do
-not are refused before anything is reserved or sampled.
+sigma_b)^2 <= 1 / sigma^2`. Records keep their planned rates, steps, clip and noise. Other terms are
+refused before anything is reserved or sampled.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class GuardedRecords:
         terms, who = self.method.terms(round, state), f"round {round + 1}, method {self.name!r}"
         own = terms.records
         if own is None or terms.bit_deviation is not None:
-            raise Refused(f"{who}: records are protected by their own steps alone; refusing to run")
+            raise Refused(
+                f"{who}: records are protected only by the noise on their own steps, so its terms "
+                "need records and no bit; refusing to run"
+            )
         _require(
             terms.sampling_rate <= self.plan.terms.client_rate * (1 + _ROUNDING),
             self.plan.clients,
@@ -94,24 +97,22 @@ def held_to(plan: AnyPlan, method: Method) -> Method:
 
 
 def check_client_terms(name: str, plan: Plan, round: int, terms: RoundTerms) -> None:
-    """Refuse terms that cost a client more than the plan says. Conditions are written so that NaN
-    fails.
-    """
+    """Refuse terms that cost a client more than planned. Conditions are written to fail for NaN."""
     table, who = plan.schedules, f"round {round + 1}, method {name!r}"
     rate, clip = terms.sampling_rate, terms.clip_norm
     clients = len(plan.clients)
     if rate.shape != (clients,) or clip.shape != (clients,) or terms.records is not None:
-        raise Refused(f"{who}: its terms are not for the {clients} clients of the plan")
+        raise Refused(f"{who}: its terms do not match the {clients} clients of the plan")
     if not (0 < terms.deviation < np.inf and 0 < terms.denominator < np.inf):
         raise Refused(
             f"{who}: noise of deviation {terms.deviation!r} over {terms.denominator!r} clients is "
-            "no release that was planned"
+            "not a planned release"
         )
     planned_rate = table.sampling_rate[round, table.of_client]
     _require(
         (rate >= 0) & (rate <= planned_rate * (1 + _ROUNDING)),
         plan.clients,
-        f"{who}: a sampling rate is not the planned one",
+        f"{who}: the sampling rate is not between 0 and the planned one",
     )
     bit = 0.0 if terms.bit_deviation is None else (2 * terms.bit_deviation) ** -2.0
     cost: FloatArray = (clip / terms.deviation) ** 2 + bit
@@ -126,7 +127,7 @@ def check_client_terms(name: str, plan: Plan, round: int, terms: RoundTerms) -> 
 def check_record_terms(
     who: str, plan: RecordPlan, round: int, number: int, asked: RecordTerms
 ) -> None:
-    """Refuse terms that cost one of a client's records more than the plan says."""
+    """Refuse terms that cost one of a client's records more than planned."""
     classes = plan.classes_of_client[number]
     rate, steps = plan.schedules.sampling_rate[round][classes], plan.steps[round][classes]
     client = plan.clients[number]

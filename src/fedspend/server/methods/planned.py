@@ -1,10 +1,9 @@
-"""DP-FedAvg, IDP-FedAvg, time-adaptive spending and DP-FedSGD: rounds that run exactly as the plan
-says.
+"""DP-FedAvg, IDP-FedAvg, time-adaptive spending and DP-FedSGD: rounds that run exactly as planned.
 
 The first three share one mechanism (Kiani et al. 2025, Algorithm 2) and differ in the policy behind
 their plan: `dp-fedavg` gives everyone the strictest budget, `idp-fedavg` gives each client its own,
 `time-adaptive` also moves spending between rounds. `dp-fedsgd` may start from a noise level instead
-of a budget; `dp_fedsgd` turns the one into the other.
+of a budget; `dp_fedsgd` converts one into the other.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Planned:
 
 
 def planned(name: str) -> Callable[..., Method]:
-    """How to make a method that does what the plan says and nothing else."""
+    """Returns the maker of a method that follows the plan and does nothing else."""
 
     def make(given: Given, **_: object) -> Method:  # what the keys say is in the plan
         return Planned(Plan.expect(given.plan, f"method {name!r} needs a plan of clients"), name)
@@ -49,26 +48,26 @@ def planned(name: str) -> Callable[..., Method]:
 
 DP_FEDAVG = MethodEntry(
     "dp-fedavg",
-    "everyone is protected as the strictest client asks",
+    "everyone gets the protection that the strictest client wants",
     make=planned("dp-fedavg"),
     policies=("strictest",),
 )
 IDP_FEDAVG = MethodEntry(
     "idp-fedavg",
-    "everyone spends its own budget, evenly over the rounds",
+    "each client spends its own budget, evenly over the rounds",
     make=planned("idp-fedavg"),
     policies=("uniform",),
 )
 TIME_ADAPTIVE = MethodEntry(
     "time-adaptive",
-    "everyone spends its own budget, and more of it in some rounds than in others",
+    "each client spends its own budget, more of it in some rounds than in others",
     make=planned("time-adaptive"),
     policies=("spend-as-you-go", "spend-as-you-go-literal", "weights", "geometric"),
     own_policies=True,
 )
 DP_FEDSGD = MethodEntry(
     "dp-fedsgd",
-    "a few local steps, and noise that may be given as a level in place of a budget",
+    "a few local steps; noise may be set by a level in place of a budget",
     ("noise_level",),
     make=planned("dp-fedsgd"),
     policies=("strictest",),

@@ -2,8 +2,7 @@
 the server only averages.
 
 The denominator is the planned number of clients that take part and have a record to train with,
-never the number that turned up. A client's task has the terms of its own records, and of nobody
-else's.
+never the number that turned up. A client's task has the terms of its own records only.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class RecordLevel:
         return state
 
     def _own(self, round: int, number: int, batch: FloatArray) -> RecordTerms:
-        from fedspend.client.task import RecordTerms  # needs torch, which a plan does not
+        from fedspend.client.task import RecordTerms  # needs torch; a plan does not
 
         plan, classes = self.plan, self.plan.classes_of_client[number]
         return RecordTerms(
@@ -77,6 +76,6 @@ RECORD_METHODS = (
         "rpdp", "every record is sampled as often as its budget allows", "rates", "saving_share"
     ),
     _entry("minimum", "every record as often as the strictest budget allows", "rates"),
-    _entry("dropout", "only records that allow the mean budget, at its rate", "rates"),
+    _entry("dropout", "only records that allow the mean budget or more, at its rate", "rates"),
     _entry("filter", "every record at one rate until its budget is spent", "common_rate", "charge"),
 )

@@ -1,4 +1,4 @@
-"""Which methods there are. None of this needs torch: plans are made from it, too."""
+"""The registry of methods. Does not need torch, because planning uses it too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHODS: Registry[MethodEntry] = Registry(
 
 
 def methods_for(unit: str | None) -> tuple[str, ...]:
-    """The methods that protect this unit; None: those that protect nothing.
+    """The methods that protect this unit; for None, those that protect nothing.
 
     >>> methods_for("record")
     ('rpdp', 'minimum', 'dropout', 'filter')
