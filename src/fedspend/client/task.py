@@ -58,8 +58,7 @@ class RoundTask:
     plan: str = ""  # hash of the plan
     layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
     grid: Grid | None = None  # discrete noise: contributions are whole numbers of its steps
-    # standard deviation of the noise that each client adds to its own contribution (distributed
-    # noise)
+    # standard deviation of the noise that each client adds itself (distributed noise)
     noise: float = 0.0
     bit: bool = False  # whether clients report if their update was within the clip
     asked: IntArray | None = None  # indices of the public rows to vote on, in place of an update

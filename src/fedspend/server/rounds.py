@@ -238,9 +238,7 @@ def released(
         statistics = {
             name: value for name, value in statistics.items() if name not in ABOUT_UPDATES
         }
-        if (
-            randomness.simulation and shared.noise == 0
-        ):  # otherwise the answers already contain noise
+        if randomness.simulation and shared.noise == 0:  # else the answers contain noise already
             statistics |= student.describe(answers.total, noised.update)
     if randomness.simulation and noised.overflowed is not None:
         # counted before the modulus is taken, so not private
