@@ -23,7 +23,9 @@ from fedspend.noise.randomness import Randomness
 # cannot exceed it.
 ROUNDING = 1 - 1e-6
 
-Factors = Callable[[FloatArray], FloatArray]  # norms of the next rows, in order -> what to multiply each row by
+Factors = Callable[
+    [FloatArray], FloatArray
+]  # norms of the next rows, in order -> what to multiply each row by
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,11 @@ class Bounded:
 
 
 def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> Bounded:
-    """`vector` (float32) within the task's clip. With layers, each of the L pieces is clipped to
+    """`vector` within the task's clip. With layers, each of the L pieces is clipped to
     `clip / sqrt(L)`.
+
+    Its numbers are float32. Where they stand in float64, the result takes their place: the system
+    takes longer to hand out fresh memory for a large model than all the rest of this.
     """
     shared, grid, exact = task.shared, task.shared.grid, vector.double()
     norm = _norm(exact)
@@ -52,7 +57,9 @@ def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> B
         clipped = _clip_layers(exact, shared.layers, bound)
     if grid is not None:
         # the coins need no secrecy: the bound holds however they fall
-        values = grid.rounded(values, task.clip_norm, randomness.generator("rounding", shared.round, task.number))
+        values = grid.rounded(
+            values, task.clip_norm, randomness.generator("rounding", shared.round, task.number)
+        )
     return Bounded(values, norm, clipped, finite=True)
 
 

@@ -7,8 +7,9 @@ NaN stays where it arose. Nor do others change a bit of it: how wide its batches
 from its own rows, and what is left, how many clients share a product and in which place, is tried
 out on made-up numbers before it is relied on; where it makes a difference on this machine, clients
 are trained one at a time. Replies come in the order of the tasks, so that a sum does not depend on
-who has how many rows. Memory is bounded by `_BLOCK_BYTES` (or one client, if that is larger), with
-shaping by three times that, and not by the size of the cohort.
+who has how many rows. Memory is bounded by `_HELD_BYTES` and a `_BLOCK_BYTES` for each layer and one
+more (or by one client, if that is larger), with shaping by three times that, and not by the size of
+the cohort.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 
 from fedspend.basics.arrays import Float32Array, IntArray
 from fedspend.basics.threads import one_thread
-from fedspend.client.batches import batch_counts, padded_batches, step_count
+from fedspend.client.batches import Cut, step_count
 from fedspend.client.contribution import Reply
 from fedspend.client.shaping import sparsify
 from fedspend.client.task import ClientTask, LocalTraining
@@ -36,9 +37,10 @@ from fedspend.models.checking import check_module
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.models.linear import Layer, linear_layers
 
-# Weights and activations of the clients that are trained together: enough to hide the cost of a
-# call, few enough for the cache next to the core.
-_BLOCK_BYTES = 2 * 2**20
+# Weights and activations of the clients that are trained together, times one more than there are
+# layers: enough to hide the cost of calls, of which each layer needs some, few enough for the cache
+# next to the core.
+_BLOCK_BYTES = 2**20
 _HELD_BYTES = 4 * 2**20  # of updates that wait for each other
 _MOST_CLIENTS = 256
 
@@ -59,7 +61,7 @@ class DenseEngine:
             )
         self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)
         self._work = work
-        self._features = work.features.reshape(len(work.features), -1)
+        self._features = work.features.detach().reshape(len(work.features), -1)
         lie_together = self._features.is_contiguous()
         self._array = self._features.numpy() if lie_together else None
         self._scratch = Scratch()
@@ -165,17 +167,18 @@ class DenseEngine:
         client): 0 after the last step.
         """
         shards = [self._work.shards[client] for client in clients]
-        count_of = {examples: batch_counts(examples, training) for examples in map(len, shards)}
-        steps = len(count_of[len(shards[0])])
+        cuts = {examples: Cut.of(examples, training) for examples in {*map(len, shards)}}
+        steps = len(cuts[len(shards[0])].counts)
         rows = np.zeros((steps, len(shards), width), dtype=np.int64)
         counts = np.zeros((steps, len(shards)), dtype=np.int64)
         for k, (shard, generator) in enumerate(zip(shards, draws, strict=False)):
-            table = shard[padded_batches(generator, len(shard), training)]
+            cut = cuts[len(shard)]
+            table = shard[cut.padded(generator)]
             taken, columns = table.shape
             rows[:taken, k, :columns] = table
             if columns < width:
                 rows[:taken, k, columns:] = table[:, :1]
-            counts[:taken, k] = count_of[len(shard)]
+            counts[:taken, k] = cut.counts
         return rows, counts
 
     def _clients_together(self, width: int, training: LocalTraining) -> int:
@@ -187,7 +190,8 @@ class DenseEngine:
         if (width, training) not in self._together:
             activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
             one_client = 4 * (2 * self._size + width * activations)
-            fit = max(1, min(_MOST_CLIENTS, _BLOCK_BYTES // one_client))
+            space = _BLOCK_BYTES * (1 + len(self._layers))
+            fit = max(1, min(_MOST_CLIENTS, space // one_client))
             alike = fit == 1 or company_changes_nothing(self._layers, width, training, fit)
             self._together[width, training] = fit if alike else 1
         return self._together[width, training]

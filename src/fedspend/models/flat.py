@@ -1,19 +1,23 @@
-"""A module's parameters as one float32 vector in the order of `module.parameters()`, the form in which they travel.
+"""A module's parameters as one float32 vector in the order of `module.parameters()`, the form in
+which they travel.
 
-Guarantee: `load` then `difference` from the same vector is exactly zero; the caller's module is never touched. Four-dimensional
-weights are kept channels-last inside, the faster layout for convolutions on a CPU; the vector outside has torch's usual order.
+Guarantee: `load` then `difference` from the same vector is exactly zero; the caller's module is
+never touched. Four-dimensional weights are kept channels-last inside, the faster layout for
+convolutions on a CPU; the vector outside has torch's usual order.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from fedspend.models.checking import check_module
+from fedspend.models.fresh import remembers_nothing
 
 
 def parameter_count(module: nn.Module) -> int:
@@ -21,7 +25,9 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def layer_sizes(module: nn.Module) -> tuple[int, ...]:
-    """Sizes of the layers in the flat vector: weight and bias of one layer together. What per-layer clipping and LUS go by."""
+    """Sizes of the layers in the flat vector: weight and bias of one layer together. What per-layer
+    clipping and LUS go by.
+    """
     sizes: dict[str, int] = {}
     for name, parameter in module.named_parameters():
         layer = name.rpartition(".")[0]
@@ -34,9 +40,63 @@ def as_batch(rows: torch.Tensor) -> torch.Tensor:
     if rows.dim() != 4:
         return rows
     if rows.shape[1] == 1:
-        # one channel has the same bytes in both layouts; only the strides tell torch which kernels to use
+        # one channel has the same bytes in both layouts; only the strides tell torch which kernels
+        # to use
         return rows.contiguous().view(rows.shape[0], *rows.shape[2:], 1).permute(0, 3, 1, 2)
     return rows.contiguous(memory_format=torch.channels_last)
+
+
+def rearranged(module: nn.Module) -> nn.Module:
+    """The same layers in an order that takes less time and gives the same bits.
+
+    A maximum of what ReLU lets through is what ReLU lets through of the maximum, and so are their
+    gradients: the pool comes first, and ReLU has less to do. Only where nothing could tell the
+    difference: in a plain chain of torch's own layers.
+
+    >>> rearranged(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()))
+    Sequential(
+      (0): Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
+      (1): MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)
+      (2): ReLU()
+      (3): FlatImages()
+    )
+    """
+    if type(module) is not nn.Sequential or not remembers_nothing(module):
+        return module
+    layers = list(module)
+    for place in range(len(layers) - 1):
+        first, second = layers[place : place + 2]
+        pools = type(second) is nn.MaxPool2d and not second.return_indices
+        if pools and type(first) is nn.ReLU:
+            layers[place : place + 2] = second, first
+    return nn.Sequential(*(FlatImages() if _flattens(layer) else layer for layer in layers))
+
+
+def _flattens(layer: nn.Module) -> bool:
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
+
+
+class FlatImages(nn.Module):
+    """`nn.Flatten`, but gradients of images come back in channels-last layout: any other costs the
+    layer before three copies.
+    """
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if values.dim() != 4 or not values.requires_grad:
+            return values.flatten(1)
+        flat: torch.Tensor = _FlatImages.apply(values)  # type: ignore[no-untyped-call]
+        return flat
+
+
+class _FlatImages(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        ctx.shape = values.shape
+        return values.flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].view(ctx.shape).contiguous(memory_format=torch.channels_last)
 
 
 class FlatModule:
@@ -44,7 +104,7 @@ class FlatModule:
 
     def __init__(self, module: nn.Module, momentum: float = 0.0, blur: float = 0.0) -> None:
         check_module(module)
-        self.module = copy.deepcopy(module).train()
+        self.module = rearranged(copy.deepcopy(module).train())
         self.size = parameter_count(module)
         self._momentum = momentum
         self._blur = blur
@@ -53,7 +113,8 @@ class FlatModule:
         self._velocity = torch.zeros(self.size if momentum else 0)
         self._trained: list[nn.Parameter] = []
         self._velocities: list[torch.Tensor] = []
-        self._images: list[tuple[slice, torch.Tensor]] = []  # channels-last weights: their place in the vector, their value
+        # channels-last weights: their place in the vector, their value
+        self._images: list[tuple[slice, torch.Tensor]] = []
         self._places: list[slice] = []  # of the trained parameters
         start = 0
         for parameter in self.module.parameters():
@@ -69,7 +130,9 @@ class FlatModule:
                 self._trained.append(parameter)
                 self._places.append(place)
                 if momentum:
-                    self._velocities.append(self._velocity.as_strided(parameter.shape, strides, start))
+                    self._velocities.append(
+                        self._velocity.as_strided(parameter.shape, strides, start)
+                    )
             start = place.stop
 
     def load(self, vector: torch.Tensor) -> None:
@@ -90,20 +153,31 @@ class FlatModule:
             out[place].sub_(vector[place])
 
     def gradient(self, out: torch.Tensor) -> None:
-        """Write the loss gradient of the last step to `out`; zero where the loss does not depend on a parameter."""
+        """Write the loss gradient of the last step to `out`; zero where the loss does not depend on
+        a parameter.
+        """
         out.zero_()
         for place, parameter in zip(self._places, self._trained, strict=True):
             if parameter.grad is not None:
                 out[place].view(parameter.shape).copy_(parameter.grad)
 
-    def step(self, rows: torch.Tensor, labels: torch.Tensor, lr: float, radius: float = math.inf) -> None:
-        """One step of SGD on the mean cross-entropy, with BLUR's pull to the start once that is further away than `radius`."""
-        # fresh gradients are taken over without a copy, which costs less than adding them into a zeroed buffer
+    def step(
+        self, rows: torch.Tensor, labels: torch.Tensor, lr: float, radius: float = math.inf
+    ) -> None:
+        """One step of SGD on the mean cross-entropy, with BLUR's pull to the start once that is
+        further away than `radius`.
+        """
+        # fresh gradients are taken over without a copy, which costs less than adding them into a
+        # zeroed buffer
         for parameter in self._trained:
             parameter.grad = None
         functional.cross_entropy(self.module(rows), labels).backward()  # type: ignore[no-untyped-call]
-        used = [number for number, parameter in enumerate(self._trained) if parameter.grad is not None]
-        gradients = [gradient for parameter in self._trained if (gradient := parameter.grad) is not None]
+        used = [
+            number for number, parameter in enumerate(self._trained) if parameter.grad is not None
+        ]
+        gradients = [
+            gradient for parameter in self._trained if (gradient := parameter.grad) is not None
+        ]
         with torch.no_grad():
             pulled = self._blur > 0 and radius < math.inf and self._distance() > radius
             if self._momentum:
@@ -115,10 +189,14 @@ class FlatModule:
             else:
                 if pulled:
                     self._values.add_(self._moved, alpha=-lr * self._blur)
-                torch._foreach_add_([self._trained[number] for number in used], gradients, alpha=-lr)
+                torch._foreach_add_(
+                    [self._trained[number] for number in used], gradients, alpha=-lr
+                )
 
     def _distance(self) -> float:
-        return float(torch.linalg.vector_norm(torch.sub(self._values, self._start, out=self._moved)))
+        return float(
+            torch.linalg.vector_norm(torch.sub(self._values, self._start, out=self._moved))
+        )
 
 
 def _strides(parameter: nn.Parameter) -> tuple[int, ...]:
