@@ -36,8 +36,11 @@ class Bounded:
 
 
 def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> Bounded:
-    """`vector` (float32) within the task's clip. With layers, each of the L pieces is clipped to
+    """`vector` within the task's clip. With layers, each of the L pieces is clipped to
     `clip / sqrt(L)`.
+
+    Its numbers are float32. Where they stand in float64, the result takes their place: the system
+    takes longer to hand out fresh memory for a large model than all the rest of this.
     """
     shared, grid, exact = task.shared, task.shared.grid, vector.double()
     norm = _norm(exact)
