@@ -149,7 +149,7 @@ def test_records_terms_are_held_to_their_plan():
         owner,
         terms,
         clients=("a", "b"),
-        wanted=Wanted(method="filter", common_rate=0.5, charge="norm"),
+        wanted=Wanted(method="filter", common_rate=1.0, charge="norm"),
     )
     good = RecordLevel(plan, "filter")
     own = good.terms(0, {}).records(0)

@@ -82,9 +82,13 @@ def own_noise(task: ClientTask, randomness: Randomness, size: int) -> FloatArray
     """What a client adds to its own contribution under distributed noise."""
     shared = task.shared
     if shared.grid is None:
-        return shared.noise * randomness.normal(size, "client-noise", shared.round, task.number)
+        return shared.own_deviation * randomness.normal(
+            size, "client-noise", shared.round, task.number
+        )
     words = randomness.words("client-noise", shared.round, task.number)
-    return shared.grid.noise(shared.grid.in_steps(shared.noise**2), words).astype(np.float64)
+    return shared.grid.noise(shared.grid.in_steps(shared.own_deviation**2), words).astype(
+        np.float64
+    )
 
 
 def clip_factors(norms: FloatArray, bound: float) -> FloatArray:
