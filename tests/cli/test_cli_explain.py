@@ -70,7 +70,7 @@ def test_one_observer_and_a_plot(run, plan_file, tmp_path):
         (("-1", "--delta", "1e-5"), "epsilon must be 0 or more, got '-1'"),
         (("10", "--delta", "2"), "delta must lie strictly between 0 and 1, got '2'"),
         (("10", "--delta", "x"), "delta must be a number, got 'x'"),
-        (("10", "--delta", "1e-5", "--client", "a"), "--client goes with a plan"),
+        (("10", "--delta", "1e-5", "--client", "a"), "--client is for plans"),
         (("no.json",), "'no.json' is neither a number nor a file"),
         (("PLAN", "--delta", "1e-5"), "a plan has its own delta"),
         (("PLAN", "--client", "z"), "unknown client 'z'; choose one of a, b, c"),

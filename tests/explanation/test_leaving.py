@@ -149,15 +149,15 @@ def test_on_the_command_line(tmp_path, capsys):
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "client a leaves after round 4 of 10" in shown
-    assert "what has begun stays spent" in shown
+    assert "rounds that have begun stay spent" in shown
     assert "The run can begin no further round" in shown
     assert "The mean loses a contribution" in shown
     assert main([*words, "--ledger", str(tmp_path / "l.db"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["given_back"] == pytest.approx(found["if_it_stays"] - found["spent"])
     for arguments, line in (
-        (words[:2] + words[4:], "who leaves?"),
-        ([*words, "--record", "a"], "who leaves?"),
+        (words[:2] + words[4:], "say who leaves"),
+        ([*words, "--record", "a"], "say who leaves"),
         ([*words, "--ledger", str(tmp_path / "no.db")], "no.db"),
         ([*words[:3], "z", *words[4:]], "unknown client 'z'"),
         ([*words[:5], "11"], "got 11"),
