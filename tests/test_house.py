@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,3 +115,36 @@ def test_the_check_shares_nothing_with_the_planner():
         if file.startswith("verification/second_accountant")
     }
     assert used <= {"errors", "basics"}
+
+
+def test_the_walk_of_one_run_goes_through_names_that_exist():
+    """Hop by hop, as CONTRIBUTING tells it."""
+    contributing = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    walk = contributing.partition("## One run, hop by hop")[2].partition("\n## ")[0]
+    hops = re.findall(r"^\| (\d+) \| `([\w.]+)` \|", walk, re.M)
+    assert [int(number) for number, _ in hops] == list(range(1, len(hops) + 1))
+    assert len(hops) > 20
+    for _, name in hops:
+        parts = name.split(".")
+        depth = next(
+            n
+            for n in range(len(parts), 0, -1)
+            if (SOURCE.joinpath(*parts[:n])).with_suffix(".py").exists()
+        )
+        found = importlib.import_module(".".join(["fedspend", *parts[:depth]]))
+        for part in parts[depth:]:
+            found = getattr(found, part)
+        assert callable(found), name
+
+
+def test_no_line_is_longer_than_a_hundred_characters_and_no_function_than_a_screenful():
+    longest = max(
+        (
+            (node.end_lineno or 0) - node.lineno + 1,
+            f"{path.relative_to(SOURCE)}:{node.name}",
+        )
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    )
+    assert longest[0] <= 110, longest

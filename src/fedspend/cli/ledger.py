@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         return made.add_argument
 
+    _changing(action)
+    _looking(action)
+
+
+# adds the parser of an action and returns its `add_argument`
+Action = Callable[[str, str], Any]
+
+
+def _changing(action: Action) -> None:
+    """Actions that write to the ledger."""
     add = action("init", "create an empty ledger")
     add(
         "--simulation",
@@ -83,6 +94,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("name", nargs="+", help="who withdraws")
     _reason(add)
     _unit(add)
+    add = action("close-run", "end a run and free what it held for rounds that never began")
+    add("run", metavar="RUN", help="the run; fedspend ledger show lists them")
+    _reason(add)
+
+
+def _looking(action: Action) -> None:
+    """Actions that only read it."""
     add = action("show", "show the ledger as a whole, one client, or one run")
     add(
         "--client",
@@ -139,9 +157,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", required=True, metavar="FILE", help="a .csv or .json file")
     add("--force", action="store_true", help="overwrite an existing file")
     _unit(add)
-    add = action("close-run", "end a run and free what it held for rounds that never began")
-    add("run", metavar="RUN", help="the run; fedspend ledger show lists them")
-    _reason(add)
 
 
 def _unit(add: Any) -> None:

@@ -136,70 +136,23 @@ def resolve(
     the config names, if it is already open.
     """
     who = Clients(config, flags, source)
-    if registered is not None:
-        population, roster, listed_in = from_accounts(who, registered)
-    else:
-        population = population_of_noise(who) or find_population(who)
-        roster, listed_in = population.clients, who.budgets_file
-    if who.source is not None and config.given("data.partition") and not who.natural:
-        from fedspend.configuration.data_inputs import refuse_dealing
-
-        refuse_dealing(who.source, len(roster))
-    if who.left_out:
-        # those who are not on the roster must be in the data
-        if who.source is not None and not set(who.left_out) <= set(roster):
-            from fedspend.configuration.data_inputs import checked_left_out
-
-            checked_left_out(who.source, roster)
-        population = population.without(who.left_out)
-        if not population.clients:
-            raise InvalidInput(
-                f"{config.where('data.leave_out')}: leave_out leaves nobody; remove a name"
-            )
+    population, roster, listed_in = members_of(who, registered)
     delta = needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta")
     rounds = needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds")
     rate = needed(either(flags.rate, config.privacy.rate), "privacy.rate", "--rate")
     if rounds > MOST_ROUNDS:
         raise InvalidInput(f"rounds must be at most {MOST_ROUNDS:,}, got {rounds:,}")
     policy, method, weights = choose_policy(config, flags)
-    saving = per_client(
-        "saving rate",
-        flags.saving_rate,
-        population.saving_rates,
-        config.privacy.saving_rate,
-        population,
-    )
-    transition = per_client(
-        "transition",
-        flags.transition,
-        population.transitions,
-        config.privacy.transition,
-        population,
-    )
+    saving, transition = saving_of(config, flags, population)
     chosen = policy_for(method, policy, saves=saving is not None, weighted=weights is not None)
-    if (
-        (flags.permute_rates or config.privacy.permute_rates)
-        and not flags.compare
-        and not POLICIES[chosen].saves
-    ):
-        raise InvalidInput(
-            "--permute-rates needs a policy that saves "
-            f"({' or '.join(with_key('saving_rate'))}), not {chosen!r}"
-        )
     if flags.permute_rates or config.privacy.permute_rates:
-        if not isinstance(saving, np.ndarray):
-            raise InvalidInput(
-                "--permute-rates needs several saving rates to assign: give --saving-rate "
-                "10:0.5,20:0.6 or a column of them"
-            )
-        saving = assign_saving_rates(saving, population.epsilons)
+        saving = permuted(saving, population, chosen, compared=bool(flags.compare))
     # A method, or a policy from a flag, takes from the config only what it uses, so that one config
     # serves several methods; an unused flag is passed on, and reported when the plan is made.
     if flags.policy is not None or method is not None or flags.weights is not None:
-        if not POLICIES[chosen].saves and flags.saving_rate is None:
-            saving = None
-        if not POLICIES[chosen].saves and flags.transition is None:
-            transition = None
+        if not POLICIES[chosen].saves:
+            saving = None if flags.saving_rate is None else saving
+            transition = None if flags.transition is None else transition
         if not POLICIES[chosen].weighs and flags.weights is None:
             weights = None
     request = PlanRequest(
@@ -220,6 +173,64 @@ def resolve(
         options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)
+
+
+def members_of(
+    who: Clients, registered: Registered | None
+) -> tuple[Population, tuple[str, ...], str | None]:
+    """Who takes part, who is listed, and where, if that is not the data itself."""
+    config = who.config
+    if registered is not None:
+        population, roster, listed_in = from_accounts(who, registered)
+    else:
+        population = population_of_noise(who) or find_population(who)
+        roster, listed_in = population.clients, who.budgets_file
+    if who.source is not None and config.given("data.partition") and not who.natural:
+        from fedspend.configuration.data_inputs import refuse_dealing
+
+        refuse_dealing(who.source, len(roster))
+    if not who.left_out:
+        return population, roster, listed_in
+    # those who are not on the roster must be in the data
+    if who.source is not None and not set(who.left_out) <= set(roster):
+        from fedspend.configuration.data_inputs import checked_left_out
+
+        checked_left_out(who.source, roster)
+    population = population.without(who.left_out)
+    if not population.clients:
+        raise InvalidInput(
+            f"{config.where('data.leave_out')}: leave_out leaves nobody; remove a name"
+        )
+    return population, roster, listed_in
+
+
+PerClient = float | FloatArray | None
+
+
+def saving_of(config: Config, flags: Flags, population: Population) -> tuple[PerClient, PerClient]:
+    """Saving rate and transition round: one for all, or one per client."""
+    rate, transition = config.privacy.saving_rate, config.privacy.transition
+    return (
+        per_client("saving rate", flags.saving_rate, population.saving_rates, rate, population),
+        per_client("transition", flags.transition, population.transitions, transition, population),
+    )
+
+
+def permuted(
+    saving: PerClient, population: Population, policy: str, *, compared: bool
+) -> FloatArray:
+    """The saving rates, assigned so that the strictest budgets get the smallest (Eq. 8)."""
+    if not compared and not POLICIES[policy].saves:
+        raise InvalidInput(
+            "--permute-rates needs a policy that saves "
+            f"({' or '.join(with_key('saving_rate'))}), not {policy!r}"
+        )
+    if not isinstance(saving, np.ndarray):
+        raise InvalidInput(
+            "--permute-rates needs several saving rates to assign: give --saving-rate "
+            "10:0.5,20:0.6 or a column of them"
+        )
+    return assign_saving_rates(saving, population.epsilons)
 
 
 def own_options(config: Config, policy: str) -> dict[str, Any]:

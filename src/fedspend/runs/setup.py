@@ -46,7 +46,7 @@ from fedspend.server.methods.guarded import held_to
 from fedspend.server.methods.table import METHODS, protects_records
 from fedspend.server.rounds import Server, Training
 from fedspend.server.student import NAME as VOTES
-from fedspend.server.student import Ballot
+from fedspend.server.student import Ballot, Student
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,91 +93,118 @@ def from_config(
     A `stored` plan is taken as it is: that of a run that has `begun`, or one that was made for a
     new run.
     """
-    seed = config.train.seed
     name = config.method.name or "dp-fedavg"
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
-    local = LocalTraining(
-        # records: the sum of their rates
-        batch_size=1
-        if protects_records(name)
-        else needed(config.train.batch_size, "train.batch_size"),
-        steps=config.train.local_steps,
-        epochs=config.train.local_epochs,
-        momentum=config.train.momentum,
-        shape=_shape(config, name),
+    local, source = _local_training(config, name), Source(config)
+    members = (_records if protects_records(name) else _clients)(
+        source, name, ledger, stored, begun=begun
     )
-    made: AnyPlan | None = None
-    planned: Plan | None = None  # the same, where it is a plan of clients
-    inputs: Inputs | None = None
-    source = Source(config)
-    if protects_records(name):
-        from fedspend.configuration.record_plans import record_federation, record_plan
-
-        federation = _with_features(config, record_federation(source), source)
-        made = record_plan(config, federation, ledger, stored)
-    else:
-        wrong = (
-            f"the run was begun with a record-level method, and the config says {name!r}; choose "
-            "another folder"
-        )
-        begun_with = None if stored is None else Plan.expect(stored, wrong)
-        if METHODS[name].unit is not None:
-            planned, inputs = _plan(source, name, ledger, begun_with, begun)
-        federation, made = (
-            _with_features(config, _federation(source, planned, inputs), source),
-            planned,
-        )
+    made, federation = members.plan, _with_features(config, members.federation, source)
     module = models.build(
         needed(config.model.name, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
         classes=federation.dataset.classes,
-        seed=seed,
+        seed=config.train.seed,
         **model_options(config),
     )
-    randomness = Randomness(seed, "os" if is_real(config) else "seeded")
-    # more than asked for, if planned anew
-    rounds = needed(config.train.rounds, "train.rounds") if made is None else made.rounds
+    randomness = Randomness(config.train.seed, "os" if is_real(config) else "seeded")
     student = None
-    if name == VOTES and planned is not None:
-        student = student_of(config, planned, federation.dataset, module, randomness)
-    size = parameter_count(module) if student is None else student.ballot.size
-    place, bits = noise_terms(config.privacy.noise, config.privacy.bits, planned, size)
+    if name == VOTES and members.of_clients is not None:
+        student = student_of(config, members.of_clients, federation.dataset, module, randomness)
+    training = _training(config, members, module, student, local)
     return Setup(
         federation=federation,
         module=module,
         plan=made,
-        labels=None
-        if made is None or inputs is None
-        else _groups_of(inputs.population, made.clients),
+        labels=members.labels,
         method=make_method(name, made, config, len(federation.clients)),
-        training=Training(
-            server=Server(
-                rounds,
-                config.train.server_lr,
-                config.train.server_momentum,
-                min(rounds, config.train.tail_average),
-                student,
-            ),
-            clients=federation.clients,
-            local=local,
-            client_lr=lr_schedule(
-                needed(config.train.lr, "train.lr"),
-                config.train.lr_schedule,
-                config.train.lr_end,
-                rounds,
-            ),
-            noise=place,
-            layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
-            bits=bits,
-            grid_steps=None if planned is None or bits is None else planned.grid_steps,
-            plan="" if made is None else made.hash,
-        ),
+        training=training,
         randomness=randomness,
         engine=config.engine.name,
         workers=config.engine.workers,
         settings=_settings(source, made, randomness, None if student is None else student.ballot),
         tensorboard=config.train.tensorboard,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Who takes part, with which rows and under which plan; None where nothing is private."""
+
+    federation: Federation
+    plan: AnyPlan | None
+    of_clients: Plan | None = None  # the same plan, if it is one of clients
+    labels: tuple[str, ...] | None = None
+
+
+def _records(
+    source: Source,
+    _method: str,
+    ledger: Ledger | None,
+    stored: AnyPlan | None,
+    *,
+    begun: bool,  # noqa: ARG001 - a plan of records is checked in the same way either way
+) -> Members:
+    from fedspend.configuration.record_plans import record_federation, record_plan
+
+    federation = record_federation(source)
+    return Members(federation, record_plan(source.config, federation, ledger, stored))
+
+
+def _clients(
+    source: Source, method: str, ledger: Ledger | None, stored: AnyPlan | None, *, begun: bool
+) -> Members:
+    wrong = (
+        f"the run was begun with a record-level method, and the config says {method!r}; choose "
+        "another folder"
+    )
+    begun_with = None if stored is None else Plan.expect(stored, wrong)
+    if METHODS[method].unit is None:
+        return Members(_federation(source, None, None), None)
+    made, inputs = _plan(source, method, ledger, begun_with, begun)
+    labels = _groups_of(inputs.population, made.clients)
+    return Members(_federation(source, made, inputs), made, made, labels)
+
+
+def _local_training(config: Config, method: str) -> LocalTraining:
+    records = protects_records(method)
+    return LocalTraining(
+        # records are sampled by their rates: there is no batch size
+        batch_size=1 if records else needed(config.train.batch_size, "train.batch_size"),
+        steps=config.train.local_steps,
+        epochs=config.train.local_epochs,
+        momentum=config.train.momentum,
+        shape=_shape(config, method),
+    )
+
+
+def _training(
+    config: Config,
+    members: Members,
+    module: torch.nn.Module,
+    student: Student | None,
+    local: LocalTraining,
+) -> Training:
+    """How the rounds run."""
+    made, planned, train = members.plan, members.of_clients, config.train
+    # replanning may have added rounds
+    rounds = needed(train.rounds, "train.rounds") if made is None else made.rounds
+    size = parameter_count(module) if student is None else student.ballot.size
+    place, bits = noise_terms(config.privacy.noise, config.privacy.bits, planned, size)
+    tail = min(rounds, train.tail_average)
+    return Training(
+        server=Server(rounds, train.server_lr, train.server_momentum, tail, student),
+        clients=members.federation.clients,
+        local=local,
+        client_lr=lr_schedule(
+            needed(train.lr, "train.lr"), train.lr_schedule, train.lr_end, rounds
+        ),
+        noise=place,
+        layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
+        bits=bits,
+        grid_steps=None if planned is None or bits is None else planned.grid_steps,
+        plan="" if made is None else made.hash,
     )
 
 

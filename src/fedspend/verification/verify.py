@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedspend.accounting.accountants import ACCOUNTANTS
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.basics.progress import OnProgress
 from fedspend.errors import FedspendError, InvalidInput
@@ -227,6 +228,8 @@ class _Verifier:
             fail(1, [f"delta is {plan.delta!r}, not between 0 and 1"])
         if not 0 < plan.clip < math.inf:
             fail(1, [f"clip is {plan.clip!r}, not finite and positive"])
+        if plan.accountant not in ACCOUNTANTS:
+            fail(1, [f"the accountant {plan.accountant!r} is not known here"])
         found = self.findings.failure_count
         check = Check(
             "well formed",
