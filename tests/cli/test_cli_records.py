@@ -330,7 +330,7 @@ def test_a_forged_plan_fails(run, refused, config, tmp_path):
     assert "claims epsilon" in outcome.out
     assert json.loads(run("verify", plan, "--json").out)["ok"] is False
     line = refused("train", config, "--plan", plan, "-o", tmp_path / "run", "--quiet", code=1)
-    assert "does not verify, so nothing is trained" in line
+    assert "failed verification, so nothing is trained" in line
 
 
 def test_a_plan_goes_with_its_config(refused, run, config, tmp_path):

@@ -321,7 +321,7 @@ def test_compare_makes_no_real_run_on_your_own_data(config, tmp_path, capsys):
     ]
     assert main(argv) == 2
     said = capsys.readouterr().err
-    assert "no account covers" in said
+    assert "no ledger is charged for" in said
     assert len(said.splitlines()) == 1
     assert main([*argv, "--set", "privacy.randomness=seeded"]) == 0
 

@@ -411,7 +411,7 @@ def test_the_plan_of_another_run_is_refused(make, tmp_path):
 def test_runs_are_named_once_and_exist(make, tmp_path):
     run = make(tmp_path / "run")
     for folders, words in (
-        ([run, tmp_path / "." / "run"], "given twice"),
+        ([run, tmp_path / "." / "run"], "listed twice"),
         ([], "no run"),
         ([tmp_path / "none"], "holds no run"),
     ):
