@@ -20,7 +20,7 @@ def test_a_bare_epsilon_in_words(run):
     done = run("explain", "10", "--delta", "1e-5")
     assert (done.code, done.err) == (0, "")
     assert "odds that you took part by at most 22,027" in done.out
-    assert "unless a chance of 1 in 100,000 comes true" in done.out
+    assert "except with a chance of 1 in 100,000" in done.out
     assert "fedspend explain PLAN.json" in done.out
 
 

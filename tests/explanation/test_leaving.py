@@ -65,7 +65,7 @@ def test_a_withdrawal_stops_the_run(tmp_path):
         with pytest.raises(Refused, match="'b' has withdrawn"):
             ledger.reserve("run", 4)
         assert ledger.balances().remaining[1] == 0
-        with pytest.raises(Refused, match="'b' has withdrawn already"):
+        with pytest.raises(Refused, match="'b' has already withdrawn"):
             leaving(plan, "client", "b", 4, ledger.state)
         with pytest.raises(Refused, match="'b' has withdrawn; close the run"):
             leaving(plan, "client", "a", 6, ledger.state)
@@ -130,12 +130,12 @@ def test_records(tmp_path):
 def test_bad_questions(tmp_path):
     plan = plan_of()
     ledger = opened(tmp_path / "l.db", plan, 4)
-    with ledger, pytest.raises(InvalidInput, match="run run has begun 4 rounds, and what has"):
+    with ledger, pytest.raises(InvalidInput, match="run run has begun 4 rounds, which are spent"):
         leaving(plan, "client", "b", 3, ledger.state)
     for begun in (-1, 11):
         with pytest.raises(InvalidInput, match=r"from 0 .* to 10, the plan's last; got"):
             leaving(plan, "client", "b", begun)
-    with pytest.raises(InvalidInput, match="made on top of a ledger"):
+    with pytest.raises(InvalidInput, match="made with a ledger"):
         leaving(load_any_plan(PLANS / "remaining.json"), "client", "0", 1)
 
 
