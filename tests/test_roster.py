@@ -533,7 +533,7 @@ def test_plan_and_train_find_the_same_roster(config, files, tmp_path, capsys):
     out = files(changed(config, data__leave_out=["east"]))
     assert run("train", out, "-o", tmp_path / "two", "--plan", plan, "--quiet") == 2
     assert (
-        "the plan has client 'east', who is not among the clients here" in capsys.readouterr().err
+        "the plan has client 'east', who is not among the listed clients" in capsys.readouterr().err
     )
     assert run("plan", out, "-o", plan, "--quiet", "--force") == 0
     assert run("train", out, "-o", tmp_path / "two", "--plan", plan, "--quiet") == 0
@@ -558,11 +558,11 @@ def test_budgets_that_changed_after_planning(config, files, tmp_path, capsys):
         ),
         (
             {"east": 20, "north": 1, "west": 30},
-            "the plan has client 'south', who is not among the clients here",
+            "the plan has client 'south', who is not among the listed clients",
         ),
         (
             {"east": 1, "north": 20, "west": 30, "south": 2},
-            "a budget of 20 for client 'east', and the config has 1",
+            "a budget of 20 for client 'east', but the config has 1",
         ),
         ({"East": 20, "north": 1, "west": 30, "south": 2}, "though 'East' looks like it"),
     ):
@@ -628,7 +628,7 @@ def test_a_hospital_that_joins_between_plan_and_train_is_noticed(files, tmp_path
     write_rows(tmp_path / "rows.csv", ["south", "west", "north"])
     assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet") == 2
     assert (
-        "the plan has client 'east', who is not among the clients here" in capsys.readouterr().err
+        "the plan has client 'east', who is not among the listed clients" in capsys.readouterr().err
     )
 
 
@@ -715,7 +715,7 @@ def test_a_benchmark_that_is_not_here_is_planned_by_number_and_says_so(
     assert run("plan", *flags) == 2
     assert "the files of data set 'mnist-writers' are not here" in capsys.readouterr().err
     assert run("plan", *flags, "--set", "data.clients=7", "-o", tmp_path / "plan.json") == 0
-    assert "is not here, so its clients are numbered" in capsys.readouterr().err
+    assert "is not on this machine, so its clients are numbered" in capsys.readouterr().err
     assert fedspend.Plan.load(tmp_path / "plan.json").clients == tuple("0123456")
 
 
@@ -795,7 +795,7 @@ def test_arrays_by_id_meet_the_plan_by_id(options):
     assert (
         len(fedspend.train(clients=clients | {"isle": ([], [])}, plan=plan, **options).metrics) == 1
     )
-    assert "client 'west' has rows and is not in the plan" in refusal(
+    assert "client 'west' has rows but is not in the plan" in refusal(
         fedspend.train, clients=clients | {"west": arrays(0.4)}, plan=plan, **options
     )
     with pytest.raises(InvalidInput, match="'south' and 'South' differ only by case"):
@@ -831,7 +831,7 @@ def test_the_index_of_a_series_of_clients_is_not_dropped(options):
         "1": 3,
     }
     stranger = Series([arrays(0.2), arrays(0.1)], index=["north", "south"])
-    assert "client 'north' has rows and is not in the plan" in refusal(
+    assert "client 'north' has rows but is not in the plan" in refusal(
         fedspend.train, clients=stranger, plan=plan, **options
     )
 
@@ -849,7 +849,7 @@ def test_a_list_has_no_names(options, tmp_path):
         == 1
     )
     lasting = {"output": tmp_path / "run", "ledger": tmp_path / "accounts.db"}
-    assert "takes named clients" in refusal(
+    assert "needs named clients" in refusal(
         fedspend.train, clients=clients, plan=numbered, **options, **lasting
     )
     assert list(tmp_path.iterdir()) == []

@@ -630,7 +630,7 @@ def test_the_report_speaks_of_votes(voting, tmp_path):
         "Inside the votes",
         "Agreement",
         "Labels changed by noise",
-        "Noise of a share of votes",
+        "Noise on vote shares",
         "not protected",
     ):
         assert words in page

@@ -182,7 +182,7 @@ def test_real_rows_are_refused(tmp_path):
     own = settings(data__name="csv") | {
         "data": {"name": "csv", "path": str(rows), "label": "label"}
     }
-    with pytest.raises(Refused, match="'csv' is taken for private"):
+    with pytest.raises(Refused, match="'csv' is treated as private"):
         audit(own)
     own["privacy"]["randomness"] = "seeded"
     with pytest.raises(Refused, match="train-others"):
@@ -196,7 +196,7 @@ def test_real_rows_are_refused(tmp_path):
         ({"confidence": float("nan")}, "confidence"),
         ({"trials": 0}, "trials"),
         ({"canaries": 0}, "canaries"),
-        ({"canaries": 10_000}, "directions for 76"),
+        ({"canaries": 10_000}, "room for 76"),
         ({"canaries": 1, "trials": 3}, "raise trials"),
         ({"rounds": 0}, "rounds"),
         ({"seed": -1}, "seed"),

@@ -208,14 +208,14 @@ def test_theory_loads_no_torch():
         (["theory", "--clients", "10", "--max-rounds", "9", "--k-from", "nowhere"], "nowhere"),
         (
             ["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--output", "x"],
-            "--output goes with a search",
+            "--output is only for a search",
         ),
         (
             ["theory", "--clients", "10", "--max-rounds", "9", "--k", "2", "--max-seconds", "5"],
-            "--max-seconds goes with a search",
+            "--max-seconds is only for a search",
         ),
-        (["CONFIG", "--k", "22"], "--k goes with theory"),
-        (["CONFIG", "--max-noise", "22"], "--max-noise goes with theory"),
+        (["CONFIG", "--k", "22"], "--k is only for theory"),
+        (["CONFIG", "--max-noise", "22"], "--max-noise is only for theory"),
         (["CONFIG", "--workers", "0"], "at least 1"),
         (["CONFIG", "--set", "design.seed=1"], "did you mean 'seeds'?"),
         (["CONFIG", "--set", "train.lr_schedule=cosine"], "lr_schedule"),
@@ -243,7 +243,7 @@ def test_k_from_a_file_that_is_no_search(refused, tmp_path):
     assert "no estimate of k" in refused("design", "theory", *flags)
     for bad in ("", "[]", '{"k": 3}', '{"k": {"k": "x", "low": 1, "high": 2}}'):
         (tmp_path / "pareto.json").write_text(bad)
-        assert "no pareto.json" in refused("design", "theory", *flags)
+        assert "is not the pareto.json of a search" in refused("design", "theory", *flags)
 
 
 # --- a search ---
@@ -327,4 +327,4 @@ def test_ctrl_c_says_how_to_go_on(run, config, tmp_path, monkeypatch):
     monkeypatch.setattr(fedspend.design.searching, "train_one", interrupted)
     outcome = run("design", config, "-o", tmp_path / "out", "--workers", 1)
     assert outcome.code == 130
-    assert "the same command goes on" in outcome.err
+    assert "run the same command to continue" in outcome.err

@@ -20,7 +20,7 @@ def test_a_bare_epsilon_in_words(run):
     done = run("explain", "10", "--delta", "1e-5")
     assert (done.code, done.err) == (0, "")
     assert "odds that you took part by at most 22,027" in done.out
-    assert "unless a chance of 1 in 100,000 comes true" in done.out
+    assert "except with a chance of 1 in 100,000" in done.out
     assert "fedspend explain PLAN.json" in done.out
 
 
@@ -70,7 +70,7 @@ def test_one_observer_and_a_plot(run, plan_file, tmp_path):
         (("-1", "--delta", "1e-5"), "epsilon must be 0 or more, got '-1'"),
         (("10", "--delta", "2"), "delta must lie strictly between 0 and 1, got '2'"),
         (("10", "--delta", "x"), "delta must be a number, got 'x'"),
-        (("10", "--delta", "1e-5", "--client", "a"), "--client goes with a plan"),
+        (("10", "--delta", "1e-5", "--client", "a"), "--client is for plans"),
         (("no.json",), "'no.json' is neither a number nor a file"),
         (("PLAN", "--delta", "1e-5"), "a plan has its own delta"),
         (("PLAN", "--client", "z"), "unknown client 'z'; choose one of a, b, c"),

@@ -560,9 +560,9 @@ def test_train_under_a_plan_that_was_approved(run, config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ("train.rounds=4", "the plan has 3 rounds, and the config says 4"),
+        ("train.rounds=4", "the plan has 3 rounds, but the config says 4"),
         ("method.name=dp-fedavg", "the plan is for method 'idp-fedavg'"),
-        ("privacy.epsilon=7", "the plan has a budget of 6 for client '0', and the config has 7"),
+        ("privacy.epsilon=7", "the plan has a budget of 6 for client '0', but the config has 7"),
     ],
 )
 def test_a_plan_for_something_else(run, config, tmp_path, changes, message):

@@ -39,7 +39,7 @@ def test_rates_are_written_and_told(run, budgets, tmp_path):
     assert (
         "Left out at rate 0, since no rate can meet the budget: 2 records: p1, p2." in outcome.out
     )
-    assert "Clients without a single usable record: north" in outcome.out
+    assert "Clients without any usable record: north" in outcome.out
     assert "R^2 0.99" in outcome.out
     assert "overspend" in outcome.out
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -220,7 +220,7 @@ def test_a_plan_is_made_checked_and_trained_under(run, config, tmp_path, monkeyp
     assert (
         run("plan", config, "-o", plan)
         .out.splitlines()[-2]
-        .endswith("(the same plan was there already)")
+        .endswith("(unchanged: it already holds this plan)")
     )
 
 
@@ -330,7 +330,7 @@ def test_a_forged_plan_fails(run, refused, config, tmp_path):
     assert "claims epsilon" in outcome.out
     assert json.loads(run("verify", plan, "--json").out)["ok"] is False
     line = refused("train", config, "--plan", plan, "-o", tmp_path / "run", "--quiet", code=1)
-    assert "does not verify, so nothing is trained" in line
+    assert "failed verification, so nothing is trained" in line
 
 
 def test_a_plan_goes_with_its_config(refused, run, config, tmp_path):
@@ -425,7 +425,7 @@ def test_without_client_sampling_there_is_nothing_to_pick(run, config, tmp_path,
 def test_accounts_of_the_other_unit_are_named(run, refused, config, tmp_path):
     place, clients = tmp_path / "accounts.db", tmp_path / "clients.db"
     assert run("train", config, "--ledger", place, "-o", tmp_path / "one", "--quiet").code == 0
-    assert "accounts of records only; ask with --unit record" in refused(
+    assert "accounts of records only; add --unit record" in refused(
         "ledger", "balance", "--ledger", place
     )
     (tmp_path / "clients.csv").write_text("client,epsilon\nnorth,1\n")

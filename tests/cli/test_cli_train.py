@@ -321,7 +321,7 @@ def test_compare_makes_no_real_run_on_your_own_data(config, tmp_path, capsys):
     ]
     assert main(argv) == 2
     said = capsys.readouterr().err
-    assert "no account covers" in said
+    assert "no ledger is charged for" in said
     assert len(said.splitlines()) == 1
     assert main([*argv, "--set", "privacy.randomness=seeded"]) == 0
 
@@ -335,7 +335,7 @@ def test_data_list_and_get(capsys, tmp_path, monkeypatch):
     assert listed["digits"]["ready"]
     assert listed["mnist"]["hint"] == "fedspend data get mnist"
     assert main(["data", "list"]) == 0
-    assert "not here: fedspend data get cifar10" in capsys.readouterr().out
+    assert "not found: fedspend data get cifar10" in capsys.readouterr().out
     assert main(["data", "get"]) == 2
     assert main(["data", "get", "mnust"]) == 2
     assert "did you mean 'mnist'" in capsys.readouterr().err

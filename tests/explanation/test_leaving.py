@@ -65,7 +65,7 @@ def test_a_withdrawal_stops_the_run(tmp_path):
         with pytest.raises(Refused, match="'b' has withdrawn"):
             ledger.reserve("run", 4)
         assert ledger.balances().remaining[1] == 0
-        with pytest.raises(Refused, match="'b' has withdrawn already"):
+        with pytest.raises(Refused, match="'b' has already withdrawn"):
             leaving(plan, "client", "b", 4, ledger.state)
         with pytest.raises(Refused, match="'b' has withdrawn; close the run"):
             leaving(plan, "client", "a", 6, ledger.state)
@@ -130,12 +130,12 @@ def test_records(tmp_path):
 def test_bad_questions(tmp_path):
     plan = plan_of()
     ledger = opened(tmp_path / "l.db", plan, 4)
-    with ledger, pytest.raises(InvalidInput, match="run run has begun 4 rounds, and what has"):
+    with ledger, pytest.raises(InvalidInput, match="run run has begun 4 rounds, which are spent"):
         leaving(plan, "client", "b", 3, ledger.state)
     for begun in (-1, 11):
         with pytest.raises(InvalidInput, match=r"from 0 .* to 10, the plan's last; got"):
             leaving(plan, "client", "b", begun)
-    with pytest.raises(InvalidInput, match="made on top of a ledger"):
+    with pytest.raises(InvalidInput, match="made with a ledger"):
         leaving(load_any_plan(PLANS / "remaining.json"), "client", "0", 1)
 
 
@@ -149,15 +149,15 @@ def test_on_the_command_line(tmp_path, capsys):
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "client a leaves after round 4 of 10" in shown
-    assert "what has begun stays spent" in shown
+    assert "rounds that have begun stay spent" in shown
     assert "The run can begin no further round" in shown
     assert "The mean loses a contribution" in shown
     assert main([*words, "--ledger", str(tmp_path / "l.db"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["given_back"] == pytest.approx(found["if_it_stays"] - found["spent"])
     for arguments, line in (
-        (words[:2] + words[4:], "who leaves?"),
-        ([*words, "--record", "a"], "who leaves?"),
+        (words[:2] + words[4:], "say who leaves"),
+        ([*words, "--record", "a"], "say who leaves"),
         ([*words, "--ledger", str(tmp_path / "no.db")], "no.db"),
         ([*words[:3], "z", *words[4:]], "unknown client 'z'"),
         ([*words[:5], "11"], "got 11"),

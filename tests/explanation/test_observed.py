@@ -128,7 +128,7 @@ def test_a_claim_that_is_too_low_is_refused(name):
     lower = dataclasses.replace(
         plan, schedules=dataclasses.replace(table, epsilon=0.5 * table.epsilon)
     )
-    with pytest.raises(Refused, match=r"but its rounds come to .* fedspend verify"):
+    with pytest.raises(Refused, match=r"but its rounds cost .* fedspend verify"):
         sights(lower, 0)
 
 

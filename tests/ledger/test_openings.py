@@ -93,7 +93,7 @@ def test_replanning_opens_it_once_too(tiny, tmp_path, opened, monkeypatch):
     opened.clear()
     notes = []
     train(tiny, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
-    assert any("planned anew" in note for note in notes)
+    assert any("were replanned" in note for note in notes)
     assert len(opened) == 1
 
 
@@ -105,7 +105,7 @@ def test_a_run_that_does_not_verify_makes_no_ledger(tiny, tmp_path, monkeypatch)
             pass
 
     monkeypatch.setattr(fedspend.runs.certifying, "verify", Bad)
-    with pytest.raises(FedspendError, match="does not verify"):
+    with pytest.raises(FedspendError, match="failed verification"):
         train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     assert list(tmp_path.iterdir()) == []
 

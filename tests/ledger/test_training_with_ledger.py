@@ -393,7 +393,7 @@ def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, los
     old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
     notes = []
     result = train(tiny, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
-    assert f"1 lost round is made up for: rounds {lost + 2} to 9 were planned anew" in notes
+    assert f"1 lost round is made up for: rounds {lost + 2} to 9 were replanned" in notes
     assert [n for n, line in enumerate(result.metrics) if line.get("skipped")] == [lost]
     assert result.plan.rounds == 9
     begun = slice(0, lost + 1)
@@ -476,7 +476,7 @@ def test_a_run_is_resumed_under_the_budgets_it_began_with(tiny, tmp_path):
     (tmp_path / "budgets.csv").write_text(
         "client,epsilon\n" + "".join(f"c{n},{5 + n}\n" for n in range(6))
     )
-    with pytest.raises(InvalidInput, match="budget of 5 for client 'c1', and the config has 6"):
+    with pytest.raises(InvalidInput, match="budget of 5 for client 'c1', but the config has 6"):
         train(tiny, output=tmp_path / "run", resume=True)
 
 

@@ -138,7 +138,7 @@ def test_verify_lists_who_is_left_out(tmp_path, capsys):
 
     filtered([0.001, 3.0], Terms(1e-9, 6, 5, 1.0, 6.0)).save(tmp_path / "plan.json")
     assert main(["verify", str(tmp_path / "plan.json")]) == 0
-    assert "1 record that can pay for no step: 0" in capsys.readouterr().out
+    assert "1 record that cannot pay for any step: 0" in capsys.readouterr().out
     assert main(["verify", "--json", str(tmp_path / "plan.json")]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == ["0"]
 

@@ -85,7 +85,7 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
     }
     for words in (
         "85.8%",
-        "commonest class alone 10.2%",
+        "always guessing the most common class: 10.2%",
         "100%",
         "PASS",
         "worst margin",
@@ -124,11 +124,13 @@ def test_norms_are_shaded_and_overflow_is_reported(make, report, tmp_path):
     same.
     """
     page = report(make(tmp_path / "shaded", change=lambda r: r | {"overflowed": 0}))
-    assert "all but the shortest and longest tenth. No coordinate left the modulus." in page.text
+    assert (
+        "all but the shortest and longest tenth. No coordinate overflowed the modulus." in page.text
+    )
     page = report(
         make(tmp_path / "over", change=lambda r: r | {"overflowed": int(r["round"] in (3, 4))})
     )
-    assert "2 coordinates left the modulus" in page.text
+    assert "2 coordinates overflowed the modulus" in page.text
     for bad in (None, [], "wide", [None, 1.0, 2.0], [math.inf, 1.0]):
         page = report(
             make(
@@ -285,7 +287,7 @@ def test_no_loss_and_no_accuracy_at_all(make, report, tmp_path):
     page = report(
         make(tmp_path / "empty", change=lambda record: {"round": record["round"], "loss": None})
     )
-    assert "No number to draw: no round has a finite loss" in page.text
+    assert "Nothing to draw: no round has a finite loss" in page.text
     assert "Privacy spent" in dict(page.figures())
 
 
@@ -317,7 +319,7 @@ def test_many_budgets_become_bands(make, report, tmp_path):
             epsilons=[1 + 0.4 * n for n in range(13)],
         )
     )
-    assert "shades their range" in page.text
+    assert "shading is the range" in page.text
     assert 'class="band s1"' in page.source
 
 
@@ -411,7 +413,7 @@ def test_the_plan_of_another_run_is_refused(make, tmp_path):
 def test_runs_are_named_once_and_exist(make, tmp_path):
     run = make(tmp_path / "run")
     for folders, words in (
-        ([run, tmp_path / "." / "run"], "given twice"),
+        ([run, tmp_path / "." / "run"], "listed twice"),
         ([], "no run"),
         ([tmp_path / "none"], "holds no run"),
     ):

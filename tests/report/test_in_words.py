@@ -32,7 +32,7 @@ def test_a_real_run_states_unit_adjacency_observer_epsilon_and_delta(make, tmp_p
     ):
         assert words in said
     text = page_of(run)
-    assert text.index("The guarantee in words") < text.index("Accuracy")
+    assert text.index("The guarantee") < text.index("Accuracy")
 
 
 def test_nothing_is_promised_that_is_not_kept(make, tmp_path):

@@ -1,4 +1,4 @@
-"""Audits: an empirical lower bound on epsilon, through the run's own code, beside the claim."""
+"""Audits: an empirical lower bound on epsilon, measured with the run's own code."""
 
 from fedspend.audit.auditing import Audit, GroupAudit, audit
 

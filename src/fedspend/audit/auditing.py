@@ -1,7 +1,6 @@
-"""An audit: play a config's run many times with canaries, guess their coins, and set what was found
-beside what is claimed.
+"""An audit: plays a config's run many times with canaries, and guesses which of them took part.
 
-Guarantee: at the confidence given, and for each group by itself, `measured` is at most the epsilon
+Guarantee: at the given confidence, and for each group by itself, `measured` is at most the epsilon
 that the runs really had at the plan's delta, against the plan's observer and adjacency. It is a
 lower bound: a large one proves a broken promise, a small one proves nothing. Runs on real rows are
 refused.
@@ -49,7 +48,7 @@ from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
 from fedspend.runs.setup import Setup, from_config
 
-USUAL_COINS = 4_000  # in the smallest group, where nobody says how many runs
+USUAL_COINS = 4_000  # in the smallest group, if `trials` is not given
 MOST_RUNS = 4_000
 FEWEST_COINS = 40  # fewer show nothing
 FEW_RUNS = 8  # with fewer runs the pilot is made of coins of every run
@@ -68,13 +67,13 @@ class GroupAudit:
     ok: bool
     confidence: float
     delta: float
-    coins: int  # that count; the pilot's do not
+    coins: int  # those that count, without the pilot's
     coins_per_run: int
     guesses: int
     right: int
     score: str
     method: str
-    estimate: float | None  # after Andrew et al. (2024): no bound
+    estimate: float | None  # after Andrew et al. (2024); not a bound
     clip: Meter
     sampled: Meter
 
@@ -84,7 +83,7 @@ class GroupAudit:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found. `groups` in the order of their budgets."""
+    """The result of an audit; `groups` are ordered by budget."""
 
     groups: tuple[GroupAudit, ...]
     method: str
@@ -99,7 +98,7 @@ class Audit:
     noise_by_round: tuple[Meter, ...]
     noise_over_rounds: Meter
     seconds: float
-    memory: int  # bytes, the most that the process held
+    memory: int  # bytes, the peak of the process
     plan: str
 
     @property
@@ -134,9 +133,9 @@ def audit(
 ) -> Audit:
     """Audit what `config` would run.
 
-    `canaries` is how many units of a run are canaries (default: as many as fit), `trials` how many
-    runs are played (default: enough for 4,000 coins in every group). With `train_others`, clients
-    that are no canaries train on their rows; otherwise they are silent.
+    `canaries` is the number of canaries in a run (default: as many as fit), `trials` the number of
+    runs (default: enough for 4,000 coins in every group). With `train_others`, clients that are
+    not canaries train on their rows; otherwise they send nothing.
 
     >>> found = audit("examples/quickstart.toml", trials=100)  # doctest: +SKIP
     >>> found.ok, [(g.group, g.claimed, g.measured) for g in found.groups]  # doctest: +SKIP
@@ -180,21 +179,19 @@ def check_confidence(confidence: Any) -> float:
 
 
 def refuse_real_rows(config: Config, *, train_others: bool) -> None:
-    """An audit publishes what it finds and repeats releases as often as it likes: for simulations
-    on public or made-up data.
-    """
+    """Refuse private data: an audit publishes what it finds and repeats releases at will."""
     name = needed(config.data.name, "data.name")
     public = name in DATA_SETS and DATA_SETS[name].public
     if is_real(config):
-        why = "privacy.randomness is 'os'" if public else f"data set {name!r} is taken for private"
+        why = "privacy.randomness is 'os'" if public else f"data set {name!r} is treated as private"
         raise Refused(
             f"audits are simulations on public or made-up data, and {why}; audit the same settings "
             "on public rows, for example with --set data.name=synthetic"
         )
     if train_others and not public:
         raise Refused(
-            f"data set {name!r} is taken for private, and clients that train in an audit are not "
-            "protected; drop --train-others, or use public rows"
+            f"data set {name!r} is treated as private, and an audit does not protect clients that "
+            "train; drop --train-others, or use public rows"
         )
 
 
@@ -207,7 +204,7 @@ def stage_of(setup: Setup, seed: int, *, train_others: bool) -> tuple[Stage, Any
             "private one with --set method.name=..."
         )
     if setup.training.mechanism is not None:
-        # its noise would be the same in every run, and every bound would be wrong
+        # its noise would be the same in every run, which would make every bound wrong
         raise Refused(
             "an audit needs fresh noise for every run, and cannot draw it for a mechanism that "
             "comes with its own; audit independent Gaussian noise"
@@ -219,7 +216,7 @@ def stage_of(setup: Setup, seed: int, *, train_others: bool) -> tuple[Stage, Any
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """What is played: by whom, in which groups, how often."""
+    """The setup of an audit: its stage, groups, canaries and number of runs."""
 
     stage: Stage
     plan: AnyPlan
@@ -236,14 +233,14 @@ def game_of(stage: Stage, plan: AnyPlan, canaries: int | None, trials: int | Non
     most = stage.room if canaries is None else whole_number("canaries", canaries, len(pools))
     if most > stage.room:
         raise InvalidInput(
-            f"canaries = {most}, and one run has directions for {stage.room}; use fewer canaries "
-            "and more trials, or a larger model"
+            f"canaries = {most}, but one run has room for {stage.room}; use fewer canaries and "
+            "more trials, or a larger model"
         )
     first = choose_units(stage, 0, pools, most)
     sizes = [units.size for units in first]
     if min(sizes) == 0:
         raise InvalidInput(
-            f"a run has room for {most} canaries, and there are {len(pools)} groups; use fewer "
+            f"a run has room for {most} canaries, but there are {len(pools)} groups; use fewer "
             "groups, or a larger model"
         )
     runs = runs_for(min(sizes), trials)
@@ -268,14 +265,14 @@ def groups_of(plan: AnyPlan, setup: Setup) -> list[tuple[str, IntArray]]:
 
 
 def runs_for(smallest: int, trials: int | None) -> int:
-    """How many runs, with so many canaries in the smallest group."""
+    """The number of runs, given the number of canaries in the smallest group."""
     if trials is None:
         return min(MOST_RUNS, max(FEW_RUNS, -(-USUAL_COINS // smallest)))
     runs = whole_number("trials", trials, 1)
     if runs * smallest < FEWEST_COINS:
         raise InvalidInput(
-            f"trials = {runs} with {smallest} canaries in the smallest group are {runs * smallest} "
-            f"coins, and fewer than {FEWEST_COINS} show nothing; raise trials"
+            f"trials = {runs} with {smallest} canaries in the smallest group give "
+            f"{runs * smallest} coins, but at least {FEWEST_COINS} are needed; raise trials"
         )
     return runs
 
@@ -291,8 +288,9 @@ def play(game: Game, progress: OnProgress | None) -> Observations:
 
 
 def judge(game: Game, group: int, seen: Observations, confidence: float) -> GroupAudit:
-    """Learn from the pilot, guess the rest, and say what that proves. A group whose units have
-    different claims is held to the largest.
+    """Learn from the pilot, guess the rest, and compute the bound.
+
+    A group whose units have different claims is held to the largest.
     """
     stage, plan, members = game.stage, game.plan, game.pools[group]
     runs, each = game.runs, game.sizes[group]
@@ -306,7 +304,7 @@ def judge(game: Game, group: int, seen: Observations, confidence: float) -> Grou
     claimed = float(plan.epsilon[members].max())
     measured = lower_bound(right, guesses - right, coins, plan.delta, confidence)
     linear = filtered(mine, stage.expected)
-    records = plan.unit == "record"  # whose contributions are not seen one by one
+    records = plan.unit == "record"  # records' contributions are not seen one by one
     return GroupAudit(
         group=game.labels[group],
         units=members.size,
@@ -330,8 +328,10 @@ def judge(game: Game, group: int, seen: Observations, confidence: float) -> Grou
 def split(
     seen: Observations, runs: int, each: int, generator: np.random.Generator
 ) -> tuple[BoolArray, Coins]:
-    """Which coins are the pilot's, and what is left. Whole runs, where there are enough; else coins
-    of every run, and then all that is left counts as one run: its guesses share what was learned.
+    """Which coins are the pilot's, and the rest as runs.
+
+    The pilot takes whole runs if there are enough, else coins from every run. Then all the rest
+    counts as one run, because its guesses share what was learned.
     """
     every = PILOT if seen.unit.size < MANY else PILOT_OF_MANY
     if runs >= FEW_RUNS:

@@ -3,14 +3,14 @@
 Guarantee: if every coin decides about one protected unit of an (epsilon, delta)-DP mechanism, and
 guesses are made from releases by a rule that was fixed without these coins, then
 `lower_bound` exceeds epsilon with probability at most `1 - confidence`. Nothing is assumed about
-the mechanism: not that noise is Gaussian, not that coins of one run do not disturb each other. Runs
-must be independent of each other; they are, since each has its own seed.
+the mechanism: neither that noise is Gaussian, nor that coins of one run do not affect each other.
+Runs must be independent of each other; they are, because each has its own seed.
 
 Why (after Steinke, Nasr, Jagielski 2023, Theorem 5.2). Take the coins of a run in any order, and
 let a and b be the probabilities of its guesses t and of the earlier coins, given that this coin
 fell +1 or -1. If the guess is +1, it is right with probability a / (a + b). Where a <= e^epsilon b,
 that is at most q = e^epsilon / (1 + e^epsilon). Otherwise a = e^epsilon b + x: with probability
-x / (a + b) call the guess a gift, and given that it is none, it is right with probability q. Since
+x / (a + b) call the guess a gift; given that it is not one, it is right with probability q. Since
 the sums of x over all outcomes are at most delta in both directions, a coin is a gift with
 probability at most delta. So if no more than s guesses were gifts, at most s + Bin(r - s, q) of r
 guesses are right. Gifts of one run may come all at once, those of different runs are independent:
@@ -28,12 +28,12 @@ from scipy import optimize, stats
 
 from fedspend.basics.arrays import FloatArray
 
-LARGEST = 50.0  # no number of coins that fits into memory shows more
+LARGEST = 50.0  # no number of coins that fits into memory can show more
 
 
 @dataclass(frozen=True)
 class Coins:
-    """So many independent runs with at most so many coins each."""
+    """A number of independent runs, and the most coins in each."""
 
     runs: int
     each: int
@@ -59,7 +59,7 @@ def gift_tail(gifts: int, coins: Coins, delta: float) -> float:
 
 
 def most_gifts(coins: Coins, delta: float, level: float) -> int:
-    """The smallest number of gifts that is exceeded with probability at most `level`."""
+    """The smallest number that the gifts exceed with probability at most `level`."""
     low, high = -1, coins.all
     while high - low > 1:
         middle = (low + high) // 2
@@ -71,20 +71,21 @@ def most_gifts(coins: Coins, delta: float, level: float) -> int:
 
 
 def lower_bound(right: int, wrong: int, coins: Coins, delta: float, confidence: float) -> float:
-    """Epsilon is at least this, at the confidence given; 0 where nothing can be said.
+    """Epsilon is at least this, at the given confidence; 0 if nothing can be said.
 
     >>> round(lower_bound(600, 0, Coins(1, 1000), delta=0.0, confidence=0.95), 3)
     5.089
     """
-    # half of the risk for more gifts than we count on, half for luck
+    # half of the risk is for more gifts than assumed, half for luck
     level = (1 - confidence) / 2
     bound = bounds(np.array([right]), np.array([wrong]), most_gifts(coins, delta, level), level)
     return float(bound[0])
 
 
 def bounds(right: FloatArray, wrong: FloatArray, gifts: int, level: float) -> FloatArray:
-    """The same for many counts at once: Clopper and Pearson's bound on the share of right guesses,
-    without the gifts, as an epsilon.
+    """The bounds for many counts at once.
+
+    Clopper and Pearson's bound on the share of right guesses, without the gifts, as an epsilon.
     """
     earned = np.maximum(np.asarray(right, dtype=np.float64) - gifts, 0.0)
     share = np.where(
@@ -96,8 +97,9 @@ def bounds(right: FloatArray, wrong: FloatArray, gifts: int, level: float) -> Fl
 
 
 def gaussian_estimate(inside: FloatArray, outside: FloatArray, delta: float) -> float:
-    """The epsilon of a Gaussian mechanism that would move scores as far, in their deviations: the
-    idea of Andrew et al. (2024). An estimate, and no bound: nothing says that scores are normal.
+    """The epsilon of a Gaussian mechanism that would move scores as far, in standard deviations.
+
+    After Andrew et al. (2024). An estimate, not a bound: scores need not be normal.
     """
     spread = math.sqrt((float(inside.var()) + float(outside.var())) / 2)
     moved = abs(float(inside.mean()) - float(outside.mean()))
@@ -109,8 +111,9 @@ def gaussian_estimate(inside: FloatArray, outside: FloatArray, delta: float) -> 
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The exact epsilon of a Gaussian mechanism with sensitivity `mu` deviations (Balle and Wang
-    2018).
+    """The exact epsilon of a Gaussian mechanism with sensitivity `mu` standard deviations.
+
+    By Balle and Wang (2018).
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 3)
     4.377

@@ -1,8 +1,8 @@
-"""Clients as canaries: crafted updates in the place of local training, through everything after it.
+"""Clients as canaries: crafted updates replace local training; everything after it is unchanged.
 
 Guarantee: what leaves a canary went through `client.work.finished`, as any client's update does
-(bound, rounding, own noise, bit), and what the audit sees of a round is its release. An engine is
-where clients run, so canaries are an engine of their own: no setting of a run can reach it.
+(bound, rounding, own noise, bit), and what the audit sees of a round is its release. Clients run in
+an engine, so canaries have their own engine, which no setting of a run can select.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from fedspend.engines.base import Engine
 from fedspend.runs.setup import Setup
 from fedspend.server.methods.base import Release, RoundTerms
 
-LENGTH = 1e3  # of a crafted update, in clips: whatever bounds it, the bound is what is left
-SPARE = 8  # coordinates that are nobody's
+LENGTH = 1e3  # of a crafted update, in clips: so long that only the bound matters
+SPARE = 8  # coordinates that belong to no canary
 
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Directions of length one, orthogonal to each other: `places[i]` are the coordinates of canary
-    i, one in each piece that is clipped by itself, with equal weight on each.
+    """Orthogonal directions of length one.
+
+    `places[i]` are the coordinates of canary i, one in each separately clipped piece, with equal
+    weight on each.
     """
 
     places: IntArray  # (canaries, pieces)
@@ -47,13 +49,13 @@ class Directions:
         return crafted
 
     def along(self, vector: FloatArray) -> FloatArray:
-        """The part of a vector in each canary's direction."""
+        """The component of a vector in each canary's direction."""
         part: FloatArray = vector[self.places].sum(axis=1) * self.weight
         return part
 
 
 def room_for_clients(setup: Setup) -> int:
-    """How many canaries have a direction of their own in one run."""
+    """How many canaries can have their own direction in one run."""
     return max(1, min(_pieces(setup)) - SPARE)
 
 
@@ -78,8 +80,9 @@ def draw_directions(count: int, setup: Setup, generator: np.random.Generator) ->
 
 
 class CanaryEngine:
-    """Canaries that are in give their crafted update; all others are as if they had no rows, or
-    train as they always do, if there is an engine for them.
+    """Canaries that are in send their crafted update.
+
+    All others act as if they had no rows, or train as usual if there is an engine for them.
     """
 
     name = "canaries"
@@ -94,7 +97,7 @@ class CanaryEngine:
         canaries: frozenset[str],
         others: Engine | None = None,
     ) -> None:
-        """`updates` has the number of the direction of each canary that is in."""
+        """`updates` maps each canary that is in to the number of its direction."""
         self._updates, self._directions, self._tools = updates, directions, tools
         self._tally, self._canaries, self._others = tally, canaries, others
         self._silent = torch.zeros(directions.size)
@@ -111,7 +114,7 @@ class CanaryEngine:
 
     def _reply(self, task: ClientTask) -> Reply:
         number = self._updates.get(task.client)
-        # a vote is replaced after it was cast, an update after it was trained: before the bound
+        # votes are replaced once cast, updates once trained: before the bound
         if task.shared.asked is not None:
             task = replace(task, shared=replace(task.shared, asked=None))
         if number is None:
@@ -130,9 +133,9 @@ class CanaryEngine:
 
 
 def expected_of_clients(setup: Setup, canaries: IntArray | None) -> Expected:
-    """From the terms of the rounds. A clip that follows releases keeps its ratio to the noise.
+    """The expected signals, from the rounds' terms. An adaptive clip keeps its ratio to the noise.
 
-    `canaries` are those of a run; None where the bits of others are not known to be zero.
+    `canaries` are those of a run; None if the bits of others are not known to be zero.
     """
     start = setup.method.start()
     terms = [setup.method.terms(t, start) for t in range(setup.training.server.rounds)]
@@ -146,9 +149,10 @@ def expected_of_clients(setup: Setup, canaries: IntArray | None) -> Expected:
 def _bit_shift(
     terms: RoundTerms, units: IntArray, canaries: IntArray | None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """How far each unit shifts the sum of bits, in its deviation; that deviation; and what the bits
-    of the other canaries sum up to on average. Theirs are as good as noise: they depend on coins
-    that nobody knows. A canary that is in is over its clip: its bit is -1/2.
+    """Each unit's shift of the sum of bits, its deviation, and the other canaries' mean sum.
+
+    The shift is in units of the deviation. The bits of other canaries count as noise, because they
+    depend on unknown coins. A canary that is in exceeds its clip, so its bit is -1/2.
     """
     if terms.bit_deviation is None or canaries is None:
         return np.zeros(units.size), np.ones(units.size), np.zeros(units.size)
@@ -170,7 +174,7 @@ def signals_of_clients(
     *,
     bits: bool,
 ) -> Observations:
-    """What the public can compute: terms of a round follow from the plan and earlier releases."""
+    """The signals, from what is public: a round's terms follow from the plan and past releases."""
     state, rows = setup.method.start(), []
     for t, release in enumerate(releases):
         terms = setup.method.terms(t, state)
@@ -186,7 +190,7 @@ def _signal(
     units: IntArray,
     canaries: IntArray | None,
 ) -> FloatArray:
-    """Of the update; where a bit is released too, of both together, each by its worth."""
+    """The signal of the update; if a bit is released too, of both, weighted by what they tell."""
     total = release.update.astype(np.float64) * terms.denominator
     of_update: FloatArray = directions.along(total) / terms.deviation
     if release.bit is None or canaries is None:

@@ -1,9 +1,9 @@
-"""Guessing the coins: scores of canaries, and where to draw the line.
+"""Guessing the coins: scores of canaries, and the thresholds for a guess.
 
 Guarantee: what is decided here (which score, which thresholds, how much noise to expect) is learned
-from pilot coins, which are not counted. A guess is a function of the releases of its own run and
-of what was learned, so that guesses of different runs are independent. How good the
-scores are decides how much is found, never whether the bound is true.
+from pilot coins, which are not counted. A guess depends only on the releases of its own run and on
+what was learned, so guesses of different runs are independent. The quality of the scores decides
+how much is found, never whether the bound is true.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 Score = Literal["likelihood", "spread"]
 _CUTS = 40  # candidates for each threshold
 _BLOCK = 20_000  # coins that are scored at once
-# a deviation from the plan that chance would show once in a billion rounds is taken for real
+# a departure from the plan that chance would show once in a billion rounds is treated as real
 _VISIBLE = 6.0
-_LEAST_NOISE = 1e-6  # in planned deviations: what has less is as good as naked
-# of the fit: deviations beyond which scores count alike, steps, and the longest step
+_LEAST_NOISE = 1e-6  # in planned deviations; less than this is as good as no noise
+# of the fit: deviations at which scores are capped, number of steps, and the longest step
 _FAR, _NEWTON, _STRIDE = 8.0, 25, 5.0
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """How coins are guessed: in, if the score is at least `high`; out, if at most `low`; no guess
-    between the two.
-    """
+    """Guess "in" if the score is at least `high`, "out" if it is at most `low`, else not at all."""
 
     score: Score
-    noise: FloatArray  # (rounds,) deviation of the signal's noise that is reckoned with
+    noise: FloatArray  # (rounds,) the assumed deviation of the signal's noise
     high: float
     low: float
 
@@ -48,7 +46,7 @@ class Rule:
 
 
 def scores(kind: Score, seen: Observations, expected: Expected, noise: FloatArray) -> FloatArray:
-    """The higher, the likelier inside; one for each coin."""
+    """One score per coin; the higher it is, the more likely the canary is inside."""
     total = np.zeros(seen.unit.size)
     for start in range(0, total.size, _BLOCK):
         some = slice(start, start + _BLOCK)
@@ -63,8 +61,9 @@ def scores(kind: Score, seen: Observations, expected: Expected, noise: FloatArra
 def _likelihood(
     signal: FloatArray, expected: Expected, unit: IntArray, noise: FloatArray
 ) -> FloatArray:
-    """The log-likelihood ratio of in and out, summed over rounds: of independent Gaussian noise,
-    and a shift that is there as often as the unit is sampled.
+    """The log-likelihood ratio of in and out, summed over rounds.
+
+    The model: independent Gaussian noise, and a shift in rounds that sample the unit.
     """
     total = np.zeros(signal.shape[1])
     for t, row in enumerate(signal):
@@ -84,7 +83,7 @@ def _likelihood(
 
 
 def _log_binomial(times: FloatArray, steps: IntArray, rate: FloatArray) -> FloatArray:
-    """log P[Bin(steps, rate) = times]; -inf where that cannot be."""
+    """log P[Bin(steps, rate) = times]; -inf if that is impossible."""
     rest = steps - times
     ways = gammaln(steps + 1) - gammaln(times + 1) - gammaln(np.maximum(rest, 0) + 1)
     on = np.where(times > 0, times * np.log(rate), 0.0)
@@ -101,8 +100,10 @@ def filtered(seen: Observations, expected: Expected) -> FloatArray:
 
 
 def _spread(signal: FloatArray) -> FloatArray:
-    """How much a signal changes from round to round. Of little use under fresh noise; noise that
-    is the same in every round cancels out in it, and sampling shows.
+    """How much a signal changes from round to round.
+
+    Of little use with fresh noise, but noise that is the same in every round cancels, and then
+    sampling shows.
     """
     seen = np.isfinite(signal)
     count = np.maximum(seen.sum(axis=0), 1)
@@ -114,7 +115,7 @@ def _spread(signal: FloatArray) -> FloatArray:
 def learn(
     pilot: Observations, expected: Expected, coins: Coins, delta: float, level: float
 ) -> Rule:
-    """The rule that promises the best bound for as many more `coins`, from coins that are known."""
+    """The rule with the best expected bound for `coins` more coins, learned from known coins."""
     noise = _noise_by_round(pilot)
     gifts = most_gifts(coins, delta, level)
     rounds = pilot.signal.shape[0]
@@ -130,7 +131,7 @@ def learn(
 
 
 def _noise_by_round(pilot: Observations) -> FloatArray:
-    """The plan's noise, 1, unless the zeroed canaries of a round visibly show another."""
+    """The plan's noise, which is 1, unless a round's zeroed canaries clearly show another."""
     noise = np.ones(pilot.signal.shape[0])
     for t, row in enumerate(pilot.signal[:, ~pilot.inside].astype(np.float64)):
         known = row[np.isfinite(row)]
@@ -145,14 +146,15 @@ def _noise_by_round(pilot: Observations) -> FloatArray:
 def _thresholds(
     score: FloatArray, inside: BoolArray, coins: int, gifts: int, level: float
 ) -> tuple[float, float, float]:
-    """(bound promised, high, low): the pair of thresholds whose guesses would give the best bound
-    with so many coins. How often guesses are right far out, where a pilot has few, is smoothed.
+    """(expected bound, high, low): the thresholds that would give the best bound for `coins` coins.
+
+    The share of right guesses is smoothed far out, where a pilot has few scores.
     """
     order = np.argsort(score, kind="stable")
     ranked, size = score[order], score.size
     chance = _chance_inside(ranked, inside[order])
     counts = np.unique(np.geomspace(1, max(2, size // 2), _CUTS).astype(int))
-    # thresholds are between scores; equal scores are guessed alike
+    # thresholds lie between scores, so equal scores are guessed alike
     high = np.append(np.inf, _midway(ranked[::-1], counts))
     low = np.append(-np.inf, _midway(ranked, counts))
     above = size - np.searchsorted(ranked, high, side="left")
@@ -160,7 +162,7 @@ def _thresholds(
     wrong_in = np.append(0.0, np.cumsum(1 - chance[::-1]))[above]
     wrong_out = np.append(0.0, np.cumsum(chance))[under]
     guesses = (above[:, None] + under[None, :]) * coins / size
-    # half a wrong guess more, so that where none is expected more guesses are better
+    # half a wrong guess is added, so that more guesses are better if none is expected to be wrong
     wrong = (wrong_in[:, None] + wrong_out[None, :]) * coins / size + 0.5
     promised = bounds(np.maximum(guesses - wrong, 0.0), wrong, gifts, level)
     # never guess one coin both ways
@@ -170,13 +172,15 @@ def _thresholds(
 
 
 def _chance_inside(score: FloatArray, inside: BoolArray) -> FloatArray:
-    """The chance that a coin with this score is in: a logistic curve, fitted by Newton's method. A
-    log-likelihood ratio has one already, if the plan is kept; this corrects it if it is not.
+    """The chance that a coin with this score is in: a logistic curve, fitted by Newton's method.
+
+    A log-likelihood ratio already is on that scale if the run keeps to the plan; the fit corrects
+    it if not.
     """
     spread = float(score.std())
     if not spread > 0:
         return np.full(score.size, 0.5)
-    # robust against a few scores far out, which decide nothing
+    # robust against a few extreme scores, which decide nothing
     scaled = np.clip((score - np.median(score)) / spread, -_FAR, _FAR)
     columns = np.column_stack([np.ones(score.size), scaled])
     weights, ridge = np.zeros(2), 1e-3 * np.eye(2)

@@ -1,5 +1,7 @@
-"""Meters: what the runs of an audit really did, beside what was planned. They are not private, so
-audits alone have them, and they are no bounds: the verdict does not depend on them.
+"""Meters: what the runs of an audit really did, compared with what was planned.
+
+They are not private, so only audits have them, and they are not bounds: the verdict does not depend
+on them.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ class Meter:
 
 
 def noise_by_round(seen: Observations) -> tuple[Meter, ...]:
-    """The noise of zeroed canaries' directions: their signals are noise and nothing else."""
+    """The noise in the directions of zeroed canaries, whose signals are nothing but noise."""
     return tuple(_deviation(row) for row in seen.signal[:, ~seen.inside].astype(np.float64))
 
 
 def noise_over_rounds(seen: Observations) -> Meter:
-    """The noise of the sum of all rounds: noise that is used twice adds up in it."""
+    """The noise of the sum of all rounds, in which reused noise shows."""
     zeroed = seen.signal[:, ~seen.inside].astype(np.float64)
     count = np.isfinite(zeroed).sum(axis=0)
     some = count > 0
@@ -62,13 +64,13 @@ def _deviation(values: FloatArray) -> Meter:
 
 
 def clip_of(tally: Tally, units: IntArray) -> Meter:
-    """How long contributions were, in clips; under distributed noise with the noise in it."""
+    """How long contributions were, in clips; with distributed noise, including the noise."""
     sent = tally.sent[units].sum()
     return Meter(float(tally.length[units].sum() / sent)) if sent > 0 else Meter(None)
 
 
 def shift_of(seen: Observations, expected: Expected) -> Meter:
-    """How far canaries moved their signals, beside how far clip and rates should have."""
+    """How far canaries moved their signals, relative to what clip and rates should give."""
     planned = (expected.rate * expected.shift * expected.steps)[:, seen.unit[seen.inside]]
     signal = seen.signal[:, seen.inside].astype(np.float64)
     known = np.isfinite(signal)
@@ -79,7 +81,7 @@ def shift_of(seen: Observations, expected: Expected) -> Meter:
 
 
 def sampled_of(tally: Tally, rate: FloatArray, units: IntArray, runs: int) -> Meter:
-    """How often units took part, beside how often they should have."""
+    """How often units took part, relative to how often they should have."""
     planned = float(rate[:, units].sum()) * runs
     if not planned > 0:
         return Meter(None)

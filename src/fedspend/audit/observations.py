@@ -1,9 +1,9 @@
 """What an audit sees of its runs, and what it knows about them beforehand. Plain data.
 
-A *canary* is a unit (a client, or a record) whose contribution is crafted: as long as its clip
-lets it be, in a direction of its own. A coin decides whether it contributes (`inside`) or is
-zeroed. A *signal* is what a round's release has in a canary's direction, in deviations of the
-planned noise.
+A *canary* is a unit (a client or a record) whose contribution is crafted: as long as its clip
+allows, in its own direction. A coin decides whether it contributes (`inside`) or is zeroed. A
+*signal* is the component of a round's release in a canary's direction, in deviations of the planned
+noise.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from fedspend.basics.arrays import BoolArray, Float32Array, FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What the plan says about a unit's signal, (rounds, units): in each of `steps` steps of a
-    round it takes part with probability `rate`, and then shifts the signal by `shift`.
+    """What the plan says about a unit's signal, (rounds, units).
+
+    In each of a round's `steps` steps the unit takes part with probability `rate`, and then shifts
+    the signal by `shift`.
     """
 
     rate: FloatArray
@@ -28,12 +30,12 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """One entry for each coin, over all runs."""
+    """One entry per coin, over all runs."""
 
     run: IntArray
     unit: IntArray
     inside: BoolArray
-    signal: Float32Array  # (rounds, coins); NaN where the round is seen to say nothing about it
+    signal: Float32Array  # (rounds, coins); NaN if the round visibly says nothing about the coin
 
     def some(self, chosen: BoolArray) -> Observations:
         return Observations(

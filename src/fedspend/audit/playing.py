@@ -1,9 +1,8 @@
-"""Playing a run again and again: the run's own loop, with canaries for clients and a seed of its
-own each time.
+"""Plays a run many times: the run's own loop, with canaries as clients and a new seed each time.
 
 Guarantee: rounds go through `server.rounds.run_rounds` with the method, plan, terms, noise and
 mechanism that the config's own run would have. Nothing is written, no account is charged, and no
-row is looked at unless others train.
+rows are read unless the other clients train.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from fedspend.stored.run import MetricsLine
 
 
 class Draw(IntEnum):
-    """What a draw of the auditor's own is for: part of its key, so that no two share a stream."""
+    """What one of the auditor's own draws is for; part of its key, so no two share a stream."""
 
     RUN_SEED = 0
     COINS = 1
@@ -58,7 +57,7 @@ class Stage:
     room: int  # canaries that fit into one run
     tally: Tally
     play: Callable[[Stage, int, IntArray, BoolArray], Observations]
-    taking_part: FloatArray  # (rounds, units) how often a unit should, whatever it contributes
+    taking_part: FloatArray  # (rounds, units) how often a unit should take part
     observer: str
     train_others: bool = False
 
@@ -75,7 +74,7 @@ class Stage:
 
 
 def choose_units(stage: Stage, run: int, pools: list[IntArray], most: int) -> list[IntArray]:
-    """The canaries of a run, pool by pool: everybody, or equally many of every pool, at random."""
+    """The canaries of a run, by pool: everyone, or equally many from each pool at random."""
     if sum(pool.size for pool in pools) <= most:
         return pools
     left, counts = most, [0] * len(pools)
@@ -134,7 +133,7 @@ def play_rounds(setup: Setup, engine: Engine) -> list[Release]:
 def stage_of_clients(setup: Setup, seed: int, *, train_others: bool = False) -> Stage:
     student = setup.training.server.student
     if student is not None and not train_others:
-        # what a student learns is computed from releases, and canaries do not look at the model
+        # a student learns from releases only, and canaries do not use the model
         server = replace(setup.training.server, student=replace(student, epochs=0))
         setup = replace(setup, training=replace(setup.training, server=server))
     expected = expected_of_clients(setup, None)
@@ -152,7 +151,7 @@ def stage_of_clients(setup: Setup, seed: int, *, train_others: bool = False) -> 
 
 
 def told_of_canaries(stage: Stage, canaries: IntArray) -> Stage:
-    """The stage, once it is known how many canaries a run has: bits of all of them are one sum."""
+    """The stage, once the canaries of a run are known: their bits are released as one sum."""
     if stage.setup.plan is None or stage.setup.plan.unit != "client" or stage.train_others:
         return stage
     return replace(stage, expected=expected_of_clients(stage.setup, canaries))

@@ -1,4 +1,4 @@
-"""Claim against measurement, group by group, as a picture."""
+"""The plot of an audit: claim and measurement for each group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedspend.report.plots import COLOURS, GREY, LOOK
 def audit_plot(found: Audit, path: str | Path) -> None:
     """Draw to a .png, .svg or .pdf."""
     with rc_context(LOOK), warnings.catch_warnings():
-        # a box stands in for a letter that the font lacks
+        # a letter that the font lacks is drawn as a box
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = draw(found)
         buffer = io.BytesIO()

@@ -1,13 +1,13 @@
-"""Records as canaries: rows and a starting model that make every gradient what we want it to be.
+"""Records as canaries: rows and a starting model that give every record a chosen gradient.
 
-The model is logistic regression with two classes, which starts where it is certain of the second
-one (a bias of -1e6 on the first). A row `M e_j` with the first class for its label then has the
-gradient `M (-e_j, e_j)` and a bit of bias, whatever happens to the weights: longer than any clip,
-and in a direction of its own. A row of zeros with the second class has gradient zero, exactly. So
-sampling, gradients, clip, noise and steps are the run's own code, and no hook is needed.
+The model is logistic regression with two classes, and starts out certain of the second one (a bias
+of -1e6 on the first). A row `M e_j` labelled with the first class then has the gradient
+`M (-e_j, e_j)` and a little bias, whatever happens to the weights: longer than any clip, and in its
+own direction. A row of zeros with the second class has a gradient of exactly zero. So sampling,
+gradients, clip, noise and steps are the run's own code, and no hook is needed.
 
-Guarantee: what is seen is each client's own update and whether it takes part, which a plan of
-records promises to protect.
+Guarantee: the audit sees each client's own update and whether the client takes part, as the
+observer does against whom a plan of records promises protection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedspend.server.methods.base import RoundTerms
 
 ROOM = 1_000  # canaries in one run
 CERTAIN = -1e6  # beyond any score that weights can reach
-LENGTH = 10.0  # of a crafted gradient, in clips; and at least this, so that its bias is little
+LENGTH = 10.0  # of a crafted gradient, in clips; at least this long, so that its bias is small
 OBSERVER = "the public, other clients, and a server that sees every client's update"
 
 
@@ -52,7 +52,7 @@ def stage_of_records(setup: Setup, seed: int) -> Stage:
 
 
 def expected_of_records(setup: Setup) -> Expected:
-    """By record, in rounds in which its client takes part."""
+    """The expected signals by record, in rounds in which its client takes part."""
     plan = setup.plan
     assert plan is not None
     shape = plan.rounds, len(plan.names)
@@ -69,7 +69,7 @@ def expected_of_records(setup: Setup) -> Expected:
             rate[t, units], shift[t, units] = own.rate, weight / noise if noise > 0 else 0.0
             steps[t, units] = own.steps
             if own.by_norm and own.norm_budget is not None:
-                # a gradient of the full clip pays 1 a step, as long as there is enough left
+                # a gradient of full clip length pays 1 per step while enough is left
                 left = np.floor(own.norm_budget + 1e-9) - paid[units]
                 steps[t, units] = np.clip(left, 0, own.batch.size)
                 paid[units] += steps[t, units]
@@ -82,13 +82,14 @@ def _records(terms: RoundTerms) -> Callable[[int], RecordTerms]:
 
 
 def _weights(own: RecordTerms, momentum: float) -> tuple[float, float]:
-    """What a full gradient of one step is in the sum of a round's steps, on average, and the
-    deviation of the noise there; both in clips and learning rates.
+    """The mean weight of one full gradient in the sum of a round's steps, and the noise there.
+
+    Both are in units of clip times learning rate.
     """
     batch = own.batch[own.batch > 0]
     if batch.size == 0:
         return 0.0, 0.0
-    later = np.arange(batch.size, 0, -1)  # how often the gradient of a step is taken, with momentum
+    later = np.arange(batch.size, 0, -1)  # how often a step's gradient counts, with momentum
     times = (1 - momentum**later) / (1 - momentum)
     each = times / batch
     return float(each.mean()), own.noise_multiplier * float(np.sqrt((each**2).sum()))
@@ -96,14 +97,12 @@ def _weights(own: RecordTerms, momentum: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Cast:
-    """Who is who in a run: by client, the numbers of all its records and of its canaries' coins,
-    and the crafted row that stands for each record.
-    """
+    """The roles in a run: each client's records and canaries' coins, and each record's row."""
 
     units: dict[str, IntArray]
     coins: dict[str, IntArray]
     rows: dict[str, IntArray]
-    width: int  # directions, that is, most canaries of one client
+    width: int  # number of directions: the most canaries of one client
 
 
 def cast_of(plan: AnyPlan, units: IntArray, inside: BoolArray) -> Cast:
@@ -121,9 +120,7 @@ def cast_of(plan: AnyPlan, units: IntArray, inside: BoolArray) -> Cast:
 
 @dataclass(eq=False)
 class RecordEngine:
-    """Runs clients one after the other, and keeps what their updates have in the direction of each
-    of their canaries.
-    """
+    """Runs clients one by one, and keeps what their updates have in their canaries' directions."""
 
     work: Workload
     cast: Cast
@@ -178,7 +175,7 @@ def _certain_model(width: int) -> nn.Module:
 
 
 def _rows(width: int, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row 0 has gradient zero; row j + 1 a long one in direction j."""
+    """Row 0 has gradient zero, row j + 1 a long one in direction j."""
     features = torch.zeros(width + 1, width)
     features[torch.arange(width) + 1, torch.arange(width)] = LENGTH * max(1.0, clip)
     labels = torch.zeros(width + 1, dtype=torch.int64)

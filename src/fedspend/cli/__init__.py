@@ -1,3 +1,1 @@
-"""The command line, one file per command: it explains in one line, and exits 2 for bad input and 1
-for a refusal.
-"""
+"""The command line, one file per command. Errors are one line; exit 2 is bad input, 1 a refusal."""

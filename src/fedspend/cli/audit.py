@@ -1,5 +1,6 @@
-"""`fedspend audit`: an empirical lower bound on epsilon beside the claim. Exit 0 no claim is
-contradicted, 1 one is.
+"""`fedspend audit`: an empirical lower bound on epsilon beside the claim.
+
+Exits with 0 if no claim is contradicted, with 1 if one is.
 """
 
 from __future__ import annotations
@@ -19,33 +20,33 @@ if TYPE_CHECKING:
     from fedspend.audit import Audit
     from fedspend.audit.meters import Meter
 
-HELP = "measure a lower bound on epsilon through the run's own code, beside the claim"
+HELP = "measure a lower bound on epsilon with the run's own code, and compare it with the claim"
 DESCRIPTION = (
     "Play the config's run many times with canaries: clients (or records) whose contributions are "
-    "crafted, and whose coins decide whether they are in. Guess the coins from the releases. "
-    "How well that works is a lower bound on epsilon, for each group of budgets. Exit code 0: no "
-    "bound exceeds its claim; 1: one does, so the claim is broken. Audits are simulations on "
-    "public or made-up data; real rows are refused."
+    "crafted, and a coin toss decides whether each one takes part. Guess the coins from the "
+    "releases: how often the guesses are right gives a lower bound on epsilon for each group of "
+    "budgets. Exit code 0: no bound exceeds its claim; 1: one does, so the claim is broken. Audits "
+    "are simulations on public or made-up data; real rows are refused."
 )
 EXAMPLES = """examples:
   fedspend audit examples/quickstart.toml --trials 200
   fedspend audit examples/quickstart.toml --set method.name=dp-fedavg --plot audit.png
   fedspend audit examples/audit.toml --trials 3000 --json -o audit.json
   fedspend audit examples/hospitals/hospitals.toml --trials 20           # records
-  fedspend audit examples/quickstart.toml --canaries 3 --trials 2000     # one client a group
+  fedspend audit examples/quickstart.toml --canaries 3 --trials 2000     # one per group
 """
 PLOTS = (".png", ".svg", ".pdf")
-_EVERY = 10.0  # seconds between lines of progress where nobody watches
+_EVERY = 10.0  # seconds between progress lines if nobody is watching
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("config", metavar="CONFIG.toml", help="what would be run: its plan is audited")
+    add("config", metavar="CONFIG.toml", help="the run to audit")
     add(
         "--canaries",
         type=int,
         metavar="N",
-        help="canaries in each run, of all groups together (default: as many as fit)",
+        help="canaries in each run, over all groups (default: as many as fit)",
     )
     add(
         "--trials",
@@ -53,19 +54,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="runs to play (default: enough for 4,000 coins in every group)",
     )
-    add("--rounds", type=int, metavar="N", help="play a plan of so many rounds instead")
+    add("--rounds", type=int, metavar="N", help="audit a plan with this many rounds instead")
     add(
         "--confidence",
         type=float,
         default=0.95,
         metavar="P",
-        help="of each group's bound (default: 0.95)",
+        help="confidence of each group's bound (default: 0.95)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of coins, noise and cohorts (default: 0)")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of coins, noise and cohorts (default: 0)",
+    )
     add(
         "--train-others",
         action="store_true",
-        help="clients that are no canaries train on their rows; otherwise they are silent",
+        help="clients that are not canaries train on their rows; by default they send nothing",
     )
     add(
         "--set",
@@ -74,8 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S.KEY=V",
         help="override one config value, for example privacy.noise=discrete",
     )
-    add("--plot", metavar="FILE", help="draw claim against measurement, as .png, .svg or .pdf")
-    add("-o", "--output", metavar="FILE", help="write the JSON of --json to a file")
+    add("--plot", metavar="FILE", help="plot claims and measurements, as .png, .svg or .pdf")
+    add("-o", "--output", metavar="FILE", help="write the --json output to a file")
     add("--json", action="store_true", help="print JSON with full numbers instead of tables")
     add("--quiet", action="store_true", help="print nothing; the exit code is the verdict")
 
@@ -113,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Refuse what cannot be written before minutes were spent."""
+    """Refuse output files that cannot be written, before minutes are spent."""
     from fedspend.cli.outputs import check_writable
 
     for flag, name in (("--output", args.output), ("--plot", args.plot)):
@@ -125,7 +132,7 @@ def check_files(args: argparse.Namespace) -> None:
 
 @contextmanager
 def progress_of(args: argparse.Namespace) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar where somebody watches; else a line every few seconds, with the time left."""
+    """A bar if somebody is watching, otherwise a line every few seconds, with the time left."""
     from fedspend.cli.terminal import progress_bar
 
     with progress_bar("auditing", args.quiet) as bar:
@@ -196,13 +203,13 @@ def show(found: Audit, args: argparse.Namespace) -> None:
             f"{shown(found.noise_over_rounds)} over all rounds."
         )
     verdict = (
-        f"No claim is contradicted at {some.confidence:.0%} confidence. That is no proof that they "
-        "hold: the verifier gives that."
+        f"No claim is contradicted at {some.confidence:.0%} confidence. That does not prove that "
+        "they hold; the verifier does."
         if found.ok
         else f"BROKEN: at {some.confidence:.0%} confidence epsilon is larger than claimed."
     )
     out.print(Text(verdict, style="" if found.ok else "bold red"))
-    out.print(Text("The estimate assumes Gaussian noise and is no bound.", style="dim"))
+    out.print(Text("The estimate assumes Gaussian noise and is not a bound.", style="dim"))
     for name in (args.output, args.plot):
         if name is not None:
             out.print(Text(f"Written: {name}"))

@@ -1,6 +1,4 @@
-"""`fedspend compare`: several methods, or values of a setting, side by side, on the same data and
-seeds.
-"""
+"""`fedspend compare`: methods, or values of a setting, side by side on the same data and seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ HELP = "train several methods or settings side by side and compare their accurac
 DESCRIPTION = (
     "Train every method with every seed as a seeded simulation, in parallel over cores, and show "
     "mean accuracy, its 95% interval, and the paired difference to the first method. With --vary, "
-    "every value of a setting is one of those that are compared."
+    "every value of a setting is compared."
 )
 EXAMPLES = """examples:
   fedspend compare examples/quickstart.toml --methods fedavg,idp-fedavg,time-adaptive --seeds 5
@@ -33,27 +31,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "config",
         metavar="CONFIG.toml",
-        help="what to train; the methods' own policies take the place of its policy",
+        help="what to train; each method uses its own policy instead of the config's",
     )
     add(
         "--methods",
         required=True,
         metavar="M,...",
-        help="methods to compare, the first being the yardstick",
+        help="methods to compare; differences are to the first",
     )
     add(
         "--seeds",
         type=int,
         default=5,
         metavar="N",
-        help="runs of each method, with seeds from train.seed on (default: 5)",
+        help="runs of each method, with seeds counting up from train.seed (default: 5)",
     )
     add("--workers", type=int, metavar="N", help="runs at the same time (default: one per core)")
     add(
         "-o",
         "--output",
         metavar="DIR",
-        help="also write comparison.json, comparison.csv and accuracy.png there",
+        help="also write comparison.json, comparison.csv and accuracy.png to this directory",
     )
     add(
         "--set",
@@ -67,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="S.KEY=V,...",
-        help="compare these values of a setting; give it again for more",
+        help="compare these values of a setting; may be repeated",
     )
     add("--json", action="store_true", help="print JSON instead of a table")
     add("--quiet", action="store_true", help="no progress bar")
@@ -95,9 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(result: Comparison, only: str | None) -> None:
-    """`only` is the one method whose settings are compared; without it, lines are named after their
-    methods.
-    """
+    """`only` is the one method whose settings are compared; if None, rows are named by method."""
     from rich.table import Table
 
     from fedspend.basics.words import counted
@@ -123,7 +119,7 @@ def show(result: Comparison, only: str | None) -> None:
 
 
 def percent(half: float | None) -> str:
-    """Half of an interval, in points.
+    """Half the width of an interval, in percentage points.
 
     >>> percent(0.0123), percent(None)
     ('± 1.23', 'needs 2 seeds')

@@ -1,6 +1,4 @@
-"""`fedspend data list | get NAME`: which data sets there are, where they are, and fetching them
-with checksums.
-"""
+"""`fedspend data list | get NAME`: lists data sets and their files, or fetches and checks one."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ if TYPE_CHECKING:
 
 HELP = "list data sets, or fetch one"
 DESCRIPTION = (
-    "Say which data sets are known and where their files are, or fetch one into the cache and "
-    "check it."
+    "List the known data sets and where their files are, or fetch one into the cache and check "
+    "its checksums."
 )
 EXAMPLES = """examples:
   fedspend data list
   fedspend data get fashion-mnist
   fedspend data get mnist --url http://localhost:8000/mnist
 
-files are looked for in $FEDSPEND_DATA, then in the cache ($FEDSPEND_CACHE), then where Debian's
-packages put them
+Files are searched for in $FEDSPEND_DATA, then in the cache ($FEDSPEND_CACHE), then where Debian
+packages install them.
 """
 
 
@@ -33,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=("list", "get"), help="what to do")
     add("name", nargs="?", help="get: which data set")
-    add("--url", metavar="URL", help="get: another folder on the web that holds the same files")
+    add("--url", metavar="URL", help="get: download the same files from this address instead")
     add("--json", action="store_true", help="list: print JSON instead of a table")
     add("--quiet", action="store_true", help="get: print nothing but errors")
 
@@ -75,7 +73,7 @@ def show(args: argparse.Namespace) -> int:
             if line.licence == "your own"
             else "bundled"
             if line.ready
-            else f"not here: {line.hint}"
+            else f"not found: {line.hint}"
         )
         table.add_row(line.name, line.about, line.licence, place)
     console().print(table)

@@ -1,6 +1,4 @@
-"""`fedspend design CONFIG`: search settings on public data; `fedspend design theory`: the closed
-form, at once.
-"""
+"""`fedspend design`: searches settings on public data, or solves the closed form (`theory`)."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ from fedspend.errors import InvalidInput
 HELP = "choose noise, rounds and sampling rate before anything is spent"
 DESCRIPTION = (
     "Which noise, how many rounds, which sampling rate? 'fedspend design CONFIG.toml' trains "
-    "every setting of its [design] section as a seeded simulation on public data, or goes on with "
-    "a search that was stopped, and writes pareto.json, front.csv and plots. 'fedspend design "
+    "every setting of its [design] section as a seeded simulation on public data, or continues a "
+    "search that was stopped, and writes pareto.json, front.csv and plots. 'fedspend design "
     "theory' answers from the closed form k sigma^2 T = q K without training."
 )
 EXAMPLES = """examples:
@@ -66,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="DIR",
-        help="where to write or go on (default: designs/ and the name of the config)",
+        help="where to write, or the search to continue (default: designs/ and the config's name)",
     )
     search.add_argument(
         "--workers",
@@ -78,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-seconds",
         type=float,
         metavar="S",
-        help="recommend a setting that trains in this time, as measured here",
+        help="recommend a setting that trains within this time, as measured on this machine",
     )
     search.add_argument(
         "--set",
@@ -87,29 +85,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="override one config value, for example design.seeds=10",
     )
     theory = parser.add_argument_group("theory")
-    theory.add_argument("--k", type=float, metavar="K", help="the constant of k sigma^2 T = q K")
+    theory.add_argument("--k", type=float, metavar="K", help="the constant k in k sigma^2 T = q K")
     theory.add_argument(
-        "--k-from", metavar="DIR", help="take k from a search: its folder, or its pareto.json"
+        "--k-from", metavar="DIR", help="take k from a search: its directory or its pareto.json"
     )
     theory.add_argument(
         "--rate",
         type=float,
         metavar="Q",
-        help="sampling rate; without it, solutions for a free rate",
+        help="sampling rate; if not given, the rate is free",
     )
     theory.add_argument("--clients", type=int, metavar="K", help="number of clients")
-    theory.add_argument("--rounds", type=int, metavar="T", help="answer for this many rounds only")
+    theory.add_argument("--rounds", type=int, metavar="T", help="solve for this many rounds only")
     theory.add_argument(
-        "--max-rounds", type=int, metavar="T", help="the most rounds that there is time for"
+        "--max-rounds", type=int, metavar="T", help="the most rounds you have time for"
     )
     theory.add_argument(
-        "--max-noise", type=float, metavar="S", help="the highest noise level that is allowed"
+        "--max-noise", type=float, metavar="S", help="the highest noise level you allow"
     )
     theory.add_argument(
         "--delta", type=float, metavar="D", help="also show the real epsilon at this delta"
     )
     theory.add_argument(
-        "--clip", type=float, metavar="C", help="clip norm, for epsilon (default: 1)"
+        "--clip", type=float, metavar="C", help="clip norm, used for epsilon (default: 1)"
     )
 
 
@@ -123,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
                 if theory
                 else "theory: fedspend design theory"
             )
-            raise InvalidInput(f"{flag} goes with {home}; drop it")
+            raise InvalidInput(f"{flag} is only for {home}; drop it")
     return run_theory(args) if theory else run_search(args)
 
 
@@ -138,7 +136,7 @@ def run_theory(args: argparse.Namespace) -> int:
             raise InvalidInput(f"'fedspend design theory' needs --{name.replace('_', '-')}")
     if (args.k is None) == (args.k_from is None):
         raise InvalidInput(
-            "'fedspend design theory' needs --k, or --k-from and the folder of a search"
+            "'fedspend design theory' needs --k, or --k-from with the directory of a search"
         )
     k, interval = (args.k, None) if args.k_from is None else k_of(args.k_from)
     answer = theory_answer(
@@ -177,7 +175,9 @@ def k_of(name: str) -> tuple[float, tuple[float, float] | None]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(f"{path} is no pareto.json of a search") from None
+        raise InvalidInput(
+            f"{path} is not the pareto.json of a search; name one that fedspend design wrote"
+        ) from None
 
 
 # --- search ---------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def run_search(args: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt:
         raise Stopped(
-            f"stopped; what was trained is kept in {folder}, and the same command goes on"
+            f"stopped; finished trainings are kept in {folder}; run the same command to continue"
         ) from None
     findings, chosen, paste = outcome.findings, None, None
     write_front(findings.points(findings.front | findings.real_front), folder)
@@ -249,7 +249,7 @@ def draw(findings: Any, folder: Path, chosen: dict[str, Any] | None) -> None:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar with the time left; where nobody watches, a line for every training."""
+    """A bar with the time left, or one line per training if nobody is watching."""
     if quiet or sys.stderr.isatty():
         from fedspend.cli.terminal import progress_bar
 

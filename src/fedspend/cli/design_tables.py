@@ -1,6 +1,4 @@
-"""How `fedspend design` shows what it found: the closed form as a table, or the front of a search
-with what to paste.
-"""
+"""How `fedspend design` shows its results: the closed form's table, or a search's front."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def facts(out: Console, *pairs: tuple[str, str]) -> None:
 
 
 def span(low: float, high: float | None) -> str:
-    """One number, or a range; None is without end.
+    """One number, or a range; None means no upper end.
 
     >>> span(0.1, 0.1), span(0.0, 0.055048), span(0.5, None)
     ('0.1000', '0–0.05505', '0.5000–∞')
@@ -59,7 +57,7 @@ def show_theory(answer: dict[str, Any]) -> None:
         ("case", f"{answer['case']}: {CASES[answer['case']]}"),
         (
             "σ",
-            "noise level: deviation of the noise that one client adds to its update"
+            "noise level: standard deviation of the noise that one client adds to its update"
             + (" (here σ / √q)" if free else ""),
         ),
     )
@@ -108,7 +106,7 @@ def show_theory(answer: dict[str, Any]) -> None:
         show_paste(out, answer["config"])
     out.print(
         Text(
-            "f1, f2, multiplier and ε are for the highest noise of the paper's curve in each row.",
+            "f1, f2, multiplier and ε are for the highest noise on the paper's curve in each row.",
             style="dim",
         )
     )
@@ -133,7 +131,7 @@ def show_search(
             f"{size}, {search.clients} clients, {search.base.model.name} on "
             f"{search.base.data.name}",
         ),
-        ("randomness", "seeded simulation, which protects nobody"),
+        ("randomness", "seeded simulation: it protects nobody"),
         ("tuning data", TUNING),
     ]
     if not search.over_policies:
@@ -157,7 +155,7 @@ def theory_pairs(findings: Findings) -> list[tuple[str, str]]:
         return [
             (
                 "k",
-                "not known: all of the front lies at a limit of the search; allow more rounds or "
+                "not known: the whole front lies at a limit of the search; allow more rounds or "
                 "search more noise levels",
             )
         ]

@@ -1,5 +1,7 @@
-"""`fedspend explain`: what an epsilon means, as odds and as the best success of a membership test;
-for a plan, from its own rounds and for every observer.
+"""`fedspend explain`: what an epsilon, or a plan, means for a person.
+
+An epsilon is explained as odds and as the success of the best membership test; a plan is explained
+from its own rounds, for every observer.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
 HELP = "say in plain words what an epsilon, or a plan, means for a person"
 DESCRIPTION = (
     "What could somebody find out? 'fedspend explain 10 --delta 1e-5' says what epsilon 10 means "
-    "as odds and as the best success of a membership test, whatever mechanism has it. 'fedspend "
-    "explain PLAN.json' reads the same from the plan's own noise and sampling, which is far less, "
-    "for each kind of observer. Every number is an upper bound."
+    "as odds and as the success of the best membership test, for any mechanism. 'fedspend explain "
+    "PLAN.json' reads both from the plan's own noise and sampling, for each kind of observer; the "
+    "result is far smaller. Every number is an upper bound."
 )
 EXAMPLES = """examples:
   fedspend explain 10 --delta 1e-5
@@ -32,22 +34,24 @@ EXAMPLES = """examples:
 """
 
 PLAN_ONLY = ("client", "record", "group", "observer", "colluders")
-MOST_GROUPS, BANDS = 6, 4  # shown one after the other, if nobody is named
+MOST_GROUPS, BANDS = 6, 4  # shown one after the other if no client or record is named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", metavar="EPSILON | PLAN", help="a number, or a plan file (.json or .json.gz)")
-    add("--delta", metavar="D", help="with a number: the delta that goes with it")
-    who = parser.add_argument_group("a plan: about whom, and against whom")
+    add("--delta", metavar="D", help="with a number: its delta")
+    who = parser.add_argument_group("with a plan: who is protected, against whom")
     who.add_argument("--client", metavar="ID", help="one client")
-    who.add_argument("--record", metavar="ID", help="one record, for plans of records")
-    who.add_argument("--group", metavar="BUDGET", help="those with this budget (default: all)")
+    who.add_argument("--record", metavar="ID", help="one record, if the plan is for records")
+    who.add_argument(
+        "--group", metavar="BUDGET", help="everyone with this budget (default: all groups)"
+    )
     who.add_argument("--observer", metavar="NAME", help="one observer only (default: all)")
     who.add_argument(
         "--colluders", type=int, metavar="K", help="clients who pool what they know (default: 10)"
     )
-    add("--plot", metavar="FILE", help="draw the trade-off curve, as .png, .svg or .pdf")
+    add("--plot", metavar="FILE", help="plot the trade-off curve, as .png, .svg or .pdf")
     add("--json", action="store_true", help="print JSON with full numbers instead of words")
 
 
@@ -80,7 +84,7 @@ def run_claim(args: argparse.Namespace) -> int:
     for name in PLAN_ONLY:
         if getattr(args, name) is not None:
             raise InvalidInput(
-                f"--{name} goes with a plan, and {args.what!r} is a number; name a plan file, or "
+                f"--{name} is for plans, and {args.what!r} is a number; name a plan file, or "
                 f"drop --{name}"
             )
     if args.delta is None:
@@ -94,7 +98,7 @@ def run_claim(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from fedspend.report.tradeoff_plot import tradeoff_plot
 
-        title = f"epsilon {claim.epsilon:g}, delta {claim.delta:g}: the worst that they allow"
+        title = f"epsilon {claim.epsilon:g}, delta {claim.delta:g}: the worst case"
         tradeoff_plot({"epsilon and delta alone": claim.curve}, args.plot, title)
     if args.json:
         print(json.dumps(claim.numbers(), indent=2, allow_nan=False))
@@ -111,12 +115,12 @@ def run_claim(args: argparse.Namespace) -> int:
 def run_plan(args: argparse.Namespace) -> int:
     if args.delta is not None:
         raise InvalidInput(
-            f"--delta {args.delta} goes with a number; a plan has its own delta, so drop --delta"
+            f"--delta {args.delta} is for a number; a plan has its own delta, so drop --delta"
         )
     if not Path(args.what).exists():
         raise InvalidInput(
-            f"{args.what!r} is neither a number nor a file; give an epsilon, or a plan that "
-            "fedspend plan --output wrote"
+            f"{args.what!r} is neither a number nor a file; give an epsilon, or a plan written by "
+            "fedspend plan --output"
         )
     given = [name for name in ("client", "record", "group") if getattr(args, name) is not None]
     if len(given) > 1:
@@ -146,7 +150,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
 
 def subjects(plan: AnyPlan, args: argparse.Namespace) -> list[Subject]:
-    """The one that was named, or every group."""
+    """The client, record or group that was named, or every group."""
     from fedspend.basics.choices import choose
     from fedspend.explanation.units import group, one_unit
     from fedspend.report.groups import group_clients

@@ -30,12 +30,12 @@ from fedspend.planning.protocol import AnyPlan
 
 def show_claim(claim: Claim, plot: str | None) -> None:
     out = console()
-    line(out, f"epsilon {claim.epsilon:g}, delta {claim.delta:g}, by themselves")
+    line(out, f"epsilon {claim.epsilon:g}, delta {claim.delta:g}, for any mechanism")
     say(
         out,
         f"Whatever is released multiplies anyone's odds that you took part by at most "
-        f"{factor_words(claim.epsilon)}, unless a chance of {chance_words(claim.delta)} comes "
-        "true. Then nothing is promised.",
+        f"{factor_words(claim.epsilon)}, except with a chance of {chance_words(claim.delta)}. Then "
+        "nothing is promised.",
     )
     out.print()
     table = frame()
@@ -62,8 +62,8 @@ def show_claim(claim: Claim, plot: str | None) -> None:
     out.print()
     out.print(
         Text(
-            "This is the worst that any mechanism with these two numbers could do. A plan's own "
-            "noise does better: fedspend explain PLAN.json",
+            "This is the worst that any mechanism with these two numbers could do. A plan with "
+            "known noise does better: fedspend explain PLAN.json",
             style="dim",
         )
     )
@@ -79,14 +79,16 @@ def show_plan(plan: AnyPlan, found: Mapping[Subject, tuple[Sight, ...]], plot: s
     ):
         out.print(Text.assemble((f"{name:<12}", "bold"), words))
     if "ledger" in plan.parameters:
-        say(out, "This plan is one of several runs on an account; the numbers are for it alone.")
+        say(out, "Other runs may use the same accounts; these numbers are for this plan alone.")
     out.print()
     for subject, seen in found.items():
         show_subject(out, plan, subject, seen, alone=len(found) == 1)
     show_observers(out, found)
-    notes = ["Every number is an upper bound. 'Best guess': right answers, if half took part."]
+    notes = [
+        "Every number is an upper bound. 'Best guess': how often it is right if half took part."
+    ]
     if len(found) > 1:
-        notes.append("A group stands for its least protected member.")
+        notes.append("A group's numbers are those of its least protected member.")
     for note in notes:
         out.print(Text(note, style="dim"))
     drawn(out, plot)
@@ -104,7 +106,7 @@ def show_subject(
     out.print()
     if alone:
         show_odds(out, first, plan.delta)
-    say(out, f"Recognised, at most, if so many of the other {plan.unit}s are wrongly accused:")
+    say(out, f"Recognised at most, if this share of the other {plan.unit}s is wrongly accused:")
     table = frame("observer")
     for heading in ("epsilon", *map(percent, FPRS), "best guess"):
         table.add_column(heading, justify="right")
@@ -120,7 +122,7 @@ def show_subject(
 
 
 def show_observers(out: Console, found: Mapping[Subject, tuple[Sight, ...]]) -> None:
-    """Who they are, and what their numbers were read from."""
+    """Who the observers are, and what their numbers were computed from."""
     first = next(iter(found.values()))
     width = max(len(titled(one)) for one in first) + 2
     for n, sight in enumerate(first):
@@ -138,10 +140,10 @@ def titled(sight: Sight) -> str:
 
 
 def show_odds(out: Console, sight: Sight, delta: float) -> None:
-    """The odds after a yes, and what the observer's epsilon alone would say."""
+    """The odds after the test says yes, and what the observer's epsilon alone would allow."""
     table = frame()
     headings = ["wrongly accused", "recognised\nat most", "by epsilon\nalone"]
-    headings += [f"from {a}:{b} a yes\nmakes at most" for a, b in PRIORS]
+    headings += [f"a yes turns {a}:{b}\ninto at most" for a, b in PRIORS]
     for heading in headings:
         table.add_column(heading, justify="right")
     alone = outcomes(Claim(sight.epsilon, delta).curve)

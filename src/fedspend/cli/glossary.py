@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-HELP = "say what a term means"
-DESCRIPTION = "Print the terms of privacy, planning and accounting in plain sentences, or one term."
+HELP = "explain a term"
+DESCRIPTION = (
+    "Explain the terms of privacy, planning and accounting, or one of them, in plain words."
+)
 EXAMPLES = """examples:
   fedspend glossary
   fedspend glossary clip

@@ -1,4 +1,4 @@
-"""`fedspend ledger ...`: keep, read and check the account."""
+"""`fedspend ledger ...`: keeps, reads and checks the accounts of privacy budgets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedspend.basics.arrays import FloatArray
     from fedspend.ledger import Ledger
 
-HELP = "keep the account of who has spent what, over all runs"
+HELP = "keep account of who has spent what, over all runs"
 DESCRIPTION = (
     "An append-only account of privacy budgets over all runs, in a file or in PostgreSQL. "
     "fedspend train --ledger charges it; these commands set it up, read it and check it."
@@ -50,13 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _looking(action)
 
 
-# adds the parser of an action, and gives what adds arguments to it
+# adds the parser of an action and returns its `add_argument`
 Action = Callable[[str, str], Any]
 
 
 def _changing(action: Action) -> None:
     """Actions that write to the ledger."""
-    add = action("init", "make a new, empty ledger")
+    add = action("init", "create an empty ledger")
     add(
         "--simulation",
         action="store_true",
@@ -67,8 +67,8 @@ def _changing(action: Action) -> None:
         "budgets",
         metavar="FILE.csv",
         help=(
-            "columns client and epsilon (record and epsilon with --unit record), and others of "
-            "budget files"
+            "CSV with columns client and epsilon (record and epsilon with --unit record); other "
+            "columns of budget files are allowed"
         ),
     )
     add(
@@ -76,7 +76,7 @@ def _changing(action: Action) -> None:
         type=float,
         required=True,
         metavar="D",
-        help="the one delta of these accounts, for their lifetime",
+        help="delta of these accounts, for their lifetime",
     )
     _unit(add)
     add = action("change", "change a lifetime budget")
@@ -86,15 +86,15 @@ def _changing(action: Action) -> None:
         type=float,
         required=True,
         metavar="E",
-        help="the new lifetime budget; not below what is spent",
+        help="the new lifetime budget; at least what is already spent",
     )
     _reason(add)
     _unit(add)
-    add = action("withdraw", "end accounts: who withdraws takes part in nothing any more")
+    add = action("withdraw", "end accounts for good: they take part in no further round")
     add("name", nargs="+", help="who withdraws")
     _reason(add)
     _unit(add)
-    add = action("close-run", "end a run: what it held for rounds that never began is free again")
+    add = action("close-run", "end a run and free what it held for rounds that never began")
     add("run", metavar="RUN", help="the run; fedspend ledger show lists them")
     _reason(add)
 
@@ -115,15 +115,15 @@ def _looking(action: Action) -> None:
         "--client",
         action="append",
         metavar="NAME",
-        help="only this one; may be given several times",
+        help="only this one; may be repeated",
     )
     add(
         "--accountant",
         choices=("rdp", "pld"),
         default="rdp",
-        help="pld reads lower and takes about a second per distinct balance",
+        help="pld gives lower numbers and takes about a second per distinct balance",
     )
-    add("--plot", metavar="FILE", help="draw the balances, as .png, .svg or .pdf")
+    add("--plot", metavar="FILE", help="plot the balances, as .png, .svg or .pdf")
     _json(add)
     _unit(add)
     add = action("history", "list the entries, oldest first")
@@ -133,14 +133,14 @@ def _looking(action: Action) -> None:
     _json(add)
     _unit(add)
     add = action(
-        "verify", "check that the ledger is whole and recompute every balance independently"
+        "verify", "check that the ledger is intact and recompute every balance independently"
     )
     add(
         "--head",
         action="append",
         default=[],
         metavar="HEAD",
-        help="a head seen earlier: ENTRIES:HASH, or a file that holds one",
+        help="a head noted earlier: ENTRIES:HASH, or a file that holds one",
     )
     add(
         "--runs",
@@ -152,10 +152,10 @@ def _looking(action: Action) -> None:
     _json(add)
     add = action(
         "export",
-        "write the account out: CSV with one line per client and round, or JSON with everything",
+        "export the ledger: CSV with one line per client and round, or JSON with everything",
     )
     add("-o", "--output", required=True, metavar="FILE", help="a .csv or .json file")
-    add("--force", action="store_true", help="replace a file that is there")
+    add("--force", action="store_true", help="overwrite an existing file")
     _unit(add)
 
 
@@ -169,7 +169,7 @@ def _unit(add: Any) -> None:
 
 
 def _reason(add: Any) -> None:
-    add("--reason", required=True, metavar="WORDS", help="why; it is entered too")
+    add("--reason", required=True, metavar="WORDS", help="why; recorded in the ledger")
 
 
 def _json(add: Any) -> None:
@@ -209,7 +209,7 @@ def register(args: argparse.Namespace) -> int:
 
 
 def lifetime_budgets(path: str, unit: str) -> tuple[tuple[str, ...], FloatArray]:
-    """Names and budgets from a file: client,epsilon, or record,epsilon for records."""
+    """Names and budgets from a CSV file with columns client,epsilon or record,epsilon."""
     from fedspend.basics.csv_rows import read_table
     from fedspend.budgets.csv_file import read_budgets_csv
     from fedspend.records.budget_file import read_record_budgets
@@ -232,8 +232,7 @@ def change(args: argparse.Namespace) -> int:
             > args.epsilon
         ):
             print(
-                "warning: open runs hold more than that; they can begin no further round, so close "
-                "them",
+                "warning: open runs hold more than that and can begin no further round; close them",
                 file=sys.stderr,
             )
     return 0
@@ -270,7 +269,7 @@ def show(args: argparse.Namespace) -> int:
     from fedspend.cli import ledger_views as views
 
     if args.client is not None and args.run is not None:
-        raise InvalidInput("--client and --run show different things; give one of them")
+        raise InvalidInput("--client and --run cannot be combined; give one of them")
     with readable(args) as ledger:
         if args.client is not None:
             document = views.client_document(ledger, args.client, args.unit)
@@ -302,7 +301,7 @@ def balance(args: argparse.Namespace) -> int:
         other = "client" if args.unit == "record" else "record"
         if not len(ledger.accounts(args.unit)) and len(ledger.accounts(other)):
             raise InvalidInput(
-                f"{ledger.location} has accounts of {other}s only; ask with --unit {other}"
+                f"{ledger.location} has accounts of {other}s only; add --unit {other}"
             )
     if args.plot is not None:
         from fedspend.report.balance_plot import balance_plot

@@ -1,4 +1,4 @@
-"""The ledger as people and machines see it."""
+"""How `fedspend ledger` shows a ledger: as tables, and as documents for --json."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fedspend.ledger.rules import account_numbers, known_names
 from fedspend.ledger.spending import Balances
 from fedspend.ledger.state import UNITS, Run
 
-SHOWN = 40  # accounts in a table; --json and export have all
-# of an entry: too long for a line
+SHOWN = 40  # most accounts in a table; --json and export have all
+# parts of an entry that are too long for a line
 LONG = ("names", "budgets", "classes", "rate", "noise", "accounts")
 
 
 NOTES = (
-    "Epsilons at each account's delta, by composition of all mechanisms. They do not add up, so "
-    "remaining, the largest epsilon",
-    "that a new plan like the last could claim, is usually more than budget minus spent.",
+    "Epsilons are at each account's delta, composed over all mechanisms. Epsilons do not simply",
+    "add up, so remaining (the largest epsilon that a new plan like the last could claim) is",
+    "usually more than budget minus spent.",
 )
 SIMULATED = "Simulated accounts: they protect nobody."
 
@@ -121,7 +121,7 @@ def client_document(ledger: Ledger, name: str, unit: str) -> dict[str, Any]:
 
 
 def history(ledger: Ledger, client: str | None, run: str | None, unit: str) -> list[dict[str, Any]]:
-    """Entries in short form, of one client or run if asked for."""
+    """Entries in short form; only those of `client` or `run` if given."""
     if client is not None:
         client = ledger.accounts(unit).names[account_number(ledger, client, unit)]
     if run is not None:
@@ -223,7 +223,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Any:
 def show_balances(
     balances: Balances, who: list[int] | None, unit: str, simulation: bool, plot: str | None
 ) -> None:
-    """One line per account, or, where there are many, one for all accounts that stand alike."""
+    """One line per account, or, if there are many, one per distinct balance."""
     out = console()
     rows = list(balances.rows(who))
     alike: dict[tuple[Any, ...], list[str]] = {}
@@ -285,7 +285,7 @@ def show_audit(result: Audit) -> None:
         out.print(Text(f"intact; head {result.head}"))
         out.print(
             Text(
-                "Note the head down: with it, anyone can tell later whether entries were cut off "
+                "Write the head down: with it, anyone can tell later whether entries were cut off "
                 "or replaced.",
                 style="dim",
             )

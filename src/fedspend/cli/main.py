@@ -1,8 +1,7 @@
-"""The `fedspend` command: parses, dispatches, and turns every failure into one line on stderr and
-an exit code.
+"""The `fedspend` command: every failure becomes one line on stderr and an exit code.
 
-0 done, 1 refused or failed verification, 2 bad input, 130 interrupted. Help imports nothing but the
-standard library: commands load numpy, rich and the rest inside their `run`.
+Exit codes: 0 done, 1 refused or failed verification, 2 bad input, 130 interrupted. Help imports
+nothing but the standard library: commands load numpy, rich and the rest inside their `run`.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises instead of printing its usage and leaving."""
+    """argparse that raises instead of printing its usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidInput(f"{message}; see {self.prog} --help")
@@ -82,7 +81,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         action="append",
         default=[],
         metavar="FILE.py",
-        help="run a Python file first that registers entries of your own (may be repeated)",
+        help="first run a Python file that registers your own entries (may be repeated)",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     parsers = {}
@@ -126,13 +125,13 @@ def unknown(argument: str, parser: argparse.ArgumentParser) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # a terminal that knows no arrows shows question marks
+        # a terminal without arrow characters shows question marks
         sys.stdout.reconfigure(errors="replace")
     try:
         with short_warnings():
@@ -146,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(leaving.code or 0)
     except FedspendError as error:
         return complain(str(error), error.exit_code)
-    except BrokenPipeError:  # the reader of our output left: `fedspend plan ... | head`
+    except BrokenPipeError:  # the reader of our output is gone: `fedspend plan ... | head`
         silence_stdout()
         return 141
     except OSError as error:
@@ -156,13 +155,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             silence_stdout()
         return complain(reason(error), 2)
     except MemoryError:
-        return complain("out of memory; plan fewer clients or rounds at a time", 2)
+        return complain("out of memory; use fewer clients or rounds at a time", 2)
     except KeyboardInterrupt:
         return complain("interrupted", 130)
 
 
 def load(file: str) -> None:
-    """Run a user's own file. It is their program: what it raises is theirs to read, in one line."""
+    """Run a user's own file; whatever it raises is reported in one line."""
     import runpy
 
     try:
@@ -189,15 +188,13 @@ def complain(message: str, code: int) -> int:
 
 
 def one_line(message: str) -> str:
-    """No line breaks, and no control characters that a file name could smuggle into the
-    terminal.
-    """
+    """Without line breaks or control characters that a file name could smuggle into a terminal."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
 
 
 @contextlib.contextmanager
 def short_warnings() -> Iterator[None]:
-    """Our own warnings as one line each, said once; others as Python shows them."""
+    """Show our own warnings as one line each, once; others as Python shows them."""
     said: set[str] = set()
     with warnings.catch_warnings():
         show = warnings.showwarning

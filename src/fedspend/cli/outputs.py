@@ -1,6 +1,4 @@
-"""Refuse a file that cannot be written before any work is done; save a plan where none is
-overwritten.
-"""
+"""Output files: refused early if they cannot be written, and no other plan is overwritten."""
 
 from __future__ import annotations
 
@@ -15,20 +13,22 @@ if TYPE_CHECKING:
 
 
 def check_writable(flag: str, name: str) -> None:
-    """`name`, given with `flag`, must be a file in a folder that is there and can be written to."""
+    """`name`, given with `flag`, must be a file in an existing directory that can be written to."""
     path = Path(name)
     if path.is_dir():
         raise InvalidInput(f"{flag} {name!r} is a directory; name a file in it")
     if not path.parent.is_dir():
         raise InvalidInput(
-            f"{flag} {name!r}: there is no directory {str(path.parent)!r}; make it first"
+            f"{flag} {name!r}: there is no directory {str(path.parent)!r}; create it first"
         )
     if not os.access(path.parent, os.W_OK):
-        raise InvalidInput(f"{flag} {name!r}: directory {str(path.parent)!r} cannot be written to")
+        raise InvalidInput(
+            f"{flag} {name!r}: directory {str(path.parent)!r} cannot be written to; name another"
+        )
 
 
 def save_plan(plan: AnyPlan, output: str | None, force: bool) -> bool:
-    """Save the plan unless the very same one is there already; True if the file was written."""
+    """Save the plan unless the same one is already there; True if the file was written."""
     if output is None:
         return False
     path = Path(output)
@@ -44,7 +44,7 @@ def save_plan(plan: AnyPlan, output: str | None, force: bool) -> bool:
 
 
 def stored_hash(path: Path) -> str | None:
-    """The hash of the plan in a file, or None if there is no sound plan in it."""
+    """The hash of the plan in a file, or None if it holds no valid plan."""
     from fedspend.planning.protocol import load_any_plan
 
     try:

@@ -1,6 +1,4 @@
-"""`fedspend plan`: from budgets to a schedule, shown as a table, saved as a plan file, drawn as a
-plot.
-"""
+"""`fedspend plan`: turns budgets into a schedule, as a table, a plan file or a plot."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ PLANS = (".json", ".json.gz")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("config", nargs="?", metavar="CONFIG.toml", help="config file; flags win over what it says")
+    add("config", nargs="?", metavar="CONFIG.toml", help="config file; flags override its values")
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
         "--epsilon",
@@ -51,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.csv",
         help="budgets as CSV: client,epsilon[,saving_rate][,transition][,group]",
     )
-    add("--clients", type=int, metavar="N", help="number of clients, where the budgets do not tell")
+    add("--clients", type=int, metavar="N", help="number of clients, if the budgets do not say")
     add("--rounds", type=int, metavar="T", help="number of rounds")
     add("--rate", type=float, metavar="Q", help="probability that a client takes part in a round")
     add("--delta", type=float, metavar="D", help="delta of every budget; keep it below 1/clients")
@@ -84,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--permute-rates",
         action="store_true",
-        help="hand the saving rates out so that the strictest budgets get the smallest (Eq. 8)",
+        help="assign the saving rates so that the strictest budgets get the smallest (Eq. 8)",
     )
     add(
         "--weights",
@@ -101,14 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ledger",
         metavar="PATH|URL",
         help=(
-            "plan with what this ledger has left of every lifetime budget; reads it, changes "
+            "plan with what this ledger has left of every lifetime budget; reads it and changes "
             "nothing"
         ),
     )
     add("-o", "--output", metavar="PLAN.json", help="save the plan, as .json or .json.gz")
-    add("--force", action="store_true", help="let --output replace a different file")
+    add("--force", action="store_true", help="let --output overwrite a different file")
     add("--json", action="store_true", help="print JSON with full numbers instead of a table")
-    add("--plot", metavar="FILE", help="draw spending and noise by round, as .png, .svg or .pdf")
+    add("--plot", metavar="FILE", help="plot spending and noise by round, as .png, .svg or .pdf")
     add("--compare", metavar="P,...", help="show several policies side by side")
     add(
         "--set",
@@ -117,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S.KEY=V",
         help="override one config value, for example privacy.rate=0.5",
     )
-    add("--quiet", action="store_true", help="print nothing but errors and what --json asks for")
+    add("--quiet", action="store_true", help="print nothing but errors and the --json output")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -148,9 +146,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
-    """A look at the numbers needs no names: where a benchmark that names its clients is not here,
-    they are numbered.
-    """
+    """Number the clients of a benchmark that is not on this machine: a preview needs no ids."""
     import sys
     from dataclasses import replace
 
@@ -174,15 +170,15 @@ def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
         return flags
     if not quiet:
         print(
-            f"note: data set {name!r} is not here, so its clients are numbered; train makes its "
-            "own plan, by their ids",
+            f"note: data set {name!r} is not on this machine, so its clients are numbered; train "
+            "makes its own plan with their ids",
             file=sys.stderr,
         )
     return replace(flags, clients=count)
 
 
 def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, location: str) -> int:
-    """Plan on top of what was spent, with all that is left."""
+    """Plan with what the ledger has left of every budget, counting what was spent before."""
     from dataclasses import replace
 
     from fedspend.configuration.plan_inputs import resolve
@@ -206,7 +202,7 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, locati
 
 
 def single(args: argparse.Namespace, plan: AnyPlan, labels: Sequence[str] | None = None) -> int:
-    """Save, draw and show one plan, of clients or of records."""
+    """Save, plot and show one plan, of clients or of records."""
     from fedspend.cli.views import show_header, view_of
     from fedspend.report.groups import group_clients
 
@@ -275,7 +271,7 @@ def make(request: PlanRequest, quiet: bool) -> Plan:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Refuse what cannot be written before any work is done."""
+    """Refuse output files that cannot be written, before any work is done."""
     for flag, name, endings in (("--output", args.output, PLANS), ("--plot", args.plot, PLOTS)):
         if name is None:
             continue

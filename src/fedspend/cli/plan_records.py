@@ -1,8 +1,6 @@
-"""`fedspend plan` for a config with a record-level method: every record's rates, before anything is
-trained.
+"""`fedspend plan` for a config with a record-level method: every record's rates, before training.
 
-Needs the data that the config names, to know which client holds which record; looks at no feature
-and no label.
+Reads the config's data to know which client holds which record; looks at no feature and no label.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ from fedspend.report.record_numbers import Silo, levels_of_plan, silos
 if TYPE_CHECKING:
     from fedspend.records.planning import RecordPlan
 
-# Flags that stand for a value of the config; the other flags of `fedspend plan` are about whole
-# clients.
+# Flags that override a config value; the other flags of `fedspend plan` are for whole clients.
 SETS = {
     "epsilon": "privacy.epsilon",
     "budgets": "privacy.budgets",
@@ -45,7 +42,7 @@ SETS = {
     "method": "method.name",
 }
 OTHERS = ("policy", "saving_rate", "permute_rates", "weights", "accountant", "compare")
-MOST_CLIENTS = 12  # that a table names; --json has all
+MOST_CLIENTS = 12  # in a table; --json has all
 
 
 def make(args: argparse.Namespace, ledger: str | None) -> RecordPlan:
@@ -62,9 +59,7 @@ def make(args: argparse.Namespace, ledger: str | None) -> RecordPlan:
 
 
 def read_config(args: argparse.Namespace, ledger: str | None) -> Config:
-    """The config with the flags in place of its values. A complaint names the flag, not the `--set`
-    that it stands for.
-    """
+    """The config with the flags applied. Errors name the flag, not the `--set` it becomes."""
     given = {flag: value for flag in SETS if (value := getattr(args, flag)) is not None}
     texts = {
         flag: f"{SETS[flag]}={json.dumps(value) if flag == 'budgets' else value}"
@@ -87,7 +82,7 @@ def read_config(args: argparse.Namespace, ledger: str | None) -> Config:
 
 
 def show(out: Console, plan: RecordPlan, grouping: Grouping) -> None:
-    """A line for every level of budgets, and one for every client."""
+    """One line per level of budgets, and one per client."""
     out.print(table(level_columns(plan, grouping)), "", sep="\n")
     clients = silos(plan)
     out.print(table(client_columns(plan, clients[:MOST_CLIENTS])), "", sep="\n")
@@ -98,23 +93,23 @@ def show(out: Console, plan: RecordPlan, grouping: Grouping) -> None:
     if len(clients) > MOST_CLIENTS:
         notes.append(f"There are {len(clients) - MOST_CLIENTS:,} more clients; --json has all.")
     notes.append(
-        "Batch: records that a step is expected to sample. Noise of a step: in clips, per "
-        "coordinate, at the largest batch."
+        "Batch: expected number of records sampled in a step. Noise of a step: per coordinate, in "
+        "units of the clip, at the largest batch."
     )
     if plan.by_norm:
         notes.append(
-            "Steps: how many gradients as long as the clip a record can pay for; shorter ones cost "
+            "Steps: how many gradients of full clip length a record can pay for; shorter ones cost "
             "less, so it may last longer."
         )
     elif plan.filters:
         notes.append(
-            f"Steps: after so many of {plan.rounds * plan.terms.local_steps:,} a record stops, or "
-            "the run ends."
+            f"Steps: the number of steps, of {plan.rounds * plan.terms.local_steps:,}, after which "
+            "a record stops or the run ends."
         )
     if plan.terms.client_rate == 1:
         notes.append(
             "Every client takes part in every round, so a server that picks who takes part learns "
-            "no more than others."
+            "no more than other observers."
         )
     for note in notes:
         out.print(Text(note, style="dim"))
@@ -139,9 +134,7 @@ def why_idle(plan: RecordPlan) -> str:
 
 
 def lasting(plan: RecordPlan, members: IntArray) -> str:
-    """After how many steps a level's records stop; by norms, how many gradients as long as the clip
-    they can pay for.
-    """
+    """Steps after which a level's records stop; by norms, the full-clip gradients they can pay."""
     lasts = plan.steps.sum(axis=0)[plan.schedules.of_client[members]]
     low, high = (
         figures(float(end)) if plan.by_norm else f"{end:,.0f}" for end in (lasts.min(), lasts.max())
@@ -156,7 +149,7 @@ def level_columns(plan: RecordPlan, grouping: Grouping) -> list[Column]:
         ("records", [f"{level.group.clients:,}" for level in levels]),
         ("at rate 0", [f"{level.left_out:,}" if level.left_out else "" for level in levels]),
     ]
-    if plan.filters:  # a rate that falls to 0 when a record stops would not say when
+    if plan.filters:  # a rate that falls to 0 would not show when a record stops
         columns.append(("rate", [spread(level.group.rate, 0, ".3g") for level in levels]))
         columns.append(("steps", [lasting(plan, members) for members in grouping.members]))
     else:
@@ -166,7 +159,7 @@ def level_columns(plan: RecordPlan, grouping: Grouping) -> list[Column]:
         columns.append(
             ("epsilon if the\nserver picks", [spread(level.picked, 0) for level in levels])
         )
-    if "ledger" not in plan.parameters:  # there, past and plan together spend the budget
+    if "ledger" not in plan.parameters:  # with a ledger, past and plan together spend the budget
         columns.append(("unspent", [percent(level.group.unspent) for level in levels]))
     return columns
 

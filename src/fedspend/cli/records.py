@@ -1,6 +1,4 @@
-"""`fedspend records rates | noise | draw`: sampling rates and noise for records that each have a
-budget of their own.
-"""
+"""`fedspend records rates | noise | draw`: rates and noise for records with their own budgets."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ from fedspend.errors import InvalidInput
 if TYPE_CHECKING:
     from fedspend.records.budget_file import RecordBudgets
 
-HELP = "rates and noise for records that each have a budget"
+HELP = "find rates and noise for records that each have a budget"
 DESCRIPTION = (
-    "A privacy budget for every single record: how often each may be sampled, which noise suits a "
-    "set of budgets, and budgets to try it with. Reads a CSV file with one line per record: "
-    "epsilon, and optionally record and client."
+    "Work with a privacy budget for every record: find how often each may be sampled, find the "
+    "noise that suits a set of budgets, or draw budgets to try this with. Reads a CSV file with "
+    "one line per record: epsilon, and optionally record and client."
 )
 EXAMPLES = """examples:
   fedspend records draw three-levels 1000 -o budgets.csv
@@ -41,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
         ).add_argument
 
-    add = action("rates", "give every record the largest sampling rate that its budget can pay for")
+    add = action("rates", "give every record the largest sampling rate that its budget allows")
     _terms(add)
     add(
         "--noise",
@@ -55,18 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="exact",
         metavar="M",
         help=(
-            "exact (default), search (record by record), scf (the paper's fit, which overspends: "
-            "to compare) or scf-clamped"
+            "exact (default), search (record by record), scf (the paper's fit, which overspends; "
+            "for comparison only) or scf-clamped"
         ),
     )
     _files(add, "save record, epsilon, rate and spent")
     add = action("noise", "suggest the noise multiplier that leaves the least noise in a step")
     _terms(add)
-    add("--plot", metavar="FILE", help="draw the trade-off, as .png, .svg or .pdf")
+    add("--plot", metavar="FILE", help="plot the trade-off, as .png, .svg or .pdf")
     add("--json", action="store_true", help="print JSON instead of a table")
     add = action("draw", "draw budgets from one of the paper's preference distributions")
     add("preferences", metavar="DISTRIBUTION", help=", ".join(KNOWN))
-    add("records", type=int, metavar="N", help="how many")
+    add("records", type=int, metavar="N", help="number of records")
     add("--seed", type=int, default=0, metavar="K", help="seed of the draw (default: 0)")
     _files(add, "save the budgets", needed=True)
 
@@ -90,7 +88,7 @@ def _terms(add: Any) -> None:
         type=int,
         required=True,
         metavar="K",
-        help="noisy steps of a client in one round",
+        help="noisy steps that a client takes in one round",
     )
     add(
         "--client-rate",
@@ -103,12 +101,12 @@ def _terms(add: Any) -> None:
 
 def _files(add: Any, help: str, needed: bool = False) -> None:
     add("-o", "--output", required=needed, metavar="FILE.csv", help=help)
-    add("--force", action="store_true", help="let --output replace a file")
+    add("--force", action="store_true", help="let --output overwrite a file")
     if not needed:
         add(
             "--plot",
             metavar="FILE",
-            help="draw epsilon against rate with the paper's fit, as .png, .svg or .pdf",
+            help="plot epsilon against rate with the paper's fit, as .png, .svg or .pdf",
         )
         add("--json", action="store_true", help="print JSON instead of a table")
 
@@ -125,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Refuse what cannot be written before any work is done."""
+    """Refuse output files that cannot be written, before any work is done."""
     for flag, name, endings in (
         ("--output", getattr(args, "output", None), TABLES),
         ("--plot", getattr(args, "plot", None), PLOTS),

@@ -1,4 +1,4 @@
-"""Rates and noise as people and machines see them."""
+"""How `fedspend records` shows rates and noise: as tables, and as documents for --json."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fedspend.records import (
 from fedspend.records.budget_file import RecordBudgets
 from fedspend.records.summary import idle_clients, summarise
 
-NAMED = 5  # records or clients that a sentence names; --json and --output have all
+NAMED = 5  # most records or clients named in a sentence; --json and --output have all
 
 
 def fit_or_none(terms: Terms) -> Fit | None:
-    """The paper's fit, where it can be made."""
+    """The paper's fit, or None if it cannot be made."""
     try:
         return fit_curve(terms)
     except Refused:
@@ -87,7 +87,7 @@ def show_rates(document: dict[str, Any]) -> None:
             f"{document['client_rate']:g}, noise {document['noise_multiplier']:g}, delta "
             f"{document['delta']:g}",
         ),
-        ("protects", "one record: its gradients become zero, all else stays (zero-out)"),
+        ("protects", "one record: its gradients become zero, everything else stays (zero-out)"),
         (
             "a step",
             f"samples {figures(document['expected_sampled'])} records on average, over all clients",
@@ -129,8 +129,8 @@ def sentences(document: dict[str, Any]) -> list[tuple[str, str]]:
         said.append(
             (
                 f"OVER BUDGET: {document['overspent']:,} of {document['records']:,} records, the "
-                f"worst by a factor of {document['worst_overspending']:.3g}. These rates must not "
-                "be trained with; use method exact.",
+                f"worst by a factor of {document['worst_overspending']:.3g}. Do not train with "
+                "these rates; use method exact.",
                 "bold red",
             )
         )
@@ -141,16 +141,16 @@ def sentences(document: dict[str, Any]) -> list[tuple[str, str]]:
             if document["method"] in SAFE_METHODS
             else "the fit gives nothing"
         )
-        said.append((f"Left out at rate 0, since {why}: {count}: {names}.", ""))
+        said.append((f"Left out at rate 0 because {why}: {count}: {names}.", ""))
     if document["idle_clients"]:
         text = (
-            f"Clients without a single usable record: {named(document['idle_clients'])}. Leave "
-            "them out, or choose more noise."
+            f"Clients without any usable record: {named(document['idle_clients'])}. Leave them "
+            "out, or choose more noise."
         )
         said.append((text, "bold"))
     if document["client_rate"] == 1:
         said.append(
-            ("Every client takes part in every round, so all observers learn the same.", "dim")
+            ("Every client takes part in every round, so all observers learn equally much.", "dim")
         )
     said.append((fit_sentence(document["fit"]), "dim"))
     said += [
@@ -220,8 +220,8 @@ def show_noise(document: dict[str, Any]) -> None:
     out.print(table)
     out.print()
     note = (
-        "Noise in a step: noise multiplier over expected batch, per coordinate, in clips; root "
-        "mean square over clients."
+        "Noise in a step: noise multiplier divided by expected batch, per coordinate, in units of "
+        "the clip; root mean square over clients."
     )
     out.print(Text(note, style="dim"))
     out.print(

@@ -1,4 +1,4 @@
-"""`fedspend report`: one page about a run, or several runs side by side."""
+"""`fedspend report`: one HTML page about a run, or about several runs side by side."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fedspend.stored.files import REPORT
 
 HELP = "write a self-contained HTML page about one run or several"
 DESCRIPTION = (
-    "Write one HTML file that opens offline and prints well: the guarantee in words, accuracy and "
+    "Write one HTML file that opens offline and prints well: the guarantee, accuracy and "
     "loss, privacy spent against the budgets, noise and clips by round, the certificate, what each "
-    "observer could learn, what epsilon means, the settings. It says which numbers only a "
-    "simulation may show."
+    "observer could learn, what epsilon means, and the settings. It marks the numbers that only "
+    "a simulation may show."
 )
 EXAMPLES = """examples:
   fedspend report runs/first
@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE.html",
-        help=f"where to write (default: {REPORT} in the run; here for several runs)",
+        help=f"where to write (default: {REPORT} in the run directory; for several runs, here)",
     )
     add("--json", action="store_true", help="also print the key numbers of every run as JSON")
-    add("--quiet", action="store_true", help="print nothing but errors and what --json asks for")
+    add("--quiet", action="store_true", help="print nothing but errors and the --json output")
 
 
 def run(args: argparse.Namespace) -> int:

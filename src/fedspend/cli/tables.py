@@ -1,4 +1,4 @@
-"""Tables that a person understands, for `fedspend plan` and its comparison of policies."""
+"""Tables for `fedspend plan` and its comparison of policies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Column = tuple[str, list[str]]
 
 
 def show_groups(out: Console, plan: Plan, grouping: Grouping) -> None:
-    """A line for every group of clients."""
+    """One line per group of clients."""
     groups = group_tracks(plan, grouping)
     who = group_columns(groups, grouping)
     show = mean if grouping.banded else spread
@@ -35,7 +35,7 @@ def show_groups(out: Console, plan: Plan, grouping: Grouping) -> None:
     spending = [
         (f"spent\nround {t}", [show(g.spent, t - 1) for g in groups]) for t in quarters(plan.rounds)
     ]
-    if "ledger" not in plan.parameters:  # there, past and plan together spend the budget
+    if "ledger" not in plan.parameters:  # with a ledger, past and plan together spend the budget
         spending.append(("unspent", [percent(g.unspent) for g in groups]))
     whole = table(who + schedule + spending)
     if Measurement.get(out, out.options.update(width=1000), whole).maximum <= out.width:
@@ -46,8 +46,8 @@ def show_groups(out: Console, plan: Plan, grouping: Grouping) -> None:
     if grouping.banded:
         out.print(
             Text(
-                "Many budgets: clients are shown in bands of similar budget. Noise, rate, clip and "
-                "spent are means over a band.",
+                "Many budgets: clients are shown in bands of similar budgets. Noise, rate, clip "
+                "and spent are means over a band.",
                 style="dim",
             )
         )
@@ -73,7 +73,9 @@ def show_files(out: Console, output: str | None, saved: bool, plot: str | None) 
             )
         )
     else:
-        out.print(Text(f"Plan: {output}" + ("" if saved else " (the same plan was there already)")))
+        out.print(
+            Text(f"Plan: {output}" + ("" if saved else " (unchanged: it already holds this plan)"))
+        )
         out.print(Text(f"Next: fedspend verify {output}", style="dim"))
 
 
@@ -112,7 +114,9 @@ def show_comparison(plans: dict[str, Plan], grouping: Grouping, plot: str | None
     )
     if plot is not None:
         out.print(Text(f"Plot: {plot}"))
-    out.print(Text("Next: fedspend plan with --policy and --output saves one of them", style="dim"))
+    out.print(
+        Text("Next: save one of them with fedspend plan --policy ... --output ...", style="dim")
+    )
 
 
 # --- building blocks ------------------------------------------------------------------------------
@@ -142,7 +146,7 @@ def frame(*left: str) -> Table:
 
 
 def spread(track: Track, index: int, form: str = "#.4g") -> str:
-    """One number if the clients of the group agree in the digits shown, else their range."""
+    """One number if the group's clients agree in the digits shown, else their range."""
     low, _, high = (figures(value, form) for value in track.at(index))
     return low if low == high else f"{low}–{high}"
 
@@ -152,9 +156,7 @@ def mean(track: Track, index: int, form: str = "#.4g") -> str:
 
 
 def figures(value: float, form: str = "#.4g") -> str:
-    """A number with its trailing zeros, so that columns line up,
-    but without a bare decimal point.
-    """
+    """A number with its trailing zeros, so that columns line up, but no bare decimal point."""
     return format(value, form).rstrip(".")
 
 
@@ -164,6 +166,6 @@ def change(track: Track, form: str, show: Callable[[Track, int, str], str]) -> s
 
 
 def percent(track: Track) -> str:
-    """A part as a percentage. Tiny leftovers are what rounding to the safe side leaves."""
+    """A share as a percentage. Tiny amounts are left over from rounding to the safe side."""
     low, _, high = (f"{max(0.0, value) * 100:.2f}" for value in track.at(0))
     return f"{low}%" if low == high else f"{low}–{high}%"

@@ -1,6 +1,4 @@
-"""What the terminal can do: a console for tables, and a progress bar with the time left when a
-person is watching.
-"""
+"""The terminal: a console for tables, and a progress bar if somebody is watching."""
 
 from __future__ import annotations
 
@@ -13,18 +11,18 @@ from rich.console import Console
 
 from fedspend.basics.progress import OnProgress
 
-WIDE = 200  # columns, where nobody's window sets a limit
+WIDE = 200  # columns, if there is no window to set a limit
 
 
 class Pipe(Console):
-    """A console that leaves it to `main` what to do when the reader of our output is gone."""
+    """A console that lets `main` handle a broken pipe."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Tables go to stdout; into a file or a pipe they are as wide as they need to be."""
+    """The console for tables, on stdout; in a file or a pipe, tables are as wide as they need."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
     return Pipe(width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 

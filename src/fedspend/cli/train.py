@@ -1,4 +1,4 @@
-"""`fedspend train`: plan, verify, train, and leave a run directory with a report."""
+"""`fedspend train`: plans, verifies, trains, and writes a run directory with a report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,7 @@ DESCRIPTION = (
     "Make the plan, check it with the independent verifier, train, and leave a run directory: "
     f"plan, certificate, metrics, model and {REPORT}. Every round is charged to a ledger before "
     "it begins: the one named by --ledger, or one in the run directory. Ctrl-C stops after the "
-    "round that is running; --resume goes on."
+    "current round; --resume continues."
 )
 EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/first
@@ -44,7 +44,7 @@ class Stopped(FedspendError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("config", metavar="CONFIG.toml", help="what to train, on what, under which budgets")
+    add("config", metavar="CONFIG.toml", help="model, data, method and budgets of the run")
     add(
         "-o",
         "--output",
@@ -54,17 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--resume",
         action="store_true",
-        help="go on with the run in DIR; starts it if there is none",
+        help="continue the run in DIR, or start it if there is none",
     )
     add(
         "--plan",
         metavar="PLAN.json",
-        help="train under this plan, made and checked before, instead of making one",
+        help="train under this existing plan instead of making one",
     )
     add(
         "--ledger",
         metavar="PATH|URL",
-        help="ledger to charge: a file (made if it is not there) or postgresql://user@host/database",
+        help="ledger to charge: a file (created if missing) or postgresql://user@host/database",
     )
     add(
         "--remaining",
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--replan",
         action="store_true",
-        help="with --resume: make up for lost rounds by planning the rest anew",
+        help="with --resume: make up for lost rounds by replanning the rest",
     )
     add(
         "--set",
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.replan and not args.resume:
         raise InvalidInput(
-            "--replan plans the rest of an interrupted run anew, so it needs --resume"
+            "--replan replans the rest of an interrupted run, so it needs --resume; add it"
         )
     plan = None if args.plan is None else load_any_plan(args.plan)
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
             if stopping() and line["round"] < rounds:
                 go_on = f"fedspend train {args.config} -o {folder} --resume"
                 raise Stopped(
-                    f"stopped after round {line['round']} of {rounds}; go on with: {go_on}"
+                    f"stopped after round {line['round']} of {rounds}; continue with: {go_on}"
                 )
 
         def on_note(note: str) -> None:
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def report_when_stopped(folder: Path) -> Iterator[None]:
-    """A run that was stopped on purpose leaves a report of what there is."""
+    """Write a report of the rounds so far if the user stops the run."""
     from fedspend.report.html import write_report
 
     try:
@@ -147,7 +147,7 @@ def report_when_stopped(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def stop_after_round() -> Iterator[Any]:
-    """The first Ctrl-C asks for a stop after the round; a second one stops at once."""
+    """The first Ctrl-C stops after the current round, a second one at once."""
     asked = False
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
@@ -169,9 +169,7 @@ def stop_after_round() -> Iterator[Any]:
 
 @contextmanager
 def reporter(args: argparse.Namespace) -> Iterator[OnRound]:
-    """Shows a round: as JSON, as a bar with the time left, as a line where nobody watches, or not
-    at all.
-    """
+    """Shows rounds as JSON, as a bar, as lines if nobody is watching, or not at all."""
     if args.quiet:
         yield lambda _record, _rounds: None
     elif args.json:
@@ -209,20 +207,45 @@ def describe(line: dict[str, Any], rounds: int) -> str:
     if line.get("discarded"):
         parts.append(f"{line['discarded']} updates were not finite and counted as zero")
     if line.get("skipped"):
-        parts.append("skipped: its release was lost, its budget stays spent")
+        parts.append("skipped: its release was lost; its budget stays spent")
     return "  ".join(parts)
 
 
-def spent_of(epsilon: dict[str, float]) -> str:
-    """What was spent of each budget, with more digits where budgets are small.
+def spent_of(epsilon: dict[str, float], budgets: Mapping[str, str] | None = None) -> str:
+    """What each group has spent, with more digits where budgets are small.
+
+    `budgets` are those of groups with a name; a group without one is named by its budget.
 
     >>> spent_of({"0.1": 0.01234, "10": 9.999})
     '0.012 of 0.1, 10.00 of 10'
+    >>> spent_of({"careful": 5.0, "open": 10.0}, {"careful": "5", "open": "10"})
+    'careful 5.00 of 5, open 10.00 of 10'
     """
-    return ", ".join(
-        f"{spent:.2g} of {group}" if 0 < spent < 0.095 else f"{spent:.2f} of {group}"
-        for group, spent in epsilon.items()
-    )
+    parts = []
+    for group, spent in epsilon.items():
+        amount = f"{spent:.2g}" if 0 < spent < 0.095 else f"{spent:.2f}"
+        if budgets and group in budgets:
+            parts.append(f"{group} {amount} of {budgets[group]}")
+        else:
+            parts.append(f"{amount} of {group}" if group[:1].isdigit() else f"{group} {amount}")
+    return ", ".join(parts)
+
+
+def budgets_by_group(result: Result, folder: Path) -> dict[str, str]:
+    """The budgets of each group, if groups have names."""
+    from fedspend.basics.words import span
+    from fedspend.report.groups import group_clients
+    from fedspend.stored.run import StoredRun
+
+    if result.plan is None:
+        return {}
+    grouping = group_clients(result.plan, StoredRun(folder).facts().groups)
+    if not grouping.named:
+        return {}
+    return {
+        label: span(result.plan.budget[members])
+        for label, members in zip(grouping.labels, grouping.members, strict=True)
+    }
 
 
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
@@ -246,9 +269,11 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
             if last["randomness"] == "seeded"
             else "randomness from the operating system"
         )
-        spent = spent_of(last["epsilon"]) or "nothing was private"
+        spent = (
+            spent_of(last["epsilon"], budgets_by_group(result, folder)) or "no privacy, no budget"
+        )
         if result.plan is not None and "ledger" in result.plan.parameters:
-            spent += " for a lifetime, on top of what was spent before"
+            spent += " of lifetime budgets, including what was spent before"
         print(f"accuracy {last['accuracy']:.2%} after {counted(last['round'], 'round')} ({kind})")
         print(f"epsilon spent: {spent}")
         print(f"Report: {REPORT.of(folder)}")

@@ -1,6 +1,4 @@
-"""How `fedspend verify` shows its findings: the verdict, what was checked by what, and what other
-observers would learn.
-"""
+"""How `fedspend verify` shows its findings: verdict, checks, and what observers would learn."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from fedspend.planning.protocol import AnyPlan
 from fedspend.report.certificate import PROMISED
 from fedspend.verification.verify import Check, Verification
 
-MOST_BUDGETS = 6  # columns of budgets that an observer's row has room for
+MOST_BUDGETS = 6  # most budget columns in a row
 MOST_NAMED = 10
 
 
@@ -45,7 +43,7 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
         out.print(
             Text.assemble(
                 ("ledger ", "bold"),
-                "budgets are for a lifetime, claims are what this plan adds; train checks it "
+                "budgets are for a lifetime, and claims are what this plan adds; train checks both "
                 "together with what was spent before",
             )
         )
@@ -56,7 +54,7 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
         out.print(
             Text.assemble(
                 ("left out ", "bold"),
-                f"{counted(plan.left_out.size, plan.unit)} that can pay for no step: {some}",
+                f"{counted(plan.left_out.size, plan.unit)} that cannot pay for any step: {some}",
             )
         )
     for failure in result.failures:
@@ -101,8 +99,8 @@ def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
     if plan.discrete and result.pld_schedules == 0:
         out.print(
             Text(
-                "no PLD reading: the plan is for discrete noise, whose Rényi bound at whole orders "
-                "carries the guarantee"
+                "no PLD check: the plan is for discrete noise, whose guarantee rests on the Rényi "
+                "bound at whole orders"
             )
         )
         return
@@ -119,20 +117,18 @@ def show_margin(out: Console, plan: AnyPlan, result: Verification) -> None:
             )
         )
     else:
-        out.print(Text("worst margin: none, because no schedule could be accounted by PLD"))
+        out.print(Text("worst margin: none, because PLD could account no schedule"))
     if result.sampled and result.pld_schedules:
         out.print(
             Text(
-                "PLD looked at the extremes and a random sample; for the others the reproduced "
-                "Rényi bound carries the guarantee."
+                "PLD checked the extremes and a random sample; for the others the guarantee rests "
+                "on the reproduced Rényi bound."
             )
         )
 
 
 def show_observers(out: Console, plan: AnyPlan, result: Verification) -> None:
-    """The plan's guarantee is against its own observer; the others are there to be known, not
-    promised.
-    """
+    """Epsilon against every observer; the plan promises it only against its own."""
     budgets = [budget for budget, _ in result.observers[0].by_budget]
     by_budget = 0 < len(budgets) <= MOST_BUDGETS
     table = frame("epsilon against")
@@ -155,7 +151,7 @@ def show_observers(out: Console, plan: AnyPlan, result: Verification) -> None:
     promised = PROMISED[plan.promised_observers]
     out.print(
         Text(
-            f"{promised} what the plan promises; the rest says what is lost when its assumption "
+            f"{promised} what the plan promises; the rest shows what is lost when its assumption "
             "fails.",
             style="dim",
         )

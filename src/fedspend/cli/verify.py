@@ -1,5 +1,6 @@
-"""`fedspend verify`: recompute what a plan claims with accountants that share no code with the
-planner. Exit 0 pass, 1 fail.
+"""`fedspend verify`: recomputes a plan's claims with independent accountants.
+
+They share no code with the planner. Exits with 0 if the plan passes, with 1 if it fails.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from fedspend.errors import InvalidInput
 HELP = "check a plan with independent accountants"
 DESCRIPTION = (
     "Recompute every claim of a plan with accountants that share no code with the planner. Exit "
-    "code 0: it holds; 1: it does not."
+    "code 0: all claims hold; 1: some do not."
 )
 EXAMPLES = """examples:
   fedspend verify plan.json
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="K",
-        help="answer for K clients who pool what they know (default: 10)",
+        help="also show what K clients who pool what they know could learn (default: 10)",
     )
     add("--json", action="store_true", help="print JSON with full numbers instead of tables")
     add("--quiet", action="store_true", help="print nothing; the exit code is the verdict")

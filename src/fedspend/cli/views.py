@@ -1,7 +1,6 @@
-"""How the command line shows a plan, by its unit: plans of clients and plans of records side by
-side.
+"""How the command line shows a plan: one view for plans of clients, one for plans of records.
 
-What is heavy (tables of records, drawing) is imported when it is asked for.
+Heavy parts (tables of records, plots) are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ class View(Generic[P]):
 
     protects: str
     against: str
-    # what a plan made on top of a ledger does with the budgets; {past} is what was spent up to
-    # which entry
+    # what a plan within a ledger does with the budgets; {past} says what was spent before
     lifetime: str
-    terms: Callable[[P], Facts]  # of the header: how budgets are spent
+    terms: Callable[[P], Facts]  # header lines: how budgets are spent
     show: Callable[[Console, P, Grouping], None]  # the tables of `fedspend plan`
-    numbers: Callable[[P, Grouping], dict[str, Any]]  # the same for --json
-    draw: Callable[[P, str, Sequence[str] | None], None]  # the same for --plot
+    numbers: Callable[[P, Grouping], dict[str, Any]]  # the numbers of --json
+    draw: Callable[[P, str, Sequence[str] | None], None]  # the picture of --plot
     verdict: Callable[[P], dict[str, Any]]  # what `fedspend verify --json` adds
-    no_colluders: str | None = None  # why nobody can be asked to collude, if so
+    no_colluders: str | None = None  # why colluders make no sense here, if they do not
 
 
 def client_terms(plan: Plan) -> Facts:
@@ -92,8 +90,8 @@ def draw_records(plan: RecordPlan, path: str, _labels: Sequence[str] | None) -> 
 
 CLIENTS: View[Plan] = View(
     protects=(
-        "whole clients: one client's contribution in all rounds becomes zero, all else stays "
-        "(zero-out)"
+        "whole clients: one client's contribution in all rounds becomes zero, everything else "
+        "stays (zero-out)"
     ),
     against="other clients and the public, who see every model but not who took part",
     lifetime="with {past}, this plan spends them all",
@@ -104,7 +102,7 @@ CLIENTS: View[Plan] = View(
     verdict=lambda _: {},
 )
 RECORDS: View[RecordPlan] = View(
-    protects="single records: one record's gradients become zero, all else stays (zero-out)",
+    protects="single records: one record's gradients become zero, everything else stays (zero-out)",
     against="other clients, the public, and a server that sees who takes part but does not choose",
     lifetime="on top of {past}, this plan stays within them",
     terms=record_terms,

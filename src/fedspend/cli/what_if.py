@@ -1,4 +1,4 @@
-"""`fedspend what-if`: what somebody who leaves has spent by then, and what is given back."""
+"""`fedspend what-if`: what a client or record that leaves has spent, and what it gets back."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 HELP = "say what a client has spent and gets back if it leaves"
 DESCRIPTION = (
-    "If a client, or a record, leaves after some round: what it has spent by then, what is given "
-    "back, what it has left, and what changes for the others. With --ledger, together with all "
-    "its other runs. Nothing is changed."
+    "If a client or record leaves after some round: show what it has spent by then, what it gets "
+    "back, what it has left, and what changes for the others. With --ledger, its other runs "
+    "count too. Nothing is written."
 )
 EXAMPLES = """examples:
   fedspend what-if plan.json --client 17 --leaves 8
@@ -27,15 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("plan", metavar="PLAN", help="plan file, .json or .json.gz")
     add("--client", metavar="ID", help="the client that leaves")
-    add("--record", metavar="ID", help="the record that leaves, for plans of records")
+    add("--record", metavar="ID", help="the record that leaves, if the plan is for records")
     add(
         "--leaves",
         type=int,
         required=True,
         metavar="ROUND",
-        help="the last round that has begun by then; 0: before the first",
+        help="the last round that has begun when it leaves; 0: before the first",
     )
-    add("--ledger", metavar="LEDGER", help="the account that the plan is charged to")
+    add("--ledger", metavar="LEDGER", help="the ledger that the plan is charged to")
     add("--json", action="store_true", help="print JSON with full numbers instead of words")
 
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     given = [unit for unit in ("client", "record") if getattr(args, unit) is not None]
     if len(given) != 1:
         raise InvalidInput(
-            "who leaves? Give --client ID, or --record ID for a plan of records; exactly one"
+            "say who leaves: give --client ID or, for a plan of records, --record ID; exactly one"
         )
     from fedspend.explanation.leaving import leaving
     from fedspend.planning.protocol import load_any_plan
@@ -76,7 +76,10 @@ def show(found: Leaving, *, with_ledger: bool, filters_by_norm: bool) -> None:
     to_come = rounds_words(found.begun + 1, found.rounds)
     over = " over all its runs" if with_ledger else ""
     facts = [
-        ("spent", f"{amount(found.spent)} of {found.budget:g}{over}; what has begun stays spent")
+        (
+            "spent",
+            f"{amount(found.spent)} of {found.budget:g}{over}; rounds that have begun stay spent",
+        )
     ]
     if found.begun < found.rounds:
         facts += [
@@ -101,7 +104,8 @@ def show(found: Leaving, *, with_ledger: bool, filters_by_norm: bool) -> None:
 
 
 def amount(epsilon: float) -> str:
-    """
+    """An epsilon with four digits.
+
     >>> amount(0.0), amount(10.0), amount(3.2581)
     ('nothing', '10.00', '3.258')
     """
@@ -124,20 +128,20 @@ def rounds_words(first: int, last: int) -> str:
 
 
 def endings(found: Leaving, by_norm: bool) -> list[tuple[str, list[str]]]:
-    """The two ways to leave, and what either means for everyone else."""
+    """The two ways to leave, and what each means for everyone else."""
     unit = found.unit
     if found.begun == found.rounds:
         stop = ["No round is left to stop."]
     elif found.stops_the_run:
         stop = [
-            "The run can begin no further round, for anybody. Close it (fedspend ledger close-run)",
-            f"and plan anew without this {unit}: what the run held is free again for everyone.",
+            "The run can begin no further round for anybody. Close it (fedspend ledger close-run)",
+            f"and plan again without this {unit}: what the run held is free again for everyone.",
         ]
     else:
-        stop = [f"This {unit} is in none of the rounds to come, so the run goes on without it."]
+        stop = [f"This {unit} is in none of the remaining rounds, so the run continues without it."]
     withdraws = [
         *stop,
-        "A withdrawn account takes part in nothing any more, so what it has left stays unused.",
+        "A withdrawn account takes part in no further round, so what it has left stays unused.",
     ]
     silent = [
         "Nothing is given back. Every round is charged to everyone in the plan, sampled or not:",
@@ -146,7 +150,7 @@ def endings(found: Leaving, by_norm: bool) -> list[tuple[str, list[str]]]:
     sums = "mean" if unit == "client" else "step of its client"
     others = [
         "Their noise, rates, clips and epsilons are planned and stay as they are.",
-        f"The {sums} loses a contribution: it is divided by the planned number all the same.",
+        f"The {sums} loses a contribution, but is still divided by the planned number.",
     ]
     if by_norm:
         others.append(
@@ -154,6 +158,9 @@ def endings(found: Leaving, by_norm: bool) -> list[tuple[str, list[str]]]:
         )
     return [
         ("If it withdraws (fedspend ledger withdraw)", withdraws),
-        ("If it only stops answering" if unit == "client" else "If it is only not used", silent),
-        ("For the others, in rounds that are played", others),
+        (
+            "If it only stops answering" if unit == "client" else "If it is simply no longer used",
+            silent,
+        ),
+        ("For the others, in the rounds that are still run", others),
     ]

@@ -1,3 +1,1 @@
-"""Privacy in words that people understand: what an epsilon means, what leaving gives back, and what
-the terms mean.
-"""
+"""Privacy in plain words: what an epsilon means, what leaving gives back, and a glossary."""

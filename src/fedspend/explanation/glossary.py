@@ -1,7 +1,7 @@
-"""The terms that a privacy officer meets, in one to three plain sentences each.
+"""The terms that a privacy officer meets, each in one to three plain sentences.
 
-Guarantee: this is the only place where they are explained. `fedspend glossary` prints them, and
-`docs/glossary.md` is `page()`, which a test checks.
+Guarantee: this is the only place that explains them. `fedspend glossary` prints them, and a test
+checks that `docs/glossary.md` is `page()`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ GROUPS: dict[str, dict[str, str]] = {
             "data as without it. It holds whatever else an observer knows or will learn."
         ),
         "epsilon": (
-            "How much a release can tell at most. Nobody's odds that you took part grow by more "
+            "The most that a release can reveal. Nobody's odds that you took part grow by more "
             "than a factor of e to the power of epsilon: 1.1 for 0.1, 2.7 for 1, 22,027 for 10. "
             "Smaller is safer."
         ),
         "delta": (
-            "The small chance that the bound by epsilon fails. It should be far below one divided "
+            "The small chance that epsilon's bound fails. It should be far below one divided "
             "by the number of clients, or it would permit exposing one of them completely."
         ),
         "privacy budget": (
-            "The epsilon that a client or record allows at most, over everything that is released. "
+            "The largest epsilon that a client or record allows, over everything that is released. "
             "Every participant sets its own."
         ),
         "unit": (
@@ -43,7 +43,7 @@ GROUPS: dict[str, dict[str, str]] = {
             "participants, the budgets and the plan stay as they are."
         ),
         "observer": (
-            "Whoever might try to learn something, described by what they get to see. A plan "
+            "Someone who might try to learn something, described by what they get to see. A plan "
             "promises its epsilon against one kind of observer; others may learn more."
         ),
         "simulation": (
@@ -54,10 +54,10 @@ GROUPS: dict[str, dict[str, str]] = {
     "What it means for a person": {
         "membership test": (
             "A way to decide from the releases whether somebody took part. Differential privacy "
-            "bounds this attack; whoever cannot tell that much learns nothing else about you."
+            "bounds this attack; somebody who cannot even tell that learns nothing else about you."
         ),
         "false positive rate": (
-            "The share of those who took no part whom a test wrongly accuses of it."
+            "The share of those who did not take part whom a test wrongly says did."
         ),
         "true positive rate": (
             "The share of those who took part whom a test recognises. It means something only "
@@ -69,11 +69,11 @@ GROUPS: dict[str, dict[str, str]] = {
         ),
         "odds": (
             "A chance written as yes to no: 1:99 is one in a hundred. Bayes' rule multiplies the "
-            "odds before by the strength of the evidence to get the odds after."
+            "odds before by the strength of the evidence to give the odds after."
         ),
         "canary": (
             "Made-up data that is planted in order to test for it afterwards. How well it is "
-            "recognised gives a lower bound on what really leaks, to hold against the promise."
+            "recognised gives a lower bound on what really leaks, to compare with the promise."
         ),
     },
     "How it is done": {
@@ -84,13 +84,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "client": "A participant that holds data: a hospital, a bank, a phone.",
         "record": "One row of a client's data, for example one patient.",
         "round": (
-            "One step of training: some clients are asked, they answer, and one noised sum is "
+            "One step of training: some clients are asked, they answer, and one noisy sum is "
             "released."
         ),
         "cohort": "The clients that are asked in a round. Who they are should stay hidden.",
         "sampling rate": (
-            "The chance that a client, or a record, is in a round. The less often it is, the less "
-            "a round tells about it, as long as nobody sees who was in."
+            "The chance that a client or record is in a round. The smaller it is, the less a round "
+            "reveals about it, as long as nobody sees who was in."
         ),
         "amplification by sampling": (
             "The privacy that comes from not knowing who was in a round. It is lost against an "
@@ -114,7 +114,7 @@ GROUPS: dict[str, dict[str, str]] = {
             "floating point leaves."
         ),
         "secure aggregation": (
-            "A protocol by which a server learns the sum of contributions and none of them by "
+            "A protocol by which a server learns the sum of contributions but none of them by "
             "itself."
         ),
         "release": (
@@ -125,17 +125,17 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Planning and checking": {
         "plan": (
-            "The noise, rates and clips of everyone in every round, fixed before training from "
-            "budgets and settings alone. A stranger can check it."
+            "Everyone's noise, rates and clips in every round, fixed before training from budgets "
+            "and settings alone. Anyone can check it."
         ),
         "schedule": (
-            "One column of a plan: rate, noise and clip of a client by round. Clients with equal "
+            "One column of a plan: a client's rate, noise and clip by round. Clients with equal "
             "budgets usually share one."
         ),
         "policy": "The rule that spreads a budget over the rounds, for example evenly.",
         "claim": "The epsilon that a plan says a schedule costs. It must not exceed the budget.",
         "composition": (
-            "Adding up what several releases tell together. The total is less than the sum of "
+            "Working out what several releases reveal together. The total is less than the sum of "
             "their epsilons."
         ),
         "accountant": "The calculation that turns noise and rates into an epsilon.",
@@ -145,7 +145,7 @@ GROUPS: dict[str, dict[str, str]] = {
         ),
         "PLD": (
             "Privacy loss distribution: the exact spread of evidence that a mechanism can give. "
-            "Rounded to the safe side, it reads a little lower than Rényi divergence."
+            "Even rounded to the safe side, it gives slightly lower epsilons than Rényi divergence."
         ),
         "certificate": (
             "The result of checking a plan with accountants that share no code with the planner: "
@@ -155,29 +155,29 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Keeping the account": {
         "ledger": (
-            "The account over all runs: who allowed how much, and which rounds were run on whom. "
+            "The account over all runs: who allowed how much, and which rounds used whose data. "
             "Entries are only ever added."
         ),
         "lifetime budget": "A budget for all runs together, at one delta.",
         "admission": (
-            "The check before a run starts: past, open runs and the whole new plan must fit every "
-            "budget together."
+            "The check before a run starts: past runs, open runs and the whole new plan together "
+            "must fit every budget."
         ),
         "reserve": (
             "To charge a round before it begins. From then on it is spent, whatever happens next."
         ),
-        "commit": "To note that the release of a reserved round was stored.",
+        "commit": "To record that the release of a reserved round was stored.",
         "lost round": (
             "A round that was reserved and left no release. It stays spent, because fresh noise on "
             "the same round would be a second release."
         ),
         "withdrawal": (
-            "A participant leaves for good. Rounds that have begun stay spent; an open run that "
-            "counts on it can begin no further round."
+            "A participant's leaving for good. Rounds that have begun stay spent; an open run that "
+            "counts on the participant can begin no further round."
         ),
         "remaining": (
-            "The largest epsilon that a new plan could claim on an account. It is more than budget "
-            "minus spent, because epsilons do not simply add up."
+            "The largest epsilon that a new plan could claim on an account. It is usually more "
+            "than budget minus spent, because epsilons do not simply add up."
         ),
         "hash chain": (
             "Each entry of the ledger carries a fingerprint of all before it, so a changed or "
@@ -206,7 +206,7 @@ ALIASES = {
 
 
 def find(name: str) -> str:
-    """The term that is meant, in any case and by its usual short names.
+    """The term meant by `name`, in upper or lower case, or by a usual short name.
 
     >>> find("Epsilon"), find("TPR")
     ('epsilon', 'true positive rate')

@@ -1,8 +1,8 @@
-"""What if a client or record leaves after some round: what it has spent and what it gets back.
+"""What a client or record has spent, and gets back, if it leaves after some round.
 
-Guarantee: the numbers are the ledger's own. The question is played through on a copy of its state,
-with the entries that the real thing would add (`open`, `reserve`, `close`) and the same rules, and
-read as `fedspend ledger balance` reads it. Nothing is written. What has begun is spent.
+Guarantee: the numbers are the ledger's own. Leaving is simulated on a copy of its state, with the
+entries that really leaving would add (`open`, `reserve`, `close`) and the same rules, and read as
+`fedspend ledger balance` reads it. Nothing is written. Rounds that have begun are spent.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from fedspend.ledger.spending import Balances, balances, epsilons, histories
 from fedspend.ledger.state import FORMAT, Run, State
 from fedspend.planning.protocol import AnyPlan
 
-IMAGINED = "what-if"  # the run's id where the ledger has none under this plan
+IMAGINED = "what-if"  # the run's id if the ledger has no run of this plan
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """One account at the moment when it leaves. All epsilons are at `delta`, composed over all runs
-    on the account.
-    """
+    """One account when it leaves. Epsilons are at `delta`, composed over all the account's runs."""
 
     unit: str
     name: str
-    begun: int  # rounds: the last one is the one after which it leaves
+    begun: int  # number of rounds begun when it leaves
     rounds: int
     budget: float
     delta: float
@@ -41,11 +39,11 @@ class Leaving:
     if_it_stays: float  # spent, if the run is finished
     if_closed: float  # spent, if the run is closed and other open runs are finished
     left: float  # the largest claim of a new plan like this one, once the run is closed
-    stops_the_run: bool  # whether a withdrawal keeps the run from its next round
+    stops_the_run: bool  # whether withdrawing stops the run
 
     @property
     def given_back(self) -> float:
-        """By how much closing the run lowers what the account comes to."""
+        """By how much closing the run lowers the account's total."""
         return max(0.0, self.if_it_stays - self.if_closed)
 
     def numbers(self) -> dict[str, Any]:
@@ -55,9 +53,7 @@ class Leaving:
 def leaving(
     plan: AnyPlan, unit: str, name: str, begun: int, ledger: State | None = None
 ) -> Leaving:
-    """The account of `name` if it leaves after `begun` rounds of the plan; with a `ledger`,
-    together with all that it has there.
-    """
+    """The account of `name` if it leaves after `begun` rounds; a `ledger` adds its other runs."""
     unit_number(plan, unit, name)
     if not 0 <= begun <= plan.rounds:
         raise InvalidInput(
@@ -66,18 +62,20 @@ def leaving(
         )
     if ledger is None and "ledger" in plan.parameters:
         raise InvalidInput(
-            "the plan was made on top of a ledger, whose past counts; name it with --ledger"
+            "the plan was made with a ledger, whose past spending counts; name it with --ledger"
         )
     state = _registered(plan, ledger)
     run = _opened(state, plan)
     if begun < run.next_round:
         raise InvalidInput(
-            f"--leaves {begun}: run {run.id} has begun {run.next_round} rounds, and what has begun "
-            f"is spent; give a round from {run.next_round} on"
+            f"--leaves {begun}: run {run.id} has begun {run.next_round} rounds, which are spent; "
+            f"give a round from {run.next_round} on"
         )
     account = int(rules.account_numbers(state, unit, [name])[0])
     if state.accounts[unit].withdrawn[account]:
-        raise Refused(f"{unit} {name!r} has withdrawn already; fedspend ledger balance shows it")
+        raise Refused(
+            f"{unit} {name!r} has already withdrawn; fedspend ledger balance shows its account"
+        )
     for round in range(run.next_round, begun):
         _reserve(state, run, round)
     now = balances(state, unit)
@@ -110,13 +108,13 @@ def _registered(plan: AnyPlan, ledger: State | None) -> State:
 
 
 def _opened(state: State, plan: AnyPlan) -> Run:
-    """The run of this plan, or one that is admitted now."""
+    """The open run of this plan, or a new one."""
     mine = [one for one in state.runs.values() if one.about["plan"] == plan.hash]
     found = [one for one in mine if one.closed is None]
     if len(found) > 1:
         raise InvalidInput(
-            f"{len(found)} open runs follow this plan: {', '.join(one.id for one in found)}; close "
-            "what was given up (fedspend ledger close-run)"
+            f"{len(found)} open runs use this plan: {', '.join(one.id for one in found)}; close "
+            "those that were abandoned (fedspend ledger close-run)"
         )
     if found:
         return found[0]
@@ -133,7 +131,7 @@ def _opened(state: State, plan: AnyPlan) -> Run:
 
 
 def _reserve(state: State, run: Run, round: int) -> None:
-    """Begin a round, unless the ledger would refuse to."""
+    """Begin a round, unless the ledger would refuse it."""
     if run.disturbed:
         members = run.accounts[rules.busy(run.rate[round:], run.of_class)]
         rules.refuse_withdrawn(state, run.unit, members)

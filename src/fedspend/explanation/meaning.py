@@ -1,9 +1,8 @@
-"""What an epsilon, or a trade-off curve, means: odds before and after, and what the best test gets
-right, in numbers and in sentences.
+"""What an epsilon or trade-off curve means: odds before and after, and the best test's success.
 
 Guarantee: every number is an upper bound, rounded up where it is put into words. Odds after a "yes"
-are those of someone who runs the best test at that false positive rate; odds by epsilon alone hold
-unless a chance of delta comes true.
+are those of someone who runs the best test at that false positive rate; odds from epsilon alone
+hold except with probability delta.
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ from fedspend.errors import InvalidInput, finite_number
 from fedspend.explanation.observed import Sight
 
 FPRS = (0.001, 0.01, 0.05, 0.1, 0.5)
-PRIORS = ((1, 1), (1, 99))  # a coin's toss, and one in a hundred
+PRIORS = ((1, 1), (1, 99))  # a coin toss, and one in a hundred
 TOLD = 0.01  # the false positive rate that sentences speak of
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One false positive rate: the share of members that the best test finds, and the odds after it
-    has said yes, from each of `PRIORS`.
-    """
+    """The best test at one false positive rate: the share of members it finds, and odds after."""
 
     fpr: float
     tpr: float
@@ -58,7 +55,7 @@ def curve_numbers(curve: TradeOff) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Claim:
-    """An epsilon and a delta, whatever mechanism has them."""
+    """An epsilon and a delta, for any mechanism."""
 
     epsilon: float
     delta: float
@@ -77,7 +74,7 @@ class Claim:
         return from_claim(self.epsilon, self.delta)
 
     def posterior(self, prior: tuple[int, int]) -> float:
-        """The largest chance that an observer who held these odds can come to hold."""
+        """The largest chance that an observer with these prior odds can arrive at."""
         return chance(self.epsilon + math.log(prior[0] / prior[1]))
 
     def numbers(self) -> dict[str, Any]:
@@ -102,16 +99,16 @@ def sight_numbers(sight: Sight) -> dict[str, Any]:
 
 
 def accused_words(curve: TradeOff, unit: str) -> str:
-    """What the best test does, by everyday numbers.
+    """What the best test achieves, in everyday numbers.
 
     >>> from fedspend.accounting.tradeoff import gaussian
     >>> accused_words(gaussian(1.0), "client")
-    'A test that wrongly accuses 1 in 100 clients that took no part recognises at most 10 in 100 \
-that did.'
+    'A test that wrongly accuses 1 in 100 clients that did not take part recognises at most 10 in \
+100 that did.'
     """
     found = math.ceil(100 * float(curve.tpr(TOLD)) - 1e-9)
     return (
-        f"A test that wrongly accuses 1 in 100 {unit}s that took no part recognises at most "
+        f"A test that wrongly accuses 1 in 100 {unit}s that did not take part recognises at most "
         f"{found} in 100 that did."
     )
 
@@ -129,7 +126,7 @@ def guess_words(curve: TradeOff) -> str:
 
 
 def factor_words(epsilon: float) -> str:
-    """e to the epsilon, as people say it.
+    """e to the power of epsilon, rounded up.
 
     >>> factor_words(0.1), factor_words(1.0), factor_words(10.0), factor_words(50.0)
     ('1.11', '2.72', '22,027', 'about 10^22')
@@ -149,7 +146,7 @@ def chance_words(delta: float) -> str:
 
 
 def odds_words(log_odds: float) -> str:
-    """Odds as people bet.
+    """Odds as in betting.
 
     >>> odds_words(math.log(3)), odds_words(math.log(0.01)), odds_words(10.0), odds_words(90.0)
     ('3:1', '1:100', '22,027:1', 'about 10^40:1')
@@ -157,7 +154,7 @@ def odds_words(log_odds: float) -> str:
     if log_odds > 20:
         return f"{factor_words(log_odds)}:1"
     odds = math.exp(abs(log_odds))
-    if log_odds < 0:  # towards even: the observer is at most so sure
+    if log_odds < 0:  # round towards even odds, so that it stays an upper bound
         return (
             f"1:{math.floor(10 * odds + 1e-6) / 10:g}" if odds < 10 else f"1:{int(odds + 1e-9):,}"
         )
@@ -166,7 +163,7 @@ def odds_words(log_odds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share, rounded up, with more digits near none and near all.
+    """A share as a percentage, rounded up, with more digits near 0% and 100%.
 
     >>> percent(0.3207), percent(0.0009), percent(0.99983), percent(0.9999999), percent(1.0)
     ('32.1%', '0.09%', '99.983%', '100%', '100%')

@@ -1,11 +1,11 @@
-"""What each observer of a plan could tell about one unit: the trade-off curve of the very rounds
-that the plan has for it.
+"""What each observer of a plan could tell about one unit: the trade-off curve of the unit's rounds.
 
-Guarantee: every curve is an upper bound for its observer, read from the rounds and not from what
-the plan claims about them; a claim that the rounds do not bear out is refused. No curve is above
-what its epsilon and the plan's delta allow. Whoever sees less can do no more than someone who sees
-more, so the curve of the one also bounds the other. Discrete noise is read from Rényi divergences
-alone, and so is client sampling of records: no privacy loss distribution is proven for them.
+Guarantee: every curve is an upper bound for its observer, computed from the rounds and not from
+what the plan claims about them; a claim that the rounds do not support is refused. No curve is
+above what its epsilon and the plan's delta allow. An observer who sees less can do no more than one
+who sees more, so the curve of the second also bounds the first. Discrete noise is accounted by
+Rényi divergences alone, and so is client sampling of records: no privacy loss distribution is
+proven for them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from fedspend.verification.second_accountant import epsilon_at
 Numbers = tuple[float, ...]
 Rounds = tuple[
     Numbers, Numbers, tuple[int, ...]
-]  # rates, noise multipliers, how many rounds of each
-COLLUDERS = 10  # as `fedspend verify` has it
+]  # rates, noise multipliers, number of rounds with each
+COLLUDERS = 10  # as in `fedspend verify`
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,16 +66,16 @@ class Sight:
 def sights(
     plan: AnyPlan, schedule: int, colluders: int = 0, *, central: bool = False
 ) -> tuple[Sight, ...]:
-    """Every observer of one schedule of the plan, the promised ones first. Where noise is known to
-    be `central`, without those who look at distributed noise.
+    """What each observer of one schedule could tell, the promised observers first.
 
-    A plan whose claim is below what its own rounds come to is refused.
+    If noise is known to be `central`, observers of distributed noise are left out. A plan whose
+    claim is below what its own rounds cost is refused.
     """
     seen = _BY_UNIT[plan.unit](plan, schedule, colluders)
     if not plan.schedules.epsilon[schedule] >= seen.least * (1 - 1e-6):
         raise Refused(
             f"schedule {schedule} of the plan claims epsilon {plan.schedules.epsilon[schedule]:.6g}"
-            f", but its rounds come to {seen.least:.6g}; check the plan: fedspend verify"
+            f", but its rounds cost {seen.least:.6g}; check the plan with fedspend verify"
         )
     return tuple(
         Sight(
@@ -91,8 +91,10 @@ def sights(
 
 
 def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
-    """No higher than the observer's epsilon allows, unless that is a claim by PLD: nothing here has
-    checked it, and the curve keeps to it anyway, up to the width of its grid.
+    """The curve, capped at what the observer's epsilon allows.
+
+    Not capped if that is a claim by PLD: nothing here has checked it, and the curve stays within it
+    anyway, up to the width of its grid.
     """
     if plan.accountant == "pld" and observer.name == "plan":
         return curve
@@ -101,8 +103,9 @@ def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """Observers with their epsilons, how to read the curve of each by name, and the least that the
-    plan may claim: what its rounds come to at its orders, or 0 where it was made by PLD.
+    """Observers with their epsilons, how to compute each one's curve, and the least valid claim.
+
+    `least` is what the rounds cost at the plan's orders, or 0 if the plan was made by PLD.
     """
 
     observers: tuple[Observer, ...]
@@ -111,7 +114,7 @@ class _Seen:
 
 
 def check_colluders(plan: AnyPlan, colluders: int) -> int:
-    """How many clients pool what they know; 0 stands for the usual number."""
+    """The number of clients who pool what they know; 0 means the usual number."""
     most = len(plan.clients) - 1
     if not 0 <= colluders <= most:
         raise InvalidInput(
@@ -163,8 +166,9 @@ def _of_client(plan: Plan, schedule: int, colluders: int) -> _Seen:
 
 @dataclass(frozen=True)
 class _Continuous:
-    """Rounds for who does not see participation, for who does, and for a client that is always in:
-    each is bounded by the next.
+    """Curves if participation is hidden, if it is seen, and if a client is always in.
+
+    Each is bounded by the next.
     """
 
     orders: Numbers
@@ -182,8 +186,10 @@ class _Continuous:
 
 @dataclass(frozen=True)
 class _Discrete:
-    """The same from Rényi divergences. Without hidden sampling those of the Gaussian hold at every
-    order (Canonne, Kamath, Steinke 2020); with it, at whole orders only.
+    """The same curves for discrete noise, from Rényi divergences.
+
+    Without hidden sampling, those of the Gaussian hold at every order (Canonne, Kamath, Steinke
+    2020); with it, at whole orders only.
     """
 
     orders: Numbers
@@ -209,7 +215,7 @@ class _Discrete:
 
 @lru_cache(maxsize=64)
 def _sampled(rounds: Rounds, orders: Numbers) -> TradeOff:
-    """Kept, since a distribution takes up to a second and groups share schedules."""
+    """Cached, because a distribution takes up to a second and groups share schedules."""
     rates, noises, counts = map(np.asarray, rounds)
     by_renyi = from_renyi((counts[:, None] * rdp(rates, noises, orders)).sum(axis=0), orders)
     return tightest(sampled_gaussians(*rounds), by_renyi)

@@ -1,7 +1,6 @@
-"""Whom an explanation is about: one client or record, or a group of them, and the schedule it
-follows.
+"""Whom an explanation is about: a client, a record or a group, and the schedule it follows.
 
-Guarantee: a group stands for its least protected member, the one with the largest claim.
+Guarantee: a group is represented by its least protected member, the one with the largest claim.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fedspend.planning.protocol import AnyPlan
 
 @dataclass(frozen=True)
 class Subject:
-    """Who it is about, in words, and the number of the schedule that is explained."""
+    """Who is explained, and the number of their schedule."""
 
     label: str
     schedule: int
@@ -29,7 +28,7 @@ class Subject:
 
 
 def one_unit(plan: AnyPlan, unit: str, name: str) -> Subject:
-    """The client or record of this name."""
+    """The client or record with this name."""
     at = unit_number(plan, unit, name)
     schedule = int(plan.schedules.of_client[at])
     return Subject(

@@ -1,3 +1,1 @@
-"""What people look at: groups of clients over the rounds, and plots of them. Every number shown
-comes from the plan itself.
-"""
+"""Reports and plots of plans and runs. Every planned number comes from the plan itself."""

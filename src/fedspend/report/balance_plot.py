@@ -1,6 +1,4 @@
-"""A picture of the account: of every budget, what is spent, what open runs hold,
-and what is free.
-"""
+"""The plot of a ledger: what is spent of each budget, what open runs hold, and what is free."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from fedspend.ledger.spending import Balances
 from fedspend.report.plots import LOOK
 
 SPENT, RESERVED, FREE = "#0072B2", "#E69F00", "#dddddd"
-NAMED = 40  # accounts that get a bar with their name; beyond, a curve over all
+NAMED = 40  # up to this many accounts get a bar and a name each; more are drawn as areas
 
 
 def balance_plot(balances: Balances, path: str | Path, *, unit: str, simulation: bool) -> None:
@@ -35,7 +33,7 @@ def balance_plot(balances: Balances, path: str | Path, *, unit: str, simulation:
         figure.savefig(
             buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
         )
-    write_whole(Path(path), buffer.getvalue())  # single balances are sensitive: private
+    write_whole(Path(path), buffer.getvalue())  # readable by the owner only: balances are sensitive
 
 
 def _bars(balances: Balances) -> Figure:

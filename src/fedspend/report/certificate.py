@@ -1,7 +1,6 @@
-"""What the certificate of a run says: its verdict, the checks behind it, and what each kind of
-observer could learn.
+"""The certificate of a run: its verdict, the checks behind it, and what observers could learn.
 
-A certificate that is missing, or that belongs to another plan, never reads as a pass.
+Guarantee: a certificate that is missing, or that belongs to another plan, never reads as a pass.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ from fedspend.report.pieces import MOST_BUDGETS, figure, table
 from fedspend.report.run_data import RunData
 from fedspend.stored.files import CERTIFICATE, PLAN
 
-# by how many observers the promise is against
+# by the number of observers that the plan's promise covers
 PROMISED = {1: "Only the first line is", 2: "The first two lines are"}
 
 
 def judge(run: RunData) -> tuple[str, str]:
-    """PASS, FAIL or NONE, and a sentence."""
+    """PASS, FAIL or NONE, and a sentence that explains it."""
     found = run.certificate
     if run.plan is None:
         return "NONE", "There is no plan to verify: this method promises nothing."
     if found is None:
         return (
             "NONE",
-            f"There is no {CERTIFICATE} in this run: nothing has checked its plan. Run fedspend "
+            f"There is no {CERTIFICATE} in this run, so its plan was not checked. Run fedspend "
             f"verify on {PLAN}.",
         )
     if found.get("plan_hash") != run.plan.hash:
         return "FAIL", f"The certificate belongs to another plan. Run fedspend verify on {PLAN}."
     if found.get("ok") is not True:
-        return "FAIL", "The plan does not keep its promise; see the failures."
+        return "FAIL", "The plan did not verify; see the failures."
     return (
         "PASS",
         "An independent accountant reproduced every claim and found it within its budget.",
@@ -87,13 +86,11 @@ def certificate(run: RunData) -> Markup:
 
 
 def observers(run: RunData) -> Markup:
-    """Epsilon against each kind of observer; the first line is a promise, for records the first
-    two.
-    """
+    """Epsilon against each observer. The first line is promised; for records, the first two are."""
     if run.plan is None:
         text = (
-            "No noise was added: whoever sees the models may learn from them whatever they hold "
-            "about a client."
+            "No noise was added: anyone who sees the models may learn whatever they reveal about a "
+            "client."
         )
         return element("p", text, class_="note")
     found = objects((run.certificate or {}).get("observers"))
@@ -136,7 +133,7 @@ def observers(run: RunData) -> Markup:
             ]
         )
     text = (
-        f"{PROMISED[promises]} what the plan promises. The others say what is lost when its "
+        f"{PROMISED[promises]} what the plan promises. The others show what is lost when its "
         "assumption fails."
     )
     return join(

@@ -1,8 +1,8 @@
-"""Line charts as inline SVG: no script, no font and no library is needed to see them.
+"""Line charts as inline SVG, which need no script, font or library.
 
-Every chart is drawn for a wide and for a narrow place; the style sheet shows the one that fits, so
-text keeps its size on a phone. Colours are classes `s1` to `s8`, which the style sheet defines for
-light and dark. A value of None is a gap.
+Every chart is drawn in a wide and a narrow version; the style sheet shows the one that fits, so
+text keeps its size on a phone. Colours are the classes `s1` to `s8`, which the style sheet defines
+for light and dark mode. A value of None is a gap.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ Value = float | None
 
 @dataclass(frozen=True)
 class Series:
-    """One line. `low` and `high` shade a range around it; beyond `done` it is planned and not yet
-    run, and drawn faint.
-    """
+    """One line. `low` and `high` shade a range around it; after round `done` it is drawn faint."""
 
     label: str
     values: tuple[Value, ...]
@@ -38,7 +36,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Reference:
-    """A dashed horizontal line; with a colour it belongs to the series of that colour."""
+    """A dashed horizontal line; if it has a colour, it belongs to the series of that colour."""
 
     value: float
     label: str = ""
@@ -56,7 +54,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over the rounds `x`, or over another `unit` that is counted."""
+    """Lines over the rounds `x`, or over another `unit`."""
 
     title: str
     y_label: str
@@ -74,17 +72,17 @@ class Chart:
         return not any(value is not None for one in self.series for value in one.values)
 
     def show(self, value: float) -> str:
-        """A value as people read it."""
+        """A value as shown to readers."""
         return f"{100 * value:.1f}%" if self.percent else f"{value:#.4g}".rstrip(".")
 
 
 def draw(chart: Chart, broad: bool = False) -> Markup:
-    """All drawings of a chart; one as broad as the page only where it is asked for."""
+    """A chart at all its sizes; as wide as the page only if `broad`."""
     return join(_Drawing(chart, size).svg() for size in SIZES if broad or size != "broad")
 
 
 def describe(chart: Chart) -> str:
-    """The chart in words, for those who do not see it."""
+    """The chart in words, for screen readers."""
     parts = []
     for one in chart.series:
         seen = [
@@ -231,7 +229,7 @@ class _Drawing:
         return join(parts)
 
     def dots(self) -> list[Markup]:
-        """Named beside the dot, to its left where there is no room to its right."""
+        """Dots with their names to the right, or to the left where there is no room."""
         parts = []
         for dot in self.chart.dots:
             x, y = self.x(dot.x), self.y(dot.value)
@@ -293,7 +291,7 @@ class _Drawing:
     # --- the words at the end of each line ---
 
     def label(self, one: Series) -> str:
-        """Its name; where there is one line only, its last value."""
+        """The name of a line, or its last value if it is the only one."""
         last = _last(one.values)
         if last is None:
             return ""

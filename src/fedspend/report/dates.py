@@ -1,7 +1,7 @@
 """When a run began and when its report was written.
 
-Guarantee: dates are those that the run wrote down when it began, never a file's time stamp, which
-changes when a folder is copied. A run without one (of version 0.1) is said to be undated. With
+Guarantee: a date is the one that the run recorded when it began, never a file's time stamp, which
+changes when a folder is copied. A run without one (of version 0.1) is called undated. With
 SOURCE_DATE_EPOCH set, the same run gives the same page on any day.
 """
 
@@ -41,7 +41,7 @@ def today() -> str:
 
 
 def begun(folder: Path) -> str | None:
-    """When the run in `folder` began; None if it does not say."""
+    """When the run in `folder` began; None if that was not recorded."""
     try:
         when = datetime.datetime.fromisoformat(StoredRun(folder).facts().began or "")
     except (OSError, ValueError, FedspendError):

@@ -1,7 +1,6 @@
-"""Plots of a design search: the front in the plane of loss and privacy, and the solutions in the
-plane of rounds and noise.
+"""Plots of a design search: its front by loss and privacy, and its solutions by rounds and noise.
 
-They follow Figures 2, 3 and 6 of Gu et al. (2023): dots are experiment, lines are theory. Privacy
+They follow Figures 2, 3 and 6 of Gu et al. (2023): dots are experiments, lines are theory. Privacy
 is shown twice, as the paper's proxy and as the real epsilon.
 """
 
@@ -30,7 +29,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def front_plot(findings: Findings, path: str | Path, chosen: dict[str, Any] | None = None) -> None:
-    """All points, those that are not dominated, and the recommended one."""
+    """Plot all points, the non-dominated ones, and the recommended one."""
     with rc_context(LOOK):
         policies = findings.search.over_policies
         figure = Figure(figsize=(6.2, 4.4) if policies else (11.5, 4.4), layout="constrained")
@@ -106,7 +105,7 @@ def _cloud(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolArray
         axes.scatter(
             x, y, s=42, facecolors="none", edgecolors=THEORY, linewidths=1.3, label=words, zorder=4
         )
-    # Losses of trainings that go wrong would flatten everything else.
+    # The losses of failed trainings would flatten everything else.
     axes.set_ylim(0.95 * findings.loss[front].min(), 1.05 * findings.loss[front].max())
 
 
@@ -139,9 +138,7 @@ def _by_policy(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolA
 
 
 def policy_name(one: Candidate) -> str:
-    """The policy with what tells it from others of its kind; the rate where rates differ is the
-    reader's to see in the table.
-    """
+    """The policy with the settings that distinguish it; rates are only in the table."""
     details = [
         f"{words} {value:g}"
         for words, value in (
@@ -155,8 +152,9 @@ def policy_name(one: Candidate) -> str:
 
 
 def solutions_plot(findings: Findings, path: str | Path) -> None:
-    """Non-dominated (T, sigma), with the curve `k sigma^2 T = q K` of the estimated k and its
-    interval. Not for policies.
+    """Plot non-dominated (T, sigma) and the curve `k sigma^2 T = q K` for the estimated k.
+
+    Not for searches over policies.
     """
     search = findings.search
     rounds, level, rate = findings.solutions()

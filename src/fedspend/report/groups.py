@@ -1,8 +1,8 @@
-"""A plan seen by groups of clients, small enough for a table or a plot.
+"""A plan by groups of clients, small enough for a table or a plot.
 
-A group is a label that the clients came with, or a distinct budget; where there would be too many,
-clients are put into bands of about equal size by budget. Clients of a group may differ, so
-everything is a track of lowest, mean (over clients) and highest value by round.
+A group is a label that came with the clients, or a distinct budget; if there would be too many,
+clients are put into bands of about equal size by budget. Clients of a group may differ, so every
+quantity is a track: its lowest, mean (over clients) and highest value by round.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ BANDS = 8
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """Lowest, mean and highest value over the clients of a group: one number each per round, or a
-    single one.
-    """
+    """Lowest, mean and highest value over a group's clients, per round or as single numbers."""
 
     low: FloatArray
     mean: FloatArray
@@ -37,8 +35,9 @@ class Track:
 
 @dataclass(frozen=True, eq=False)
 class GroupTracks:
-    """One group of clients; `budget` and `unspent` (a part of the budget) have one entry, the
-    others one per round.
+    """One group of clients.
+
+    `budget` and `unspent` (a share of the budget) have one entry, the others one per round.
     """
 
     label: str
@@ -53,9 +52,7 @@ class GroupTracks:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Which clients make up each group. `named`: by the labels they came with; `banded`: too many
-    to show one by one.
-    """
+    """Which clients are in each group. `named`: groups are labels; `banded`: they are bands."""
 
     labels: tuple[str, ...]
     members: tuple[IntArray, ...]
@@ -70,13 +67,11 @@ class Grouping:
 def group_clients(
     plan: AnyPlan, labels: Sequence[str] | None = None, most: int = MOST_GROUPS, bands: int = BANDS
 ) -> Grouping:
-    """By label if there are any, else by budget; more than `most` of them become `bands` bands by
-    budget.
-    """
+    """Groups by label if there are any, else by budget; if more than `most`, `bands` bands."""
     if labels is not None:
         names, of_client = np.unique(np.asarray(labels, dtype=object), return_inverse=True)
         if len(names) <= most:
-            # In order of the strictest budget in each, as the groups by budget are.
+            # ordered by the strictest budget in each, like groups by budget
             strictest = [float(plan.budget[of_client == n].min()) for n in range(len(names))]
             order = sorted(range(len(names)), key=lambda n: (strictest[n], names[n]))
             return Grouping(
@@ -121,7 +116,7 @@ def group_tracks(plan: AnyPlan, grouping: Grouping) -> list[GroupTracks]:
 def track(table: FloatArray, weights: FloatArray | IntArray) -> Track:
     """Lowest, weighted mean and highest over the columns of (rounds, columns)."""
     low, high = table.min(axis=1), table.max(axis=1)
-    # A mean of equal numbers can differ from them in the last digit; it must not.
+    # rounding can push the mean of equal numbers outside their range
     return Track(low, np.clip(np.average(table, axis=1, weights=weights), low, high), high)
 
 

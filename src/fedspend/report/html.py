@@ -1,9 +1,9 @@
-"""One HTML file about one run or several: it opens offline, loads nothing, and the same run gives
-the same file on the same day.
+"""The HTML report about one run or several: one file that opens offline and loads nothing.
 
-Guarantee: the page says first whether the run protected anybody, and every chart and number says
-whether it was planned, is a private release, or may be shown by a simulation only. The page's own
-policy forbids every request and every script but ours.
+Guarantee: the page says first whether the run protected anybody, and every chart and number is
+marked as planned, as a private release, or as something that only a simulation may show. The page's
+content security policy forbids every request, and every script but ours. The same run gives the
+same file on the same day.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write_page(page: str, output: Path) -> None:
 
 
 def render(runs: Sequence[RunData], dates: Dates | None = None) -> str:
-    """The page; without `dates` it says nothing about when."""
+    """The page; without `dates` it mentions no dates."""
     style, script = (
         files("fedspend.report").joinpath("assets", name).read_text("utf-8")
         for name in ("report.css", "report.js")
@@ -90,7 +90,7 @@ def single(run: RunData, dates: Dates | None = None) -> Markup:
 
 
 def dated(dates: Dates | None, *names: str) -> Markup | None:
-    """When the runs began, as far as a ledger here says so, and when the page was written."""
+    """When the runs began, if known, and when the page was written."""
     if dates is None:
         return None
     known = sorted({dates.begun[name] for name in names if name in dates.begun})
@@ -103,11 +103,15 @@ def legend_of_marks() -> Markup:
 
 
 def details_of(run: RunData) -> Markup:
-    """All there is about one run."""
+    """Everything about one run."""
     wrong = run.disagreement()
     return join(
         element(
-            "p", wrong, " One of the two files was altered.", class_="banner bare", role="alert"
+            "p",
+            wrong,
+            " One of the two files has been altered.",
+            class_="banner bare",
+            role="alert",
         )
         if wrong
         else None,
@@ -163,7 +167,7 @@ def figure_of(panel: Panel, broad: bool = False) -> Markup:
     longest = max(len(one.label) for one in chart.series) if len(chart.series) > 1 else 0
     drawn = (
         element(
-            "p", f"No number to draw: no round has a finite {panel.title.lower()}.", class_="note"
+            "p", f"Nothing to draw: no round has a finite {panel.title.lower()}.", class_="note"
         )
         if chart.empty
         else draw(chart, broad)
@@ -189,7 +193,7 @@ def figure_of(panel: Panel, broad: bool = False) -> Markup:
 
 
 def legend_of(chart: Chart, spare: bool) -> Markup:
-    """Names in full. A spare legend is shown only where the names beside the lines are cut."""
+    """Full names. A `spare` legend is shown only if the names beside the lines are cut."""
     entries = [
         element(
             "li",
@@ -202,9 +206,7 @@ def legend_of(chart: Chart, spare: bool) -> Markup:
 
 
 def numbers(chart: Chart) -> Markup:
-    """The table behind a chart. The script reads its rows for the pointer, so that nothing is
-    stored twice.
-    """
+    """The table behind a chart; the script reads its rows to show values under the pointer."""
     names = [one.label for one in chart.series]
     rows = [
         [
@@ -252,12 +254,14 @@ def mixed_banner(runs: Sequence[RunData]) -> Markup:
     simulations = sum(run.simulation for run in runs)
     text = (
         f"{simulations} of these {len(runs)} runs are simulations: their randomness came from a "
-        "seed and protects nobody."
+        "seed, so they protect nobody."
         if simulations
         else "None of these runs is a simulation."
     )
     if simulations < len(runs):
-        text += " Budgets of real runs on the same clients add up; this page does not add them."
+        text += (
+            " Real runs on the same clients share their budgets; this page does not combine them."
+        )
     word, kind = ("Simulation", "simulation") if simulations else ("Real runs", "real")
     return element("p", element("strong", word), " ", text, class_=f"banner {kind}", role="note")
 
@@ -277,7 +281,7 @@ def overlay(runs: Sequence[RunData]) -> Panel:
         )
     shares = {run.majority for run in runs if run.majority is not None}
     references = (
-        tuple(Reference(share, f"commonest class {percent(share)}") for share in shares)
+        tuple(Reference(share, f"most common class {percent(share)}") for share in shares)
         if len(shares) == 1
         else ()
     )
@@ -285,7 +289,7 @@ def overlay(runs: Sequence[RunData]) -> Panel:
     chart = Chart("Accuracy", "accuracy", x, tuple(lines), references, percent=True, zero=False)
     note = "Measured on evaluation rows that no client holds."
     if not private:
-        note += " Runs without a plan are not private: only a simulation may show them."
+        note += " Runs without a plan are not private: only simulations may show this."
     return Panel("Accuracy by round", "release" if private else "simulation", chart, note)
 
 
@@ -318,7 +322,7 @@ def comparison(runs: Sequence[RunData]) -> Markup:
         for run in runs
     ]
     bare = (
-        [" Of runs without a plan: ", mark("simulation")]
+        [" For runs without a plan: ", mark("simulation")]
         if any(run.plan is None for run in runs)
         else None
     )
@@ -335,7 +339,7 @@ def comparison(runs: Sequence[RunData]) -> Markup:
 
 
 def budgets(run: RunData) -> str:
-    """Every budget where there are few, else the range."""
+    """Every budget if there are few, else the range."""
     if run.plan is None:
         return "none"
     distinct = sorted(set(run.plan.budget.tolist()))
@@ -359,7 +363,7 @@ def folded(run: RunData) -> Markup:
 
 
 def summary(run: RunData) -> dict[str, Any]:
-    """A run in plain numbers, for `fedspend report --json`."""
+    """A run's key numbers, for `fedspend report --json`."""
     return {
         "run": run.name,
         "method": run.method,

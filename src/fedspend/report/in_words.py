@@ -1,6 +1,6 @@
-"""The guarantee of a run in words, and what its epsilons mean for a person.
+"""The guarantee of a run as text, and what its epsilons mean for a person.
 
-Guarantee: nothing is promised here that the run does not keep. A simulation, a run without a plan
+Guarantee: the text promises nothing that the run does not keep. A simulation, a run without a plan
 and a plan that did not verify are called what they are, in the same place. The numbers are upper
 bounds from the plan's own rounds.
 """
@@ -30,14 +30,14 @@ from fedspend.report.pieces import MOST_BUDGETS, figure, power, table
 from fedspend.report.run_data import RunData
 from fedspend.report.views import view_of
 
-BANDS = 4  # where there are more budgets than are listed one by one
+BANDS = 4  # if there are too many budgets to list one by one
 
 
 def guarantee(run: RunData) -> Markup:
-    """What is promised to whom against whom, before any number."""
+    """Who is protected, and against whom, before any number."""
     return element(
         "section",
-        element("h2", "The guarantee in words"),
+        element("h2", "The guarantee"),
         [element("p", sentence) for sentence in sentences(run)],
         class_="guarantee",
     )
@@ -61,18 +61,18 @@ def sentences(run: RunData) -> list[str]:
     ]
     found += [
         f"Protected: {view.protected}. If {view.zeroed}, everything that is released would be "
-        "almost equally likely.",
+        "almost as likely.",
         f"Against: {view.observer}.",
         f"How strongly: {epsilon_words(plan)}. Delta is {power(plan.delta)}, a chance of "
         f"{chance_words(plan.delta)} that the bound fails. Smaller is safer. "
         f"{left_words(run, plan)}".strip(),
     ]
     if run.voting:
-        found.append("Not protected are the public rows that clients voted on.")
+        found.append("The public rows that clients voted on are not protected.")
     if "ledger" in plan.parameters:
         found.append(
-            "Earlier runs on the same accounts count as well; the ledger says what all of them "
-            "come to."
+            "Earlier runs on the same accounts count too; the ledger has the total over all of "
+            "them."
         )
     return found
 
@@ -97,7 +97,7 @@ def left_words(run: RunData, plan: AnyPlan) -> str:
 
 
 def meaning(run: RunData) -> Markup | None:
-    """The best membership test, by group and observer."""
+    """What the best membership test can do, by group and observer."""
     plan = run.plan
     if plan is None:
         return None
@@ -120,28 +120,28 @@ def tests(run: RunData, plan: AnyPlan) -> Markup:
     worst = max(seen, key=lambda one: one[0].curve.advantage)[0]
     rows: list[Sequence[Content]] = []
     for name, found in zip(group_words(grouping), seen, strict=True):
-        first = not rows  # who the observers are is said once
+        first = not rows  # observers are introduced only once
         rows += [line(name if n == 0 else "", sight, first) for n, sight in enumerate(found)]
     head = ("group", "observer", "epsilon", *(f"at {percent(fpr)}" for fpr in FPRS), "best guess")
     sources = sorted({sight.curve.how for found in seen for sight in found})
     note = (
         f"Upper bounds, from {' and '.join(sources)} of the plan's own rounds; epsilon and delta "
-        "alone would allow more. A group stands for its least protected member. Best guess: right "
-        "answers, if half took part. In bold: what the plan promises."
+        "alone would allow more. A group's numbers are those of its least protected member. Best "
+        "guess: how often it is right if half took part. In bold: what the plan promises."
     )
     return join(
         element(
             "p",
-            "Somebody tries to find out from everything that was released whether one ",
-            f"{plan.unit} took part. Take the least protected group. ",
+            "Suppose somebody tries to find out, from everything that was released, whether one ",
+            f"{plan.unit} took part. For the least protected group: ",
             accused_words(worst.curve, plan.unit),
             " ",
             guess_words(worst.curve),
         ),
         element(
             "p",
-            "The table says which share of those that took part such a test recognises at most, if "
-            "it wrongly accuses 0.1%, 1%, 5%, 10% or 50% of those that did not.",
+            f"The table shows the largest share of participating {plan.unit}s that such a test can "
+            "recognise if it wrongly accuses 0.1%, 1%, 5%, 10% or 50% of the others.",
             class_="note lead",
         ),
         table(head, rows, words=2, class_="meaning"),

@@ -1,8 +1,7 @@
-"""HTML and SVG made of nested calls.
+"""HTML and SVG built from nested calls.
 
-Guarantee: a string becomes text. It is escaped wherever it goes, into an element or into an
-attribute, unless it is `Markup`, and only this module makes that. So no label, setting or file name
-can become part of the page.
+Guarantee: a string becomes text. It is escaped in elements and in attributes unless it is `Markup`,
+which only this module makes. So no label, setting or file name can inject code into the page.
 """
 
 from __future__ import annotations
@@ -12,20 +11,21 @@ import re
 from collections.abc import Iterable
 
 VOID = frozenset({"meta", "link"})
-# no text, and some of it no HTML
+# characters that are not text, some of them forbidden in HTML
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Markup(str):
-    """A string that is HTML already."""
+    """A string that is already HTML."""
 
 
 Content = str | Iterable["Content"] | None
 
 
 def element(tag: str, *content: Content, **attributes: str | float | bool | None) -> Markup:
-    """One element. `class_` is `class`, underscores are hyphens; an attribute of None or False is
-    left out, True stands alone.
+    """One element. `class_` becomes `class`, and underscores become hyphens.
+
+    An attribute that is None or False is left out; one that is True has no value.
 
     >>> element("p", "a < b", element("b", "!"), class_="note", title='"')
     '<p class="note" title="&quot;">a &lt; b<b>!</b></p>'
@@ -44,7 +44,7 @@ def element(tag: str, *content: Content, **attributes: str | float | bool | None
 
 
 def join(*content: Content) -> Markup:
-    """Contents one after the other.
+    """The contents joined together.
 
     >>> join("<", [element("i"), None])
     '&lt;<i></i>'
@@ -53,7 +53,7 @@ def join(*content: Content) -> Markup:
 
 
 def raw(tag: str, body: str) -> Markup:
-    """A style or script of our own, which browsers read without undoing escapes."""
+    """One of our own styles or scripts, which browsers read unescaped."""
     if "</" in body:
         raise ValueError(f"a {tag} must not hold '</'")
     return Markup(f"<{tag}>{body}</{tag}>")
@@ -78,7 +78,7 @@ def escape(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """A coordinate, short.
+    """A coordinate with at most two decimals.
 
     >>> number(12.340000001), number(3), number(-0.001)
     ('12.34', '3', '0')

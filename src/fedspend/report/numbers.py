@@ -1,4 +1,4 @@
-"""A plan's summary as plain numbers, ready for JSON: what the tables show, unrounded."""
+"""A plan's summary as plain numbers for JSON: what the tables show, unrounded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which charts a run has, and what each may be shown to whom.
+"""The charts of a run, each marked with who may see it.
 
-Every panel carries a mark. `planned` numbers depend on budgets and parameters only. `release`
-numbers are computed from noised releases, which is free. `simulation` numbers describe single
-updates or were made without noise: a real run must not show them.
+Guarantee: every panel carries a mark. `planned` numbers depend on budgets and parameters only.
+`release` numbers are computed from noised releases, which costs no privacy. `simulation` numbers
+describe single updates or were computed without noise: a real run must not show them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedspend.report.pieces import power
 from fedspend.report.run_data import RunData
 from fedspend.report.scales import WIDE_RANGE
 
-MOST_ROUNDS = 400  # beyond, charts and tables show evenly spaced rounds
+MOST_ROUNDS = 400  # if there are more, charts and tables show evenly spaced ones
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def learning(run: RunData) -> list[Panel]:
     ]
     tail = number(run.settings.get("train.tail_average"))
     if tail is not None and tail > 1:
-        notes.append(f"The last {tail:g} rounds show the mean of the iterates since then.")
+        notes.append(f"The last {tail:g} rounds show the average of the models since then.")
     if run.skipped:
         notes.append(
             f"Shaded: {counted(len(run.skipped), 'round')} skipped because the release was lost; "
@@ -55,7 +55,7 @@ def learning(run: RunData) -> list[Panel]:
     majority = (
         ()
         if run.majority is None
-        else (Reference(run.majority, f"commonest class {100 * run.majority:.1f}%"),)
+        else (Reference(run.majority, f"most common class {100 * run.majority:.1f}%"),)
     )
     accuracy = _recorded(run, "accuracy", "Accuracy", "accuracy", references=majority, percent=True)
     loss = _recorded(run, "loss", "Loss", "loss")
@@ -73,7 +73,9 @@ def spending(run: RunData) -> list[Panel]:
         return []
     grouping, groups = few_groups(run)
     budgets = [group.budget.at(0)[1] for group in groups]
-    from_zero = max(budgets) <= WIDE_RANGE * min(budgets)  # a logarithmic scale has no zero
+    from_zero = max(budgets) <= WIDE_RANGE * min(
+        budgets
+    )  # otherwise logarithmic, which has no zero
     x = rounds_shown(run.rounds, first=0 if from_zero else 1)
     alike = len(groups) > 1 and all(_same(group.spent, groups[0].spent) for group in groups)
     words = group_words(grouping)
@@ -98,7 +100,7 @@ def spending(run: RunData) -> list[Panel]:
         notes.append(f"Faint: planned for rounds {run.done + 1} to {run.rounds}.")
     if any(group.budget.low[0] < group.budget.high[0] for group in groups):
         notes.append(
-            f"Budgets differ within a group: lines are means over its {who}s, shades their range."
+            f"Budgets differ within a group: lines are means over its {who}s, shading is the range."
         )
     return [Panel("Privacy spent", "planned", chart, " ".join(notes))]
 
@@ -129,7 +131,7 @@ def client_schedule(run: RunData, plan: Plan) -> list[Panel]:
 
 
 def updates(run: RunData) -> list[Panel]:
-    """What clients' updates, or votes, looked like; only a simulation may look."""
+    """What clients' updates or votes looked like; only a simulation may show this."""
     if not run.statistics:
         return []
     if run.voting:
@@ -159,7 +161,7 @@ def updates(run: RunData) -> list[Panel]:
 
 
 def _votes(run: RunData) -> list[Panel]:
-    """How far voters agreed, and how many labels noise turned over."""
+    """How far voters agreed, and how many labels the noise changed."""
     agreement = _recorded(
         run, "agreement", "Agreement", "share of the votes", percent=True, zero=True
     )
@@ -167,7 +169,7 @@ def _votes(run: RunData) -> list[Panel]:
         run,
         "labels_changed",
         "Labels changed by noise",
-        "share of the rows asked",
+        "share of the rows voted on",
         percent=True,
         zero=True,
     )
@@ -176,22 +178,20 @@ def _votes(run: RunData) -> list[Panel]:
             "Agreement",
             "simulation",
             agreement,
-            "What the winning class got of a row's votes, before noise; mean over rows.",
+            "The winning class's share of a row's votes, before noise; mean over rows.",
         ),
         Panel(
             "Labels changed by noise",
             "simulation",
             changed,
-            f"Rows whose label noise turned over. {_overflow(run)}".strip(),
+            f"Rows whose label the noise changed. {_overflow(run)}".strip(),
         ),
     ]
     return [panel for panel in panels if not panel.chart.empty]
 
 
 def _norms(run: RunData) -> Chart:
-    """Lengths of updates by round (Figure 2 of Cheng et al., 2022): the mean, the middle eight
-    tenths, and the clip beside them.
-    """
+    """Norms of updates by round (Figure 2 of Cheng et al. 2022): mean, middle 80%, and clip."""
     norm = _recorded(run, "mean_norm", "Update norms", "Euclidean norm before clipping", zero=True)
     by_round = {line["round"]: line for line in run.metrics}
     spread = [by_round.get(t, {}).get("norm_quantiles") for t in norm.x]
@@ -213,9 +213,9 @@ def _overflow(run: RunData) -> str:
         return ""
     left = sum(counts)
     return (
-        "No coordinate left the modulus."
+        "No coordinate overflowed the modulus."
         if left == 0
-        else f"{counted(left, 'coordinate')} left the modulus and came back wrong."
+        else f"{counted(left, 'coordinate')} overflowed the modulus and came back wrong."
     )
 
 
@@ -254,7 +254,7 @@ def _recorded(
     percent: bool = False,
     zero: bool = False,
 ) -> Chart:
-    """A number that every round recorded."""
+    """The chart of a number that every round recorded."""
     found = {line["round"]: number(line.get(key)) for line in run.metrics}
     x = rounds_shown(run.done, first=run.metrics[0]["round"])
     line = Series(title.lower(), tuple(found.get(t) for t in x))
@@ -264,7 +264,7 @@ def _recorded(
 
 
 def _by_group(run: RunData, name: str, title: str, y_label: str) -> Chart:
-    """A quantity of the plan, one line per group; a single line where the groups do not differ."""
+    """A quantity of the plan, one line per group, or a single line if the groups do not differ."""
     grouping, groups = few_groups(run)
     x = rounds_shown(run.rounds)
     tracks: list[Track] = [getattr(group, name) for group in groups]
@@ -294,9 +294,7 @@ def _same(a: Track, b: Track) -> bool:
 
 
 def record_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:
-    """Rates and active records. Under a filter by norms both depend on gradients, so that only a
-    simulation may count.
-    """
+    """Rates and active records. With a filter by norms, only a simulation may count records."""
     if plan.by_norm:
         counted_steps = (
             [count for line in run.metrics for count in line.get("active", [])]
@@ -307,17 +305,17 @@ def record_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:
             return []
         chart = _active(np.array(counted_steps), run.done * plan.terms.local_steps)
         caption = (
-            f"Records of {len(plan.records):,} that took part in a local step: who is left depends "
-            "on single gradients."
+            f"Records, of {len(plan.records):,}, that took part in a local step: who is left "
+            "depends on single gradients."
         )
         return [Panel(chart.title, "simulation", chart, caption)]
     chart = _active(plan.active_by_step, run.done * plan.terms.local_steps, _stops(run, plan))
     caption = (
-        f"Records of {len(plan.records):,} that can be sampled in a local step; the others are "
-        "left out or have run out."
+        f"Records, of {len(plan.records):,}, that can be sampled in a local step; the others are "
+        "left out or have spent their budgets."
     )
     caption += " Dots: where a budget begins to run out." if chart.dots else ""
-    if plan.filters:  # one rate, as long as a record can pay
+    if plan.filters:  # the rate is constant for as long as a record can pay
         return [
             Panel(
                 chart.title,
@@ -328,13 +326,13 @@ def record_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:
         ]
     rates = _by_group(run, "rate", "Sampling rate", "probability")
     return [
-        Panel(rates.title, "planned", rates, "Chance of a record to enter a local step."),
+        Panel(rates.title, "planned", rates, "Chance that a record is sampled in a local step."),
         Panel(chart.title, "planned", chart, caption),
     ]
 
 
 def _active(count: IntArray, done: int, dots: tuple[Dot, ...] = ()) -> Chart:
-    """By local step, through all rounds (Figure 7 of Liu et al. 2024)."""
+    """Active records by local step, over all rounds (Figure 7 of Liu et al. 2024)."""
     before = np.flatnonzero(np.diff(count)) + 1
     sharp = () if before.size > MOST_ROUNDS else (*before.tolist(), *(before + 1).tolist())
     x = tuple(sorted({*rounds_shown(count.size), *sharp}))
@@ -343,7 +341,7 @@ def _active(count: IntArray, done: int, dots: tuple[Dot, ...] = ()) -> Chart:
 
 
 def _stops(run: RunData, plan: RecordPlan) -> tuple[Dot, ...]:
-    """The last step of the first record of each group that stops before the end."""
+    """For each group whose records stop before the end, the last step of the first one."""
     grouping, _ = few_groups(run)
     lasts = plan.steps.sum(axis=0)[plan.schedules.of_client]
     found = []
@@ -364,7 +362,7 @@ def _clip(run: RunData) -> Panel:
         )
         return Panel("Clip norm", "release", chart, why)
     caption = (
-        "What a client's votes weigh: less under a stricter budget."
+        "The weight of a client's votes: stricter budgets weigh less."
         if run.voting
         else "Stricter budgets get smaller clips."
     )
@@ -374,8 +372,8 @@ def _clip(run: RunData) -> Panel:
 
 
 def _average(run: RunData, plan: Plan) -> Panel:
-    title, y_label = "Noise of the averaged update", "deviation per coordinate"
-    caption = "What the model receives in a round, after dividing by the expected cohort."
+    title, y_label = "Noise of the averaged update", "standard deviation per coordinate"
+    caption = "The noise that the model receives in a round, after dividing by the expected cohort."
     queries = number(run.settings.get("votes.queries"))
     if run.voting and queries is not None:
         return _vote_noise(run, plan, queries)
@@ -389,15 +387,13 @@ def _average(run: RunData, plan: Plan) -> Panel:
 
 
 def _vote_noise(run: RunData, plan: Plan, queries: float) -> Panel:
-    """A unanimous expected cohort of average clients gives the mean vote `clip / sqrt(queries)`:
-    noise is shown in such shares.
-    """
-    title, x = "Noise of a share of votes", rounds_shown(run.rounds)
+    """Noise as a share of `clip / sqrt(queries)`, the mean vote of a unanimous expected cohort."""
+    title, x = "Noise on vote shares", rounds_shown(run.rounds)
     shares = [deviation * math.sqrt(queries) / plan.clip for deviation in plan.noise_of_average]
     line = Series("noise", tuple(shares[t - 1] for t in x), done=run.done)
     caption = (
-        f"Deviation of the noise on each class's share, with {counted(int(queries), 'row')} asked "
-        "in a round."
+        f"Standard deviation of the noise on each class's share, with "
+        f"{counted(int(queries), 'row')} voted on in a round."
     )
     return Panel(
         title,

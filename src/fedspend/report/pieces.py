@@ -1,4 +1,4 @@
-"""Small pieces that all parts of a report share: marks, tables, and numbers as people read them."""
+"""Small pieces that all parts of a report share: marks, tables, and formatted numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARKS = {
     "release": "private release or computed from it",
     "simulation": "simulation only — not private",
 }
-MOST_BUDGETS = 6  # budgets that are listed one by one
+MOST_BUDGETS = 6  # most budgets listed one by one
 
 
 def mark(kind: str) -> Markup:
@@ -27,9 +27,7 @@ def table(
     words: int = 1,
     class_: str | None = None,
 ) -> Markup:
-    """A table that scrolls by itself where it is too wide; all but the first `words` columns are
-    numbers.
-    """
+    """A table that scrolls if it is too wide; all but the first `words` columns are numbers."""
 
     def cells(tag: str, row: Sequence[Content]) -> list[Markup]:
         return [element(tag, cell, class_=None if n < words else "n") for n, cell in enumerate(row)]
@@ -45,7 +43,7 @@ def table(
 
 
 def plain(value: Any) -> str:
-    """A setting as people write it.
+    """A setting as readable text.
 
     >>> groups = [{"epsilon": 10.0, "share": 0.5}, {"epsilon": 20.0}]
     >>> plain(groups), plain(True), plain([1, 2]), plain(None)

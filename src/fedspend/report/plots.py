@@ -1,8 +1,7 @@
-"""The spending plot: cumulative epsilon against budget, and noise, by round and group of clients
-(Figure 2 of Kiani et al., 2025).
+"""The spending plot: epsilon spent and noise by round and group (Figure 2 of Kiani et al. 2025).
 
-Lines are the plan's own `spent_by_schedule` and noise multipliers. Where clients of a group differ,
-the line is their mean and the shade their range. Several plans are overlaid by line style.
+Lines are the plan's own `spent_by_schedule` and noise multipliers. If clients of a group differ,
+the line is their mean and the shading their range. Several plans differ by line style.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, group_tracks
 
 MOST_LINES = 9
-WIDE_RANGE = 12  # a ratio beyond which small values vanish on a linear scale
-# Okabe and Ito's colours, which people with any colour vision can tell apart; yellow is left out,
-# it is too light for lines.
+WIDE_RANGE = 12  # above this ratio, small values vanish on a linear scale
+# Okabe and Ito's colours, which people with any colour vision can tell apart, without yellow, which
+# is too light for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8C6D31")
 STYLES: tuple[Any, ...] = (
     "-",
@@ -63,12 +62,10 @@ LOOK: dict[Any, Any] = {
 def spending_plot(
     plans: Mapping[str, Plan] | Plan, path: str | Path, labels: Sequence[str] | None = None
 ) -> None:
-    """Draw one plan, or several by name, to a .png, .svg or .pdf. `labels` names each client's
-    group.
-    """
+    """Plot one plan, or several by name, as .png, .svg or .pdf; `labels` are clients' groups."""
     named = dict(plans) if isinstance(plans, Mapping) else {plans.policy: plans}
     with rc_context(LOOK), warnings.catch_warnings():
-        # a box stands in for a letter that the font lacks
+        # a letter that the font lacks is drawn as a box
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = draw(named, labels)
         buffer = io.BytesIO()
@@ -113,9 +110,7 @@ def draw(plans: Mapping[str, Plan], labels: Sequence[str] | None) -> Figure:
 
 
 def few_groups(plan: AnyPlan, labels: Sequence[str] | None, policies: int) -> tuple[Grouping, str]:
-    """Few enough groups to read. One plan: bands where there are many. Several plans: the strictest
-    and the loosest group.
-    """
+    """Few enough groups to read: bands, or for several plans the strictest and loosest group."""
     grouping = group_clients(plan, labels, most=min(len(COLOURS), MOST_LINES), bands=5)
     if policies > 1 and len(grouping.labels) * policies > MOST_LINES:
         names, members = grouping.labels, grouping.members
@@ -241,9 +236,7 @@ def plain_ticks(axes: Axes) -> None:
 
 
 def mark_transition(axes: Axes, plans: Mapping[str, AnyPlan]) -> None:
-    """A line between saving and spending, where all clients of all plans that save change over in
-    the same round.
-    """
+    """Mark the transition from saving to spending, if it is the same for all clients and plans."""
     changes: set[int] = set()
     for plan in plans.values():
         rates = plan.schedules.sampling_rate
@@ -291,8 +284,7 @@ def end_labels(
 
 
 def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
-    """The nearest heights in the same order that are at least `gap` apart, within 0 and 1 as far as
-    they fit.
+    """The nearest heights in the same order that are `gap` apart, within 0 and 1 if they fit.
 
     >>> [round(h, 2) for h in moved_apart([0.5, 0.52, 0.9], 0.1)]
     [0.5, 0.6, 0.9]
@@ -310,8 +302,9 @@ def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def accuracy_plot(curves: Mapping[str, FloatArray], path: str | Path) -> None:
-    """Accuracy by round for each method: the mean over seeds as a line, the range of the seeds as a
-    band. (seeds, rounds) each.
+    """Accuracy by round for each method: mean over seeds, with their range as a band.
+
+    Curves are (seeds, rounds).
     """
     with rc_context(LOOK):
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")

@@ -1,6 +1,4 @@
-"""A record-level plan's summary, by budget level and by client: what the table shows, and plain
-numbers for JSON.
-"""
+"""A record-level plan's summary by budget level and client, for tables and for JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from fedspend.report.numbers import spread
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Records with one budget, or with budgets in one band."""
+    """Records with the same budget, or with budgets in the same band."""
 
     group: GroupTracks
     picked: Track  # epsilon against a server that picks who takes part
@@ -28,25 +26,21 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Silo:
-    """What a client brings to a step."""
+    """What a client contributes to a step."""
 
     client: str
     records: int
     left_out: int
-    batch: FloatArray  # (rounds,) expected in the first step of each
+    batch: FloatArray  # (rounds,) expected batch in each round's first step
 
     @property
     def step_noise(self) -> float:
-        """Relative to one unit of noise: a step's noise in a coordinate is
-        `noise_multiplier * clip` times this, at best.
-        """
+        """At best, a step's noise in a coordinate is `noise_multiplier * clip` times this."""
         return 1 / float(self.batch.max())
 
 
 def epsilon_if_picked(plan: RecordPlan) -> FloatArray:
-    """Epsilon of each class against a server that picks who takes part: it can let a client be in
-    every round.
-    """
+    """Epsilon of each class if the server picks who takes part: a client may be in every round."""
     if plan.terms.client_rate == 1:
         return plan.schedules.epsilon
     noise, rate = plan.schedules.noise_multiplier, plan.schedules.sampling_rate
@@ -77,7 +71,7 @@ def silos(plan: RecordPlan) -> list[Silo]:
 
 
 def record_plan_numbers(plan: RecordPlan, grouping: Grouping) -> dict[str, Any]:
-    lifetime = "ledger" in plan.parameters  # then past and plan together spend the budgets
+    lifetime = "ledger" in plan.parameters  # past and plan together spend the budgets
     return {
         "unit": "record",
         **plan.parameters,
@@ -107,8 +101,9 @@ def record_plan_numbers(plan: RecordPlan, grouping: Grouping) -> dict[str, Any]:
 
 
 def active_records(plan: RecordPlan) -> dict[str, list[int]]:
-    """At the beginning of each round, and by step where records stop within rounds. By norms this
-    is private, so not planned.
+    """Active records at each round's start, and by step if records stop within rounds.
+
+    With a filter by norms this is private, so it is left out.
     """
     if plan.by_norm:
         return {}

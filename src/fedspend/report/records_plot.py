@@ -1,6 +1,4 @@
-"""Pictures of records: epsilon against rate with the paper's fit (Figure 5), the choice of noise
-(Figure 6), and a whole plan.
-"""
+"""Plots for records: epsilon by rate (Figure 5), the choice of noise (Figure 6), and a plan."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ EXACT, FITTED = "#0072B2", "#D55E00"
 def rates_plot(
     path: str | Path, terms: Terms, budget: FloatArray, rate: FloatArray, fit: Fit | None
 ) -> None:
-    """Left, linear: where the fit looks right. Right, logarithmic: where budgets are small and it
-    is not.
-    """
+    """Left, linear: the fit looks right. Right, logarithmic: for small budgets it is wrong."""
     with rc_context(LOOK):
         figure = Figure(figsize=(11.5, 4.8), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -93,7 +89,7 @@ def rates_plot(
         left.set_ylabel(f"epsilon  (δ = {terms.delta:g})")
         for axes, title in (
             (left, "Epsilon by rate"),
-            (right, "The same, where budgets are small"),
+            (right, "Zoomed in on small budgets"),
         ):
             axes.set_title(
                 title, loc="left", fontsize=13, fontweight="bold", color="#222222", pad=10
@@ -114,9 +110,7 @@ def rates_plot(
 def _mark_overspending(
     axes: Axes, fit: Fit, rate: FloatArray, epsilon: FloatArray, budget: FloatArray
 ) -> None:
-    """What a record would truly spend at the rate that the fit gives its budget, against its
-    budget.
-    """
+    """Compare each budget with what a record really spends at the rate that the fit gives it."""
     asked = np.geomspace(
         max(float(budget.min()), 1e-4), max(float(budget.max()), float(epsilon[-1])), 200
     )
@@ -198,11 +192,10 @@ def noise_plot(path: str | Path, told: Suggestion) -> None:
 
 
 def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
-    """Left, cumulative epsilon against budget; right, the sampling rates: by round and level of
-    budget.
+    """Plot cumulative epsilon (left) and sampling rates (right) by round and level of budget.
 
-    A filter has one rate as long as a record can pay, so how many still can is shown instead. By
-    norms nobody can plan that.
+    With a filter, a record's rate is constant for as long as it can pay, so the number of records
+    that still can is shown instead. With a filter by norms that number cannot be planned.
     """
     grouping, note = few_groups(plan, None, 1)
     groups = group_tracks(plan, grouping)
@@ -250,7 +243,7 @@ def _active(axes: Axes, plan: RecordPlan) -> None:
     axes.set_title(
         "Active records", loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12
     )
-    axes.set_xlabel("local step, through all rounds")
+    axes.set_xlabel("local step, over all rounds")
     axes.set_ylabel(
         f"records that can be sampled, at rate {plan.schedules.sampling_rate.max():.3g}"
     )
@@ -278,7 +271,7 @@ def _finish_rates(axes: Axes, groups: list[GroupTracks], rounds: int, words: lis
     else:
         axes.set_ylim(0, float(used.max()) * 1.08)
     plain_ticks(axes)
-    # at the floor if it is 0
+    # rates of 0 are drawn at the floor
     ends = [max(float(group.rate.mean[-1]), axes.get_ylim()[0]) for group in groups]
     end_labels(axes, ends, words, rounds, gap=0.05)
 
@@ -288,4 +281,4 @@ def _save(figure: Figure, path: str | Path) -> None:
     kind = Path(path).suffix.lower().removeprefix(".")
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     figure.savefig(buffer, format=kind, dpi=150, metadata=undated)
-    write_whole(Path(path), buffer.getvalue())  # single budgets are sensitive: private
+    write_whole(Path(path), buffer.getvalue())  # readable by the owner only: budgets are sensitive

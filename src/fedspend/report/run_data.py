@@ -1,8 +1,8 @@
 """A run directory as the report sees it.
 
-Guarantee: what is shown belongs together (the plan is the one that the run names, the metrics fit
-its rounds), and statistics of single updates are handed on only where every file of the run says
-that it was a simulation. Nothing here needs torch.
+Guarantee: all parts belong together (the plan is the one that the run names, the metrics fit its
+rounds), and statistics of single updates are passed on only if every file of the run says that it
+was a simulation. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ AE_DPFL = "ae-dpfl"  # named here too: `server.student` needs torch, a report do
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """One run. `simulation`: some file says that its randomness was seeded; `statistics`: every
-    file says so.
-    """
+    """One run. `simulation`: some file says that it was seeded; `statistics`: all files say so."""
 
     name: str
     settings: dict[str, Any]
@@ -38,11 +36,11 @@ class RunData:
     metrics: tuple[MetricsLine, ...]
     plan: AnyPlan | None
     certificate: dict[str, Any] | None
-    labels: tuple[str, ...] | None  # group of each client, where the budgets named one
+    labels: tuple[str, ...] | None  # each client's group, if the budgets named groups
     majority: float | None
     simulation: bool
     statistics: bool
-    account: dict[str, str]  # the run's id in its ledger, and the last entry that it has seen
+    account: dict[str, str]  # the run's id in its ledger, and the last entry it has seen
 
     @property
     def method(self) -> str:
@@ -72,7 +70,7 @@ class RunData:
 
     @property
     def voting(self) -> bool:
-        """Whether clients send votes on public rows, and not updates."""
+        """Whether clients send votes on public rows instead of updates."""
         return self.method == AE_DPFL
 
     @property
@@ -94,7 +92,7 @@ class RunData:
         return number(self.metrics[-1].get(key))
 
     def disagreement(self) -> str | None:
-        """A sentence if the spending that was recorded while training is not the plan's."""
+        """A sentence if the spending recorded during training differs from the plan's."""
         if self.plan is None:
             return None
         grouping = group_clients(self.plan, self.labels)
@@ -102,7 +100,7 @@ class RunData:
         for line in self.metrics:
             recorded = line.get("epsilon")
             if not isinstance(recorded, dict) or set(recorded) != set(grouping.labels):
-                continue  # groups that the run did not keep the members of cannot be compared
+                continue  # the run did not keep who is in these groups
             for label, members in zip(grouping.labels, grouping.members, strict=True):
                 planned, said = (
                     float(spent[line["round"] - 1][of_client[members]].max()),
@@ -117,13 +115,13 @@ class RunData:
 
 
 def load_runs(folders: Sequence[Path]) -> list[RunData]:
-    """Every run, under a name that tells it from the others."""
+    """Every run, each under a distinct name."""
     if not folders:
         raise InvalidInput("no run was given; name at least one run directory")
     places = [folder.resolve() for folder in folders]
     twice = next((folder for n, folder in enumerate(folders) if places[n] in places[:n]), None)
     if twice is not None:
-        raise InvalidInput(f"{twice} is given twice; name every run once")
+        raise InvalidInput(f"{twice} is listed twice; remove one")
     names = [place.name or str(place) for place in places]
     depth = 1
     while len(set(names)) < len(names):
@@ -165,14 +163,14 @@ def _stamps(
 
 
 def _labels(facts: Facts, plan: AnyPlan | None) -> tuple[str, ...] | None:
-    """The group of each client, where they were kept and fit the plan."""
+    """Each client's group, if groups were kept and fit the plan."""
     if plan is None or facts.groups is None or len(facts.groups) != len(plan.clients):
         return None
     return facts.groups
 
 
 def _account(found: StoredRun, facts: Facts) -> dict[str, str]:
-    """Not where the ledger is: a report may be handed on."""
+    """The run's account, without the ledger's location: a report may be passed on."""
     if facts.ledger is None:
         return {}
     about = {"run": facts.ledger.run}
@@ -189,7 +187,8 @@ def _plan_of(found: StoredRun, facts: Facts) -> AnyPlan | None:
     plan = found.plan()
     if plan is None:
         raise InvalidInput(
-            f"{found.folder}: {PLAN} is missing; the run has not begun, or the file was removed"
+            f"{found.folder}: {PLAN} is missing: the run has not begun, or the file was removed; "
+            "restore it"
         )
     if plan.hash != facts.plan_hash:
         raise InvalidInput(
@@ -200,12 +199,12 @@ def _plan_of(found: StoredRun, facts: Facts) -> AnyPlan | None:
 
 
 def _metrics_of(found: StoredRun, rounds: int | None) -> tuple[MetricsLine, ...]:
-    """One line for each round: the last, where a round was played again."""
+    """One line per round: the last one, if a round was repeated."""
     by_round = {line["round"]: line for line in found.metrics()}
     if not by_round:
         raise InvalidInput(
-            f"{found.folder} has no finished round to report: {METRICS} is missing or empty; go on "
-            "with the run first"
+            f"{found.folder} has no finished round to report: {METRICS} is missing or empty; "
+            "resume the run first"
         )
     if rounds is not None and max(by_round) > rounds:
         raise InvalidInput(

@@ -1,6 +1,4 @@
-"""From numbers to places on a chart: round tick values, linear and logarithmic, and labels that do
-not overlap.
-"""
+"""Chart scales, linear and logarithmic, with round tick values and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -8,14 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDE_RANGE = 12  # a ratio beyond which small values vanish on a linear scale
+WIDE_RANGE = 12  # above this ratio, small values vanish on a linear scale
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps `low..high` to `start..end` (a screen's y grows downwards, so `end` may be the smaller
-    one).
-    """
+    """Maps `low..high` to `start..end`; on a screen y grows downwards, so `end` may be smaller."""
 
     low: float
     high: float
@@ -32,10 +28,10 @@ class Scale:
 def value_scale(
     values: Sequence[float], start: float, end: float, *, zero: bool, share: bool = False
 ) -> Scale:
-    """A scale that holds all values and ends on round numbers; logarithmic where a linear one would
-    hide small values.
+    """A scale for all values that ends on round numbers.
 
-    A share is never more than 1 and always on a linear scale.
+    It is logarithmic if a linear one would hide small values. A share is at most 1 and always on a
+    linear scale.
     """
     low, high = min(values), max(values)
     if not share and low > 0 and high > WIDE_RANGE * low:
@@ -68,9 +64,7 @@ def _log_scale(low: float, high: float, start: float, end: float) -> Scale:
 
 
 def round_scale(first: float, last: float, start: float, end: float, room: int) -> Scale:
-    """A scale for whole rounds, with about `room` ticks: the first, the last, and round numbers
-    between.
-    """
+    """A scale for rounds with about `room` ticks: first, last, and round numbers between."""
     if last <= first:
         return Scale(first - 0.5, first + 0.5, start, end, (first,))
     step = max(1.0, nice_step((last - first) / room))
@@ -86,7 +80,7 @@ def nice_step(rough: float) -> float:
     >>> nice_step(0.07), nice_step(3), nice_step(0.21)
     (0.1, 5.0, 0.25)
     """
-    rough = max(rough, 1e-300)  # a range of denormal numbers may have underflowed to nothing
+    rough = max(rough, 1e-300)  # a range of denormal numbers may underflow to zero
     power = 10.0 ** math.floor(math.log10(rough))
     return next(
         (m * power for m in (1.0, 2.0, 2.5, 5.0) if m * power >= rough * (1 - 1e-9)), 10.0 * power
@@ -94,9 +88,7 @@ def nice_step(rough: float) -> float:
 
 
 def text_width(words: str) -> float:
-    """Roughly, in the widest of the usual fonts at 12 pixels and bold: room that is left over does
-    no harm.
-    """
+    """A rough upper estimate: the widest of the usual fonts, bold, at 12 pixels."""
     return sum(
         5.0 if c in " .,:;'|!ijlft-" else 12.5 if c in "mwMW@<>%…" or ord(c) > 0x2E80 else 8.7
         for c in words
@@ -104,15 +96,14 @@ def text_width(words: str) -> float:
 
 
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The places moved so that they are `gap` apart and within `low..high`, in their order, no
-    further than needed.
+    """The places, in order, moved as little as needed to be `gap` apart and within `low..high`.
 
     >>> apart([10, 12, 50], 10, 0, 60)
     [6.0, 16.0, 50.0]
     """
     order = sorted(range(len(places)), key=lambda n: places[n])
     gap = min(gap, (high - low) / max(1, len(places) - 1))
-    # (place of the first label, number of labels) of runs that touch
+    # (place of the first label, number of labels) of labels that touch
     blocks: list[tuple[float, int]] = []
 
     def inside(first: float, count: int) -> float:

@@ -1,4 +1,4 @@
-"""The parts of a report that are words: banner, key figures, settings."""
+"""The textual parts of a report: banner, key figures, settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedspend.report.pieces import figure, mark, percent, plain, power
 from fedspend.report.run_data import RunData
 from fedspend.report.views import view_of
 
-MOST_NAMED = 4  # groups that are named one by one where there is little room
+MOST_NAMED = 4  # most groups named one by one if there is little room
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -27,19 +27,17 @@ def banner(run: RunData) -> Markup:
 
 
 def protection(run: RunData) -> tuple[str, str, str]:
-    """Kind of run, a word for it, and a sentence. Nothing but a verified real run is called
-    private.
-    """
+    """Kind of run, a word for it, and a sentence. Only a verified real run is called private."""
     verdict, sentence = judge(run)
     if run.simulation:
         rest = (
             "It adds no noise, so a real run would not either."
             if run.plan is None
-            else "The marks say what a real run may show."
+            else "The marks show what a real run may publish."
         )
         seeded = (
-            "Noise and cohorts were drawn from a seed, and who knows the seed can undo them: this "
-            "run protects nobody."
+            "Noise and cohorts were drawn from a seed, and anyone who knows the seed can undo "
+            "them: this run protects nobody."
         )
         return "simulation", "Simulation", f"{seeded} {rest}"
     if run.plan is None:
@@ -52,13 +50,13 @@ def protection(run: RunData) -> tuple[str, str, str]:
         return (
             "bare",
             "Not verified",
-            f"Rely on nothing that this page says about privacy. {sentence}",
+            f"Do not rely on anything that this page says about privacy. {sentence}",
         )
     return "real", "Real run", view_of(run.plan).real_run
 
 
 def facts(run: RunData) -> str:
-    """One line: what was trained on what."""
+    """One line: method, model, data, size and policy."""
     data, model = run.settings.get("data.name"), run.settings.get("model.name")
     method = run.method if run.plan is None else view_of(run.plan).method(run, run.plan)
     parts = [method + (f" with {model}" if model else "") + (f" on {data}" if data else "")]
@@ -69,9 +67,13 @@ def facts(run: RunData) -> str:
 
 
 def tiles(run: RunData) -> Markup:
-    """The figures that people look for first."""
+    """The key figures."""
     learned = "simulation" if run.plan is None else "release"
-    majority = None if run.majority is None else f"commonest class alone {percent(run.majority)}"
+    majority = (
+        None
+        if run.majority is None
+        else f"always guessing the most common class: {percent(run.majority)}"
+    )
     shown = [
         ("Accuracy", percent(run.last("accuracy")), majority, learned),
         ("Loss", figure(run.last("loss")), f"after round {run.done}", learned),
@@ -129,7 +131,7 @@ def settings(run: RunData) -> Markup:
         section, _, name = key.rpartition(".")
         known = SECTIONS.get(section, {}).get(name)
         if known is not None and known.placed is not None:
-            # a report may be handed on; where files lie here is nobody's business
+            # a report may be passed on, so it does not say where files are
             value = Path(str(value)).name
         sections.setdefault(section or "run", []).append((name, plain(value)))
     sections["account"] = [(key, value) for key, value in run.account.items()]

@@ -1,6 +1,4 @@
-"""The same numbers as `metrics.jsonl`, for TensorBoard. Written to the run directory, and only if
-asked for.
-"""
+"""The numbers of `metrics.jsonl` for TensorBoard, in the run directory, if the config says so."""
 
 from __future__ import annotations
 

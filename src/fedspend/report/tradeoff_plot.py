@@ -1,6 +1,4 @@
-"""A picture of trade-off curves: what the best membership test recognises against what it wrongly
-accuses.
-"""
+"""The plot of trade-off curves: the best membership test's true and false positive rates."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ FPR = np.geomspace(1e-4, 1.0, 81)
 
 
 def tradeoff_plot(curves: Mapping[str, TradeOff], path: str | Path, title: str) -> None:
-    """Draw to a .png, .svg or .pdf; on the left few wrongly accused, which is where tests hurt."""
+    """Plot as .png, .svg or .pdf; tests do most harm on the left, where few are wrongly accused."""
     with rc_context(LOOK):
         figure = Figure(figsize=(7.5, 5.2), layout="constrained")
         axes = figure.add_subplot()

@@ -1,7 +1,7 @@
-"""How a report shows a plan, by its unit: plans of clients and plans of records side by side.
+"""How a report shows a plan: one view for plans of clients, one for plans of records.
 
-Guarantee: a report speaks of what the plan promises, and of nothing else, because all that it says
-of a unit is in this table.
+Guarantee: a report states what the plan promises and nothing else, because everything it says about
+a unit is in this table.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ P = TypeVar("P")
 class View(Generic[P]):
     """What a report says about plans of one unit."""
 
-    protected: str  # one unit
-    zeroed: str  # the other world that the adjacency compares with, after "if"
+    protected: str  # what one unit is
+    zeroed: str  # the other world of the adjacency, as a clause after "if"
     observer: str  # whom it is protected against
-    real_run: str  # what a verified real run has done
+    real_run: str  # the banner of a verified real run
     method: Callable[[RunData, P], str]
     sizes: Callable[[P], list[str]]
     schedule: Callable[[RunData, P], list[Panel]]
@@ -73,5 +73,5 @@ def view_of(plan: AnyPlan) -> View[Any]:
 
 
 def schedule(run: RunData) -> list[Panel]:
-    """What the plan has for every round."""
+    """The charts of the plan's rounds."""
     return [] if run.plan is None else view_of(run.plan).schedule(run, run.plan)

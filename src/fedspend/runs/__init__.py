@@ -1,1 +1,1 @@
-"""A run from its first file to its last: set up, train, keep, go on after a kill, compare."""
+"""Training runs from start to end: set up, train, store, resume after a kill, compare."""

@@ -30,13 +30,13 @@ from fedspend.server.methods.planned import Planned
 from fedspend.server.rounds import Server, Training
 from fedspend.server.student import NAME as VOTES
 
-# (features, labels) by client id; or of "0", "1", ...
+# (features, labels) by client id, or a list for clients "0", "1", ...
 Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to train; a config says the same under `train`, `shape`, `privacy` and `engine`."""
+    """How to train; in a config these are in `train`, `shape`, `privacy` and `engine`."""
 
     lr: float
     batch_size: int
@@ -57,7 +57,7 @@ class Options:
     workers: int | None = None
 
     def settings(self, plan: Plan) -> dict[str, Any]:
-        """What must be the same for a run to be resumed."""
+        """The settings that must be the same for a run to be resumed."""
         return {
             "plan": plan.hash,
             "train.seed": self.seed,
@@ -75,9 +75,7 @@ def from_arrays(
     test: tuple[Any, Any] | None,
     **options: Any,
 ) -> Setup:
-    """A run on arrays that are already in memory: (features, labels) by client id, or one pair per
-    client of the plan; with `Options`.
-    """
+    """The setup of a run on arrays: (features, labels) by client id, or one pair per client."""
     how = Options(**options)
     if model is None or plan is None or test is None:
         raise InvalidInput(
@@ -107,8 +105,8 @@ def plan_of_updates(plan: AnyPlan) -> Plan:
     """A plan of clients who send updates; refuses others."""
     found = Plan.expect(
         plan,
-        "train(clients=...) is for plans of clients; a plan of records goes with the config that "
-        "it was made for",
+        "train(clients=...) is for plans of clients; train a plan of records from the config it "
+        "was made for",
     )
     if found.parameters.get("method") == VOTES:
         raise InvalidInput(
@@ -118,7 +116,7 @@ def plan_of_updates(plan: AnyPlan) -> Plan:
 
 
 def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
-    """How rounds run, before it is known whose rows there are."""
+    """How rounds run, before the clients' rows are known."""
     shape = Shape(how.blur, how.lus)
     shape.check_lr(how.lr)
     noise, bits = noise_terms(how.noise, how.bits, plan, parameter_count(model))
@@ -137,30 +135,28 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
 
 
 def classes_of(model: torch.nn.Module, features: Any) -> int:
-    """How many classes the model tells apart, by its answer to the first row."""
+    """The number of classes, from the model's output for the first row."""
     with torch.no_grad():
         first = torch.as_tensor(np.asarray(features)[:1], dtype=torch.float32)
         return int(model(first).shape[-1])
 
 
 def check_named(clients: Clients, ledger: str | None, setup: Setup) -> None:
-    """Whoever has an account in a ledger that outlives the run needs a name that does too."""
+    """Clients with accounts in a ledger that outlives the run need names that do too."""
     if ledger is not None and as_mapping(clients) is None and not setup.randomness.simulation:
         raise InvalidInput(
-            "a ledger that outlives the run takes named clients, and a list has no names; "
+            "a ledger that outlives the run needs named clients, and a list has no names; "
             "give clients as a dict of id: (features, labels)"
         )
 
 
 def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tuple[Any, Any]]:
-    """Every client of the plan with its rows, found by id. A list has no ids, so real rows are not
-    taken from one by position.
-    """
+    """Each client's rows, by id. Real rows in a list are refused if the plan names its clients."""
     named = as_mapping(clients)
     if named is not None:
         listed = set(plan.clients)
         raw_ids = clients if isinstance(clients, Mapping) else getattr(clients, "index", ())
-        # A plan of an older version may have names that are written in another way today.
+        # plans of older versions may spell names differently
         given = {
             raw if raw in listed else name: rows
             for raw, (name, rows) in zip(raw_ids, named.items(), strict=True)
@@ -168,20 +164,21 @@ def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tupl
         stranger = next((client for client in given if client not in listed), None)
         if stranger is not None:
             raise InvalidInput(
-                f"client {stranger!r} has rows and is not in the "
-                f"plan{hint_alike(stranger, listed)}; give it a budget in another plan, or leave "
-                "its rows out"
+                f"client {stranger!r} has rows but is not in the "
+                f"plan{hint_alike(stranger, listed)}; make a plan that includes it, or leave its "
+                "rows out"
             )
         return {client: given.get(client, ([], [])) for client in plan.clients}
     pairs = list(clients)
     if len(pairs) != len(plan.clients):
         raise InvalidInput(
-            f"the plan is for {len(plan.clients)} clients, but there are {len(pairs)}; make them "
+            f"the plan is for {len(plan.clients)} clients, but {len(pairs)} were given; make them "
             "agree"
         )
     if not simulation and plan.clients != numbered(len(pairs)):
         raise InvalidInput(
             f"the plan names its clients ({plan.clients[0]!r}, ...) and a list has no names, so "
-            "rows could go to another's budget; give clients as a dict of id: (features, labels)"
+            "rows could be charged to the wrong budget; give clients as a dict of id: (features, "
+            "labels)"
         )
     return dict(zip(plan.clients, pairs, strict=True))

@@ -1,7 +1,7 @@
-"""The beginning of a run, before its first round: refuse, verify, write the first files.
+"""The beginning of a run, before its first round: check, verify, write the first files.
 
-Guarantee: everything that can be refused is refused before the run directory is made, and the plan
-is verified before that too.
+Guarantee: everything that can be refused is refused, and the plan is verified, before the run
+directory is created.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedspend.stored.files import LEDGER
 def verified(
     setup: Setup, folder: Path | None, states: States, ledger: RunLedger, *, resume: bool
 ) -> dict[str, Any] | None:
-    """The verdict to keep, None if it is kept already. Refuses what must not begin."""
+    """The verdict to store, or None if it is already stored. Refuses what must not begin."""
     if folder is not None and not goes_on(folder, resume):
         refuse_leftovers(setup, states)
         check_ledger(setup, ledger)
@@ -53,9 +53,7 @@ def opened_store(setup: Setup, folder: Path | None, ledger: RunLedger, *, resume
 
 
 def checked_budgets(setup: Setup, folder: Path | None, states: States) -> list[NormBudget]:
-    """What each client's records may still pay; what does not fit is refused before a round is
-    charged.
-    """
+    """What each client's records have left; unfit states are refused before anything is charged."""
     budgets = norm_budgets(setup, states)
     if folder is not None:
         adopt_norms(folder, budgets, setup)
@@ -65,12 +63,12 @@ def checked_budgets(setup: Setup, folder: Path | None, states: States) -> list[N
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:
-    """What `run.json` says, but for the ledger; `stored.run.Facts` reads it."""
+    """The content of `run.json`, except for the ledger; `stored.run.Facts` reads it."""
     labels = setup.federation.dataset.test_labels
     return {
         "settings": setup.settings,
         "simulation": setup.randomness.simulation,
-        # what guessing the commonest class would score
+        # accuracy of always guessing the most common class
         "majority": float(np.bincount(labels).max() / labels.size),
         "groups": None if setup.labels is None else list(setup.labels),
         "environment": environment(),

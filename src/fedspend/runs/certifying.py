@@ -1,7 +1,6 @@
 """The verdict of the independent verifier on the plan of a run.
 
-Guarantee: nothing is trained under a plan that does not verify, and nothing is written before it
-has.
+Guarantee: nothing is trained, and nothing is written, under a plan that has not been verified.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ from fedspend.verification.verify import verify
 
 
 def examine(setup: Setup, folder: Path | None) -> dict[str, Any] | None:
-    """The verdict to keep beside the plan, None if it is there. Refuses a plan that does not
-    verify, before anything is written.
-    """
+    """The verdict to store with the plan, or None if it is stored. Refuses a plan that fails."""
     if setup.plan is None or (
         folder is not None and RunDirectory(folder).certified(setup.plan.hash)
     ):
         return None
     verdict = verify(setup.plan)
     if not verdict.ok:
-        raise Refused(f"the plan does not verify, so nothing is trained: {verdict.failures[0]}")
+        raise Refused(f"the plan failed verification, so nothing is trained: {verdict.failures[0]}")
     return verdict.to_dict() | {"randomness": setup.randomness.source}

@@ -17,7 +17,7 @@ from fedspend.server.methods.base import Release
 from fedspend.server.rounds import Kept, TrainingState
 from fedspend.stored.files import CHECKPOINT, RELEASE
 
-_MEMORY = "memory."  # names of the mechanism's memory in the file of a release
+_MEMORY = "memory."  # prefix of the mechanism's memory in a release's file
 
 
 def pack_state(state: TrainingState) -> bytes:
@@ -33,7 +33,7 @@ def pack_state(state: TrainingState) -> bytes:
 
 
 def read_state(folder: Path) -> TrainingState | None:
-    """Where the run in `folder` stands, or None if no round was committed."""
+    """The training state of the run in `folder`, or None if no round was committed."""
     path = CHECKPOINT.of(folder)
     if not path.exists():
         return None
@@ -56,7 +56,7 @@ def pack_kept(round: int, kept: Kept) -> bytes:
 
 
 def read_kept(folder: Path) -> tuple[int, Kept] | None:
-    """The round whose release is on disk, and the release."""
+    """The release on disk, and its round."""
     path = RELEASE.of(folder)
     if not path.exists():
         return None

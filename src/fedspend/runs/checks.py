@@ -1,7 +1,6 @@
-"""What is refused before a run writes anything.
+"""Checks before a run writes anything.
 
-Guarantee: a run that is refused leaves nothing behind: no run directory, no ledger, no entry in
-one.
+Guarantee: a refused run leaves nothing behind: no run directory, no ledger, no ledger entry.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from fedspend.server.methods.table import protects_records
 
 
 def check_ledger(setup: Setup, ledger: RunLedger) -> None:
-    """Refuse what the ledger would refuse, before anything is written. A run with a ledger of its
-    own begins with an empty one.
+    """Refuse what the ledger would refuse, before anything is written.
+
+    A run with its own ledger begins with an empty one.
     """
     if setup.plan is None:
         return
@@ -41,7 +41,7 @@ def check_ledger(setup: Setup, ledger: RunLedger) -> None:
 
 
 def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:
-    """A ledger outlives the run, so whoever has an account there needs a name that does."""
+    """A ledger outlives the run, so accounts in it need names that do too."""
     if plan.unit == "record":
         check_lasting_numbers(config, setup.federation)
     elif "ledger" not in plan.parameters:
@@ -49,13 +49,11 @@ def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:
 
 
 def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
-    """A plan that was made and checked before, if it is for this config and this run; of records
-    more is asked later.
-    """
+    """A plan made beforehand, if it fits this config and run; records are checked further later."""
     if stored is not None:
         if stored.hash != plan.hash:
             raise InvalidInput(
-                "the run was begun under another plan; drop --plan, or choose another folder"
+                "the run was started with another plan; drop --plan, or choose another folder"
             )
     else:
         _check_for_config(plan, config)
@@ -67,20 +65,20 @@ def _check_for_config(plan: AnyPlan, config: Config) -> None:
     unit = "record" if protects_records(method) else "client"
     if plan.unit != unit:
         raise InvalidInput(
-            f"the plan is for {plan.unit}s, and the config's method {method!r} for {unit}s; make "
-            "them agree"
+            f"the plan is for {plan.unit}s, but the config's method {method!r} is for {unit}s; "
+            "make them agree"
         )
     if plan.parameters.get("method", method) != method:
         raise InvalidInput(
-            f"the plan is for method {plan.parameters['method']!r}, and the config says "
+            f"the plan is for method {plan.parameters['method']!r}, but the config says "
             f"{method!r}; make them agree"
         )
     if config.ledger.spend == "remaining" and "ledger" not in plan.parameters:
         raise InvalidInput(
-            "the plan was made for budgets of one run, and --remaining spends what a ledger has "
+            "the plan was made for one run's budgets, but --remaining spends what a ledger has "
             "left; drop --remaining, or make the plan with fedspend plan --ledger"
         )
     if plan.rounds != rounds:
         raise InvalidInput(
-            f"the plan has {plan.rounds} rounds, and the config says {rounds}; make them agree"
+            f"the plan has {plan.rounds} rounds, but the config says {rounds}; make them agree"
         )

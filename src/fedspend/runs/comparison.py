@@ -1,9 +1,8 @@
-"""Several methods, or several values of a setting, on the same data, partitions and seeds, with
-honest statistics.
+"""Compares methods, or values of a setting, on the same data, partitions and seeds.
 
-Only seeded simulations are compared: every run on private data spends its budget, and choosing the
-best of several is one more use of the data. The interval is Student's t over seeds; the difference
-to the first one is paired by seed, so what a seed does to both cancels.
+Guarantee: only seeded simulations are compared, because every run on private data spends its
+budget, and choosing the best of several is one more use of the data. The interval is Student's t
+over seeds; the difference to the first arm is paired by seed, so effects of a seed on both cancel.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ from fedspend.server.methods.table import METHODS
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Accuracy after every round, (methods, seeds, rounds). `methods` are names of what is
-    compared: methods, settings or both.
+    """Accuracy after every round, (methods, seeds, rounds); `methods` are the names of the arms.
 
-    Where one has fewer rounds than another, its last ones are NaN.
+    If one has fewer rounds than another, the missing ones are NaN.
     """
 
     methods: tuple[str, ...]
@@ -48,13 +46,11 @@ class Comparison:
         return np.take_along_axis(self.accuracy, last, axis=2)[:, :, 0]
 
     def curves(self) -> list[list[list[float]]]:
-        """By method and seed, without the rounds that one does not have."""
+        """Accuracy by method and seed, without missing rounds."""
         return [[seed[np.isfinite(seed)].tolist() for seed in method] for method in self.accuracy]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Per method: mean and interval of the final accuracy, and the paired difference to the
-        first method.
-        """
+        """Per method: final accuracy and paired difference to the first method, with intervals."""
         final = self.final
         out = []
         for n, name in enumerate(self.methods):
@@ -90,15 +86,14 @@ def interval(values: FloatArray, level: float = 0.95) -> tuple[float, float | No
 
 @dataclass(frozen=True)
 class Arm:
-    """One of those that are compared."""
+    """One of the things compared: a method with settings."""
 
     name: str
     overrides: tuple[str, ...]
 
 
 def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
-    """Every method with every combination of the values in `vary`, each of the form
-    `section.key=value,value,...`.
+    """Every method with every combination of the values in `vary` (`section.key=value,...`).
 
     >>> [arm.name for arm in arms_of(["dp-fedavg"], ["shape.lus=0,0.7"])]
     ['shape.lus=0', 'shape.lus=0.7']
@@ -108,7 +103,7 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
     unknown = [name for name in methods if name not in METHODS]
     if unknown or len(set(methods)) != len(methods) or not methods:
         raise InvalidInput(
-            f"methods must be different ones of {', '.join(METHODS.names)}; got "
+            f"methods must be distinct and from {', '.join(METHODS.names)}; got "
             f"{', '.join(methods) or 'none'}"
         )
     choices: list[list[str]] = []
@@ -117,10 +112,12 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
         listed = [value.strip() for value in values.split(",")]
         if not all(listed) or len(set(listed)) != len(listed):
             raise InvalidInput(
-                f"--vary takes section.key=value,value,... with different values, got {text!r}"
+                f"--vary must be section.key=value,value,... with distinct values, got {text!r}"
             )
         if key.strip() in ("method.name", "train.seed"):
-            raise InvalidInput(f"--vary cannot change {key.strip()}: --methods and --seeds do")
+            raise InvalidInput(
+                f"--vary cannot change {key.strip()}; use --methods and --seeds for that"
+            )
         if any(one[0].startswith(f"{key.strip()}=") for one in choices):
             raise InvalidInput(
                 f"--vary {key.strip()} is given twice; give all its values at once, separated by "
@@ -164,7 +161,7 @@ def compare(
     first = base.train.seed
     jobs = [(arm, first + k) for arm in arms for k in range(seeds)]
     curves: dict[tuple[Arm, int], list[float]] = {}
-    # One thread per run and one run per core: runs do not share anything.
+    # one thread per run and one run per core, since runs share nothing
     with ProcessPoolExecutor(
         workers or os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_one_thread
     ) as pool:
@@ -191,7 +188,7 @@ def _settings(config: str | Path, overrides: Sequence[str], arm: Arm) -> Config:
 
 @contextmanager
 def _naming_vary(arm: Arm, overrides: Sequence[str]) -> Iterator[None]:
-    """A complaint about one of an arm's values names `--vary`, where it was given."""
+    """Errors about a value from `--vary` name `--vary`, not the `--set` that it becomes."""
     try:
         yield
     except InvalidInput as error:
@@ -215,7 +212,7 @@ def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
     if is_real(settings):  # the default for your own data
         raise InvalidInput(
             "compare runs seeded simulations only, and runs on your own data are real by default: "
-            "each would be a release that no account covers; compare on public data, or set "
+            "each would be a release that no ledger is charged for; compare on public data, or set "
             "privacy.randomness=seeded, which protects nobody"
         )
     # The config may name the policy of its own method; another method brings its own.

@@ -1,11 +1,10 @@
 """A run directory: everything a training run leaves behind, safe against a kill at any instant.
 
 Guarantee: `metrics.jsonl`, the checkpoint and the model of a resumed seeded run are byte for byte
-those of an uninterrupted one. A release is on disk before anything uses it. Which rounds were
-reserved and committed is for the ledger to say; a round that was reserved and whose release is lost
-stays charged.
+those of an uninterrupted one. A release is on disk before anything uses it. The ledger decides
+which rounds were reserved and committed; a reserved round whose release is lost stays charged.
 
-Which files there are, and which may be published, is listed in `stored.files`.
+`stored.files` lists the files and which of them may be published.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class RunDirectory:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.stored = folder, StoredRun(folder)
-        # None as long as nothing is charged: without a plan, or before it is admitted
+        # None while nothing is charged: without a plan, or before it is admitted
         self.account: RunAccount | None = None
 
     # --- opening ---
@@ -66,11 +65,11 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, folder: Path, settings: dict[str, Any]) -> RunDirectory:
-        """Open a run that was interrupted; it must have been started with the same settings."""
+        """Open an interrupted run; it must have been started with the same settings."""
         found = cls(folder)
         facts = found.stored.facts()
         then, now = facts.settings, settings["settings"]
-        # A run that was planned anew goes on under another plan.
+        # a replanned run continues under another plan
         for key in sorted((set(then) | set(now)) - {"plan"}):
             if then.get(key) != now.get(key):
                 raise InvalidInput(
@@ -88,7 +87,7 @@ class RunDirectory:
     # --- the account ---
 
     def ledger_location(self, asked: str | None) -> str | None:
-        """The ledger that this run charges; refuses another one. None for a run without a plan."""
+        """The ledger that this run charges, and no other; None for a run without a plan."""
         named = self.stored.facts().ledger
         if named is None:
             return None
@@ -103,7 +102,7 @@ class RunDirectory:
         return "" if named is None else named.run
 
     def account_in(self, book: Ledger) -> RunAccount:
-        """This run's account in `book`, which must be the ledger that it has seen."""
+        """This run's account in `book`, which must be the ledger that the run has seen before."""
         account = RunAccount(book, self.run_id, self.folder)
         account.check_head()
         return account
@@ -148,7 +147,7 @@ class RunDirectory:
         return self.account is not None and self.account.was_reserved(round)
 
     def keep(self, round: int, kept: Kept) -> None:
-        """Release and memory are one file: a kill leaves both or neither."""
+        """Write release and memory as one file, so a kill leaves both or neither."""
         self._write(RELEASE, pack_kept(round, kept))
         if self.account is not None:
             self.account.commit(round, kept.release)
@@ -158,21 +157,19 @@ class RunDirectory:
         if found is None or found[0] != round:
             return None
         if self.account is not None:
-            # the kill may have come between the release and its entry
+            # a kill may have come between the release and its ledger entry
             self.account.commit(round, found[1].release)
         return found[1]
 
     def memory(self) -> Memory | None:
-        """An older copy of the file is no better than none: it is not the memory of the last
-        release.
-        """
+        """The memory after the last release; an older copy of the file is not accepted."""
         found = read_kept(self.folder)
         if self._released_after(-1 if found is None else found[0]):
             return None
         return NO_MEMORY if found is None else found[1].memory
 
     def _released_after(self, round: int) -> bool:
-        """Whether there was a release after that of `round`; lost rounds have none."""
+        """Whether there was a release after that of `round`; lost rounds have no release."""
         if self.account is None:
             state = read_state(self.folder)
             return state is not None and state.done > round + 1
@@ -190,7 +187,7 @@ class RunDirectory:
         self._write(CHECKPOINT, pack_state(state))
 
     def training_state(self) -> TrainingState | None:
-        """Where the run stands, or None if no round was committed."""
+        """The training state, or None if no round was committed."""
         return read_state(self.folder)
 
     # --- what people read ---
@@ -199,7 +196,7 @@ class RunDirectory:
         return self.stored.metrics()
 
     def keep_metrics(self, rounds: int) -> None:
-        """Forget lines of rounds that were not committed: they are played again."""
+        """Drop lines of rounds that were not committed: those rounds are repeated."""
         lines = [line for line in self.metrics() if line["round"] <= rounds]
         body = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         self._write(METRICS, body.encode())
@@ -228,7 +225,7 @@ def refuse_taken(folder: Path) -> None:
     if not folder.exists() or (folder.is_dir() and all(map(_leftover, folder.iterdir()))):
         return
     hint = (
-        "use --resume to go on with it, or choose another folder"
+        "use --resume to continue it, or choose another folder"
         if StoredRun(folder).begun
         else "choose another folder"
     )
@@ -236,7 +233,7 @@ def refuse_taken(folder: Path) -> None:
 
 
 def _leftover(path: Path) -> bool:
-    """A temporary file of `write_whole` that a kill left behind."""
+    """Whether this is a temporary file of `write_whole` that a kill left behind."""
     return path.name.startswith(f".{RUN}.")
 
 

@@ -1,7 +1,7 @@
-"""What `metrics.jsonl` keeps of a round.
+"""What `metrics.jsonl` stores about a round.
 
-Guarantee: of a real run, only what is planned or released; statistics of single updates are kept
-by simulations alone. What the operator should hear and nobody should store is a warning.
+Guarantee: for a real run, only what is planned or released is stored; only simulations store
+statistics of single updates. What the operator should know but nobody should store is a warning.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Observer:
 
     @staticmethod
     def _tell(round: int, statistics: Statistics) -> None:
-        """What the operator of a real run should hear, and the metrics must not keep."""
+        """Warn the operator of a real run of things that the metrics must not store."""
         reports: dict[str, str] = statistics.get("reports") or {}
         zeroed = int(statistics.get("discarded", 0)) - int(statistics.get("lost", 0))
         if zeroed > 0:

@@ -1,8 +1,7 @@
-"""The private states of a run whose records pay for their own norms, where all clients are on one
-machine.
+"""Private states of a run whose records pay for their own norms, with all clients on one machine.
 
-A run directory written by version 0.1.0 holds all clients' norms in one file of the server's;
-`adopt_norms` hands them to the clients.
+Version 0.1.0 kept all clients' norms in one file in the run directory; `adopt_norms` hands them to
+the clients.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ from fedspend.stored.files import OLD_NORMS
 
 
 def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
-    """One for each client, in the order of the plan;
-    none unless records pay for their own norms.
-    """
+    """One per client, in the order of the plan; none unless records pay for their own norms."""
     if setup.plan is None or not setup.plan.by_norm:
         return []
     terms = setup.method.terms(0, setup.method.start())
@@ -33,21 +30,19 @@ def norm_budgets(setup: Setup, states: States) -> list[NormBudget]:
 
 
 def refuse_leftovers(setup: Setup, states: States) -> None:
-    """A new run begins with full budgets: states that are there already are another run's, and are
-    not overwritten.
-    """
+    """Refuse to overwrite existing states: a new run has none, so they are another run's."""
     if setup.plan is None or not setup.plan.by_norm:
         return
     for client in setup.plan.clients:
         if states.read(client) is not None:
             raise InvalidInput(
                 f"{states.place(client)} belongs to another run; choose another folder, or remove "
-                "it if that run is not to go on"
+                "it if that run will not be continued"
             )
 
 
 def adopt_norms(folder: Path, budgets: list[NormBudget], setup: Setup) -> None:
-    """Hand what version 0.1.0 kept in the run directory to the clients, and remove it there."""
+    """Move what version 0.1.0 kept in the run directory to the clients."""
     path = OLD_NORMS.of(folder)
     if not budgets or not path.exists():
         return

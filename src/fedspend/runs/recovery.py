@@ -1,7 +1,7 @@
-"""Going on with a run that was interrupted: what is there, and what it means.
+"""Resuming an interrupted run: what is on disk, and what it means.
 
-Guarantee: a run goes on under the plan and the ledger that it began with. What was committed stays,
-a stored release is used again, and a real round whose release is lost stays charged and is skipped.
+Guarantee: a run continues with the plan and the ledger that it began with. Committed rounds stay, a
+stored release is used again, and a real round whose release is lost stays charged and is skipped.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from fedspend.stored.run import StoredRun
 
 
 def goes_on(folder: Path | None, resume: bool) -> bool:
-    """Whether there is a run to go on with: one that was killed before its first file begins
-    anew.
-    """
+    """Whether there is a run to resume; one that was killed before its first file starts afresh."""
     return folder is not None and resume and StoredRun(folder).begun
 
 
 def recovered(setup: Setup, store: RunStore) -> TrainingState:
-    """Where the run stands, with nothing in its metrics that was not committed."""
+    """The training state, after dropping metrics of rounds that were not committed."""
     state = store.training_state() or begin(flat_parameters(setup.module), setup.method)
     store.keep_metrics(state.done)
     return state
 
 
 def told(store: RunStore, done: int, *, simulation: bool) -> str:
-    """What a resumed run found, in a sentence."""
+    """What a resumed run found, as a sentence."""
     if isinstance(store, MemoryStore):
         return "nothing to recover"
     committed = "1 round is committed" if done == 1 else f"{done} rounds are committed"
@@ -49,9 +47,7 @@ def told(store: RunStore, done: int, *, simulation: bool) -> str:
 def enrol(
     budgets: Sequence[NormBudget], state: TrainingState, store: RunStore, on_note: OnNote
 ) -> None:
-    """Give records that pay for their norms their full budgets, when a run begins and never
-    again.
-    """
+    """Give records that pay for their norms their full budgets, once, when a run begins."""
     if state.done == 0 and not store.was_reserved(0):
         for budget in budgets:
             budget.enrol()

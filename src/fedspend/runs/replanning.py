@@ -1,11 +1,11 @@
-"""Planning the rest of a run anew, after rounds were lost.
+"""Replanning the rest of a run after rounds were lost.
 
-A round that was reserved and whose release is gone has been paid for. Without `--replan` the run
-has one round less. With it, what is left of the run's budget is spread over as many rounds as are
-still missing: the full number of releases, a little more noise in each (`planning.replanning`), or
-for records a little less sampling (`records.replanning`).
+A reserved round whose release is gone has been paid for. Without `--replan` the run has one round
+less. With it, what is left of the run's budget is spread over all rounds that are still missing:
+the full number of releases, with a little more noise in each (`planning.replanning`), or for
+records a little less sampling (`records.replanning`).
 
-Guarantee: rounds that were begun stay as they are; the run as a whole claims no more than it did;
+Guarantee: rounds that have begun stay as they are; the run as a whole claims no more than before;
 the ledger admits the new plan like any other.
 """
 
@@ -23,12 +23,10 @@ from fedspend.runs.directory import RunDirectory
 def plan_anew(
     folder: Path, ledger: Ledger, plan: AnyPlan, rounds: int, on_note: Callable[[str], None]
 ) -> AnyPlan:
-    """The plan of the run in `folder`, long enough for `rounds` releases in spite of those that
-    were lost.
-    """
+    """The plan of the run in `folder`, extended to give `rounds` releases despite lost rounds."""
     directory = RunDirectory(folder)
     account = directory.account = directory.account_in(ledger)
-    if not account.admitted or ledger.simulation:  # a simulation repeats what was lost
+    if not account.admitted or ledger.simulation:  # a simulation repeats lost rounds
         on_note("no round was lost: the plan stays as it is")
         return plan
     done = found.done if (found := directory.training_state()) else 0
@@ -41,7 +39,7 @@ def plan_anew(
         on_note("no round was lost: the plan stays as it is")
         return plan
     if run.next_round >= plan.rounds:
-        on_note("every planned round was begun, so no budget is left to make up for lost ones")
+        on_note("every planned round has begun, so no budget is left to make up for lost ones")
         return plan
     others = histories(ledger.state, run.unit, held=True, without=run.id)
     longer = plan.extended(
@@ -53,5 +51,5 @@ def plan_anew(
         lifetime=ledger.accounts(run.unit).budget[run.accounts],
     )
     told = "1 lost round is" if missing == 1 else f"{missing} lost rounds are"
-    on_note(f"{told} made up for: rounds {run.next_round + 1} to {longer.rounds} were planned anew")
+    on_note(f"{told} made up for: rounds {run.next_round + 1} to {longer.rounds} were replanned")
     return longer

@@ -1,7 +1,7 @@
-"""What a run tells while it goes on, and what it gives back at its end.
+"""What a run reports while it runs, and what it returns at its end.
 
-Guarantee: callbacks are told, never asked: nothing that they do can change what is released. One
-that raises stops the run after the round that it was told of, and the run can be resumed.
+Guarantee: callbacks only listen: nothing they do can change what is released. One that raises stops
+the run after the round it was called for, and the run can be resumed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OnNote = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run gives back. `model` carries the final parameters."""
+    """What a run returns. `model` has the final parameters."""
 
     metrics: list[MetricsLine]
     model: torch.nn.Module

@@ -1,8 +1,8 @@
-"""The ledger of one run: opened at most once, and made no earlier than its first round is charged.
+"""The ledger of one run: opened at most once, and created only when its first round is charged.
 
-Guarantee: until a run is to be charged, its ledger is looked at and not made, so a run that is
-refused leaves none behind. A run whose ledger vanished does not go on with an empty one, and a
-ledger that changed under an open connection is noticed before anything is charged.
+Guarantee: until a run is charged, its ledger is only read and never created, so a refused run
+leaves none behind. A run whose ledger vanished does not continue with an empty one, and a ledger
+that changed under an open connection is noticed before anything is charged.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fedspend.stored.run import StoredRun
 class RunLedger:
     """Opens the ledger when it is first needed, and closes it once at the end.
 
-    `asked` is the ledger that the caller named, if any. `known` is where one may be found before
-    anything was charged: None for a new run with a ledger of its own, which begins with none.
+    `asked` is the ledger that the caller named, if any. `known` is where one may exist before
+    anything is charged: None for a new run with its own ledger, which does not exist yet.
     """
 
     def __init__(self, asked: str | None, known: str | None) -> None:
@@ -29,7 +29,7 @@ class RunLedger:
 
     @classmethod
     def of_run(cls, folder: Path | None, asked: str | None, *, resume: bool) -> RunLedger:
-        """Of a new run, or of one that goes on; refuses another ledger than the one it charges."""
+        """The ledger of a new or resumed run; a resumed run must keep the ledger it charges."""
         if folder is None:
             return cls(asked, None)
         if goes_on(folder, resume):
@@ -45,7 +45,7 @@ class RunLedger:
             self._book = None
 
     def found(self) -> Ledger | None:
-        """The ledger as it is now, if there is one; nothing is made."""
+        """The ledger as it is now, if it exists; nothing is created."""
         if self._book is not None:
             self._book.look_again()
         elif self._known is not None:
@@ -53,7 +53,7 @@ class RunLedger:
         return self._book
 
     def to_charge(self, location: str, run: StoredRun, *, simulation: bool) -> Ledger:
-        """The ledger at `location`, made now if the run is the first to charge it."""
+        """The ledger at `location`, created now if the run is the first to charge it."""
         if self._book is not None:
             self._book.look_again()
         elif not run.head_file.exists():

@@ -1,8 +1,8 @@
-"""A run from its setup to its model: begin, charge, play the rounds that are left, finish.
+"""A run from its setup to its model: begin, charge, run the remaining rounds, finish.
 
-Guarantee: nothing is trained under a plan that the independent verifier does not pass, and no round
-is played outside the run's account. What was used for randomness is stamped on certificate, metrics
-and model.
+Guarantee: nothing is trained under a plan that the independent verifier does not pass, and every
+round is charged to the run's account. Certificate, metrics and model record which randomness was
+used.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def run(
     on_note: OnNote = lambda _: None,
     ledger: RunLedger | None = None,
 ) -> Result:
-    """Verify, open the account, play the rounds that are left, write the model, close the account.
+    """Verify, open the account, run the remaining rounds, write the model, close the account.
 
-    `ledger` is the one to charge; without it there is one in the run directory.
+    `ledger` is the one to charge; if none is given, it is in the run directory.
     """
     if ledger is not None:
         return _run(setup, folder, ledger, resume, on_round, on_note)
@@ -77,7 +77,7 @@ def _run(
 
 
 def open_engine(setup: Setup, states: States) -> Engine:
-    """Where the config says, unless the plan needs its tasks to run client by client."""
+    """The config's engine, unless the plan needs its tasks to run client by client."""
     name = "reference" if setup.plan is not None and setup.plan.client_by_client else setup.engine
     return make_engine(name, setup.workload(states), setup.workers)
 

@@ -1,8 +1,7 @@
-"""From a config to the parts of a run: data, model, plan, method, engine terms.
+"""Builds the parts of a run from a config: data, model, plan, method, engine terms.
 
-Everything that decides privacy comes from the plan. Which randomness is used is decided here:
-`seeded`, a simulation that protects nobody, by default for public data; `os` by default for your
-own.
+Guarantee: everything that decides privacy comes from the plan. Which randomness is used is decided
+here: by default `seeded` (a simulation, which protects nobody) for public data, `os` for your own.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ from fedspend.server.student import Ballot, Student
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """The parts of a run. `settings` is what must be the same for a run to be resumed."""
+    """The parts of a run. `settings` must be the same for a run to be resumed."""
 
     federation: Federation
     module: torch.nn.Module
     plan: AnyPlan | None  # None for fedavg, which has no privacy to plan
-    labels: tuple[str, ...] | None  # group of each client, where the budgets name one
+    labels: tuple[str, ...] | None  # each client's group, if the budgets name groups
     method: Method
     training: Training
     randomness: Randomness
@@ -66,9 +65,7 @@ class Setup:
     tensorboard: bool = False
 
     def workload(self, states: States | None = None) -> Workload:
-        """What the engine works on: rows by id, and a module of its own,
-        which nothing else runs.
-        """
+        """What the engine works on: rows by id, and its own copy of the module."""
         dataset, student = self.federation.dataset, self.training.server.student
         return Workload(
             module=copy.deepcopy(self.module),
@@ -88,10 +85,9 @@ def from_config(
     *,
     begun: bool = True,
 ) -> Setup:
-    """Load, deal, build and plan what `config` describes, within what `ledger` allows.
+    """Load data, deal rows, build the model and plan, within what `ledger` allows.
 
-    A `stored` plan is taken as it is: that of a run that has `begun`, or one that was made for a
-    new run.
+    A `stored` plan is used as it is: that of a run that has `begun`, or one made for a new run.
     """
     name = config.method.name or "dp-fedavg"
     if name not in METHODS:
@@ -156,7 +152,7 @@ def _clients(
     source: Source, method: str, ledger: Ledger | None, stored: AnyPlan | None, *, begun: bool
 ) -> Members:
     wrong = (
-        f"the run was begun with a record-level method, and the config says {method!r}; choose "
+        f"the run was started with a record-level method, but the config says {method!r}; choose "
         "another folder"
     )
     begun_with = None if stored is None else Plan.expect(stored, wrong)
@@ -209,7 +205,7 @@ def _training(
 
 
 def model_options(config: Config) -> dict[str, Any]:
-    """What the config has for its model; `hidden` also for those that refuse it, in their words."""
+    """The config's model options; `hidden` is passed on even to models that will refuse it."""
     name = needed(config.model.name, "model.name")
     keys = models.MODELS[name].keys if name in models.MODELS else ()
     return config.options("model", {*keys, "hidden"})
@@ -219,19 +215,14 @@ def _shape(config: Config, method: str) -> Shape:
     shape = Shape(config.shape.blur, config.shape.lus)
     shape.check_lr(needed(config.train.lr, "train.lr"))
     if shape.blur > 0 and method == "fedavg":
-        # a warning and no refusal, so that one config serves a comparison of several methods
-        message = (
-            "blur does nothing under fedavg: its ball has the clip as radius, and fedavg does not "
-            "clip"
-        )
+        # only a warning, so that one config can be used to compare several methods
+        message = "blur does nothing under fedavg: its radius is the clip, and fedavg does not clip"
         warnings.warn(message, FedspendWarning, stacklevel=2)
     return shape
 
 
 def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
-    """Who adds noise, and the bits of discrete noise; without a plan there is none to make
-    discrete.
-    """
+    """Who adds noise, and the bits of discrete noise (None without a plan: there is no noise)."""
     choose("noise", noise, ("central", "distributed", "discrete", "discrete-distributed"))
     place = "distributed" if noise.endswith("distributed") else "central"
     if made is None or not noise.startswith("discrete"):
@@ -250,10 +241,9 @@ def _plan(
     )
     if remaining and not accounts:
         raise InvalidInput(
-            "spending what remains needs a ledger with client accounts: give one that exists and "
-            "has some with --ledger"
+            "spending what remains needs a ledger with client accounts; name one with --ledger"
         )
-    # then budgets are what the ledger has
+    # whether budgets come from the ledger
     lifetime = remaining or (stored is not None and "ledger" in stored.parameters)
     inputs = resolve(
         config,
@@ -264,8 +254,8 @@ def _plan(
     if stored is not None:
         listed = set(inputs.roster).difference(source.left_out)
         if begun and inputs.listed_in is None and source.natural:
-            # The data's ids became the roster when the plan was made: who has no rows any more is
-            # on it all the same.
+            # The data's ids became the roster when the plan was made, so clients whose rows are
+            # gone are still on it.
             listed.update(client for client in stored.clients if client not in source.left_out)
         check_roster(stored, inputs.population, listed, ledger, begun=begun)
         if "ledger" not in stored.parameters:
@@ -282,22 +272,20 @@ def _plan(
 def check_roster(
     stored: Plan, population: Population, listed: set[str], ledger: Ledger | None, *, begun: bool
 ) -> None:
-    """A plan is for the clients that are listed now: all of them, but for those who have nothing
-    left in a ledger.
-    """
+    """Check that the plan has all listed clients, except those with nothing left in the ledger."""
     planned = set(stored.clients)
     stranger = next((client for client in stored.clients if client not in listed), None)
     if stranger is not None:
         raise InvalidInput(
-            f"the plan has client {stranger!r}, who is not among the clients "
-            f"here{hint_alike(stranger, listed)}; make another plan"
+            f"the plan has client {stranger!r}, who is not among the listed "
+            f"clients{hint_alike(stranger, listed)}; make another plan"
         )
     absent = [client for client in population.clients if client not in planned]
     if ledger is not None and len(ledger.accounts()) and (begun or "ledger" in stored.parameters):
         accounts = {*ledger.accounts().number, *names_today(ledger.accounts())}
         known = [client for client in absent if client in accounts]
-        # A run that has begun has spent some of what its members had; who was left out then has an
-        # account all the same.
+        # A run that has begun has spent some of what its members had, so only having an account
+        # counts then.
         out = (
             set(known)
             if begun
@@ -316,22 +304,18 @@ def check_roster(
 
 
 def check_budgets(stored: Plan, population: Population) -> None:
-    """A run goes on under the budgets that it began with; that its clients are listed is checked
-    before.
-    """
+    """Check that budgets are those that the run began with; its clients are already checked."""
     now = dict(zip(population.clients, population.epsilons.tolist(), strict=True))
     for client, then in zip(stored.clients, stored.budget.tolist(), strict=True):
         if now.get(client, then) != then:
             raise InvalidInput(
-                f"the plan has a budget of {then:g} for client {client!r}, and the config has "
+                f"the plan has a budget of {then:g} for client {client!r}, but the config has "
                 f"{now[client]:g}; make them agree, or start another run"
             )
 
 
 def _federation(source: Source, made: Plan | None, inputs: Inputs | None) -> Federation:
-    """Which rows each client of the plan holds: by id where clients are natural, else as they were
-    dealt to the whole roster.
-    """
+    """The rows of each planned client: by id if clients are natural, else as dealt beforehand."""
     if made is None or inputs is None:
         return federation_of(source)
     if source.natural:
@@ -353,7 +337,7 @@ def _with_features(config: Config, federation: Federation, source: Source) -> Fe
 
 
 def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The group of each client of the plan; who withdrew since has none."""
+    """The group of each client of the plan; those who have withdrawn since have none."""
     if population.groups is None:
         return None
     group_of = dict(zip(population.clients, population.groups, strict=True))
@@ -383,9 +367,7 @@ def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int]
 def _settings(
     source: Source, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None
 ) -> dict[str, Any]:
-    """Every setting that has an effect on the result, given or default; workers have none, and
-    votes only where clients vote.
-    """
+    """Every setting that affects the result, given or default; so not workers, nor unused votes."""
     config = source.config
     values = {
         f"{section}.{key}": config.value(f"{section}.{key}")

@@ -2,8 +2,8 @@
 
 `directory.RunDirectory` is the store on disk.
 
-Guarantee: whoever plays a run needs nothing else of its store, so a run in memory and a run on disk
-go through the same code.
+Guarantee: running the rounds needs nothing else of a store, so runs in memory and on disk go
+through the same code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RunStore(Store, Protocol):
-    """What the rounds write (`server.rounds.Store`), and what comes before and after them."""
+    """What the rounds write (`server.rounds.Store`), and what is written before and after them."""
 
     @property
     def run_id(self) -> str:
@@ -36,12 +36,12 @@ class RunStore(Store, Protocol):
         """All rounds are done: close the run in the ledger."""
 
     def training_state(self) -> TrainingState | None:
-        """Where the run stands, or None if no round was committed."""
+        """The training state, or None if no round was committed."""
 
     def metrics(self) -> list[MetricsLine]: ...
 
     def keep_metrics(self, rounds: int) -> None:
-        """Forget lines of rounds that were not committed: they are played again."""
+        """Drop lines of rounds that were not committed: those rounds are repeated."""
 
     def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None: ...
 

@@ -1,7 +1,7 @@
-"""`fedspend.train`: from a config, or from your own arrays, module and plan, to a trained model.
+"""`fedspend.train`: trains a model from a config, or from your own arrays, module and plan.
 
-Guarantee: everything that decides privacy is in the plan. A plan that was made before is taken only
-if it is for this config and this run; the rest is planned within what the ledger has left.
+Guarantee: everything that decides privacy is in the plan. A plan made beforehand is used only if it
+is for this config and this run; otherwise a plan is made within what the ledger has left.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ def train(
     on_note: OnNote = lambda _: None,
     **options: Any,
 ) -> Result:
-    """Train from a config (a TOML file or a dict of sections), or from your own arrays, module and
-    plan.
+    """Train from a config (TOML file or dict of sections), or from arrays, a module and a plan.
 
-    `train("quickstart.toml", output="runs/first")`, also with a `plan` that was made before, or
-    `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y), lr=0.1,
-    batch_size=32, local_steps=10)`. Clients are joined with the plan by id; one that is missing has
-    no rows. A list stands for clients "0", "1", ...
+    Either `train("quickstart.toml", output="runs/first")`, optionally with a `plan` made
+    beforehand, or `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y),
+    lr=0.1, batch_size=32, local_steps=10)`. Clients are matched with the plan by id; one that is
+    missing has no rows. A list means clients "0", "1", ...
 
-    `ledger` (a path or postgresql://...) is charged, or one in the run directory. With `resume` and
-    `replan`, rounds that were lost are made up for: what is left of the run's budget is spread
-    anew. `on_note` hears what a recovery found.
+    `ledger` (a path or postgresql://...) is charged; by default it is one in the run directory.
+    With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
+    spread over the missing rounds. `on_note` is called with what a recovery found.
     """
     if (config is None) == (clients is None):
-        raise InvalidInput("train needs either a config, or clients with a model and a plan")
+        raise InvalidInput(
+            "train needs a config, or clients with a model and a plan; give exactly one"
+        )
     folder = None if output is None else Path(output)
     if config is not None:
         if options or model is not None or test is not None:
             raise InvalidInput(
-                "model, test and training options go with clients=...; a config says these things "
-                "itself"
+                "model, test and training options are for clients=...; a config sets these itself"
             )
         settings = any_config(config, overrides)
         where = str(ledger) if ledger is not None else settings.ledger.location
@@ -78,8 +78,8 @@ def train(
             setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)
         if folder is None and where is not None:
             raise InvalidInput(
-                "a run that charges a ledger needs a run directory to recover from: give output=, "
-                "or name no ledger"
+                "a run that charges a ledger needs a run directory to recover from; give output=, "
+                "or drop the ledger"
             )
         return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened)
 
@@ -92,18 +92,17 @@ def _planned(
     begun: AnyPlan | None,
     replanning: OnNote | None,
 ) -> Setup:
-    """The parts of a run that a config describes: under the plan that it has `begun` with, under
-    the one that is `given`, or under a new one.
+    """The setup of a config: with the plan it has `begun` with, the `given` plan, or a new one.
 
-    With `replanning`, which hears of it, rounds that were lost are made up for.
+    With `replanning`, which is called with notes, lost rounds are made up for.
     """
     book = ledger.found()
     stored = begun if given is None else approved(given, begun, settings)
-    if begun is None:  # a run that has begun goes on with the config that it began with
+    if begun is None:  # a run that has begun keeps its config
         refuse_without_effect(settings)
     if replanning is not None and folder is not None and book is not None and stored is not None:
         rounds = needed(settings.train.rounds, "train.rounds")
-        with one_at_a_time(folder):  # a round that is under way elsewhere is not lost
+        with one_at_a_time(folder):  # a round that another process is running is not lost
             stored = plan_anew(folder, book, stored, rounds, replanning)
     setup = from_config(settings, book, stored, begun=begun is not None)
     if ledger.asked is not None and setup.plan is not None:

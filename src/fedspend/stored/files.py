@@ -1,11 +1,11 @@
-"""The files of a run directory: one row each, and no other place that names them.
+"""The files of a run directory, one row each; they are named nowhere else.
 
-Guarantee: whoever reads or writes a file of a run takes its name from here, so this list is
+Guarantee: all code that reads or writes a file of a run takes its name from here, so this list is
 complete, and what it says about publishing covers everything that a run leaves behind
 (`tests/test_run_files.py`).
 
-What clients have to remember (filter by norms: what is left of each record's budget) is theirs and
-not here: on one machine it is in a folder beside the run directory, `RUN.clients`.
+What clients must remember (filter by norms: what is left of each record's budget) belongs to them
+and is not here: on one machine it is in a folder beside the run directory, `RUN.clients`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OWNER_ONLY, EVERYONE = 0o600, 0o644
-HEAD_SUFFIX = ".head"  # a ledger in a file keeps its head beside it, under its own name and this
+HEAD_SUFFIX = ".head"  # a ledger file keeps its head in a file beside it, with this suffix
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class RunFile:
         return self.mode == OWNER_ONLY
 
     def of(self, folder: Path) -> Path:
-        """Where it is in the run directory `folder`."""
+        """The file's path in the run directory `folder`."""
         return folder / self.name
 
 
 RUN = RunFile(
     "run.json",
     "settings, seed, randomness, environment, ledger",
-    "no: budgets and places",
+    "no: budgets and locations",
     "runs.directory",
 )
 PLAN = RunFile("plan.json", "the plan", "no: budgets", "runs.directory")
@@ -78,13 +78,13 @@ SEEN_HEAD = RunFile(
 )
 METRICS = RunFile(
     "metrics.jsonl",
-    "accuracy and spending by round; of a simulation, statistics of updates",
-    "see the marks in the report; of a simulation on private data, no",
+    "accuracy and spending by round; for a simulation, statistics of updates",
+    "see the marks in the report; for a simulation on private data, no",
     "runs.directory",
 )
 REPORT = RunFile(
     "report.html",
-    "the same for people, with the plan and its verification",
+    "the same as a readable page, with the plan and its verification",
     "see the marks in it; it shows budgets",
     "report.html",
     EVERYONE,
@@ -109,11 +109,11 @@ FILES = (
     REPORT,
     OLD_NORMS,
 )
-LOGS = "tensorboard"  # a folder with the numbers of `metrics.jsonl`, if the config asks for it
+LOGS = "tensorboard"  # a folder with the numbers of `metrics.jsonl`, if the config turns it on
 
 
 def as_table() -> str:
-    """The files as a table in Markdown, as `docs/guide.md` shows it."""
+    """The files as a Markdown table, as in `docs/guide.md`."""
     head = ["| file | holds | may be published | readable by |", "|---|---|---|---|"]
     rows = [
         f"| `{file}` | {file.holds} | {file.publish} | {'owner' if file.private else 'everyone'} |"

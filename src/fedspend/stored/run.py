@@ -1,8 +1,8 @@
-"""The one reader of run directories: for the report, for a run that goes on, for an audit.
+"""The only reader of run directories: for reports, resumed runs and ledger checks.
 
-Guarantee: a file that is damaged is refused with one line that names it. Nothing is written here,
-and nothing here needs torch. A part is read when it is asked for, so a run that is still going can
-be looked at.
+Guarantee: a damaged file is refused with one line that names it. Nothing is written here, and
+nothing here needs torch. Each part is read only when needed, so a run that is still going can be
+read too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.stored.files import CERTIFICATE, METRICS, PLAN, RUN, SEEN_HEAD
 
-MetricsLine = dict[str, Any]  # what `metrics.jsonl` keeps of one round
+MetricsLine = dict[str, Any]  # one round in `metrics.jsonl`
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,20 @@ class NamedLedger:
 
 @dataclass(frozen=True)
 class Facts:
-    """What `run.json` says: written when a run begins."""
+    """The content of `run.json`, which is written when a run begins."""
 
     settings: dict[str, Any]
     simulation: bool | None  # None: it does not say
-    majority: float | None  # what guessing the commonest class would score
-    groups: tuple[str, ...] | None  # of each client, where the budgets named one
+    majority: float | None  # accuracy of always guessing the most common class
+    groups: tuple[str, ...] | None  # each client's group, if the budgets named groups
     environment: dict[str, Any]
-    began: str | None  # when, as ISO 8601; version 0.1 did not say
+    began: str | None  # time in ISO 8601; None for version 0.1
     ledger: NamedLedger | None  # None: without a plan nothing is charged
-    content: dict[str, Any]  # all of it, as it is in the file
+    content: dict[str, Any]  # the whole file
 
     @property
     def plan_hash(self) -> Any:
-        """The hash of the plan that the run is under; None without one."""
+        """The hash of the run's plan; None without one."""
         return self.settings.get("plan")
 
 
@@ -55,14 +55,16 @@ class StoredRun:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a run: its first file is there."""
+        """Whether there is a run, that is, whether its first file exists."""
         return RUN.of(self.folder).exists()
 
     def facts(self) -> Facts:
         path = RUN.of(self.folder)
         content = read_object(path)
         if content is None:
-            raise InvalidInput(f"{self.folder} holds no run: there is no {RUN} in it")
+            raise InvalidInput(
+                f"{self.folder} holds no run: there is no {RUN} in it; name a run directory"
+            )
         settings = content.get("settings")
         if not isinstance(settings, dict):
             raise InvalidInput(f"{path} is damaged: it holds no settings")
@@ -80,7 +82,7 @@ class StoredRun:
         )
 
     def plan(self) -> AnyPlan | None:
-        """The plan that the run was verified and begun with, or planned anew under."""
+        """The plan that the run was verified and begun with, or its replanned one."""
         path = PLAN.of(self.folder)
         return load_any_plan(path) if path.exists() else None
 
@@ -88,7 +90,7 @@ class StoredRun:
         return read_object(CERTIFICATE.of(self.folder))
 
     def metrics(self) -> list[MetricsLine]:
-        """A line for every round that was finished, in the order in which they were written."""
+        """One line per finished round, in the order in which they were written."""
         path = METRICS.of(self.folder)
         try:
             lines = read_lines(path)
@@ -100,7 +102,7 @@ class StoredRun:
 
     @property
     def head_file(self) -> Path:
-        """Where the run keeps the last entry of its ledger that it has seen."""
+        """The file with the last ledger entry that the run has seen."""
         return SEEN_HEAD.of(self.folder)
 
 
