@@ -14,6 +14,7 @@ import pytest
 import fedspend
 from fedspend.accounting.accountants import ACCOUNTANTS
 from fedspend.cli.main import main
+from fedspend.cli.names import NAMES, registered
 from fedspend.configuration.config import config_of
 from fedspend.data import DATA_SETS, PARTITIONS
 from fedspend.engines.table import ENGINES
@@ -256,6 +257,27 @@ def test_a_file_that_fails_says_so_in_one_line(tmp_path, capsys):
     assert error.count("\n") == 1
     assert main(["--load", str(tmp_path / "none.py"), "data", "list"]) == 2
     assert "none.py" in capsys.readouterr().err
+
+
+def test_help_lists_what_the_registries_have_and_what_was_loaded(capsys):
+    assert main(["--load", str(FOLDER / "policy.py"), "plan", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for registry in (POLICIES, METHODS, ACCOUNTANTS):
+        assert ", ".join(registry.names) in shown.replace("- ", "-")
+    assert "late" in POLICIES.names
+
+
+def test_help_that_is_shown_before_anything_is_loaded_has_the_same_names():
+    assert registered() == NAMES
+
+
+@pytest.mark.parametrize("what", REGISTRIES)
+def test_the_pages_name_every_entry(what):
+    pages = " ".join(
+        page.read_text(encoding="utf-8") for page in (*ROOT.glob("docs/*.md"), ROOT / "README.md")
+    )
+    missing = [name for name in REGISTRIES[what].names if name not in pages]
+    assert missing == []
 
 
 def test_data_list_shows_data_sets_of_ones_own(capsys):

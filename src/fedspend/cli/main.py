@@ -31,6 +31,7 @@ from fedspend.cli import (
     verify,
     what_if,
 )
+from fedspend.cli.names import NAMES, registered
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
 COMMANDS = {
@@ -55,6 +56,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InvalidInput(f"{message}; see {self.prog} --help")
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Puts the names of entries, built-in and loaded, where the help has them in braces."""
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        text = super()._expand_help(action)
+        # if a file was loaded, numpy is there already
+        known = registered() if "numpy" in sys.modules else NAMES
+        for what, names in known.items() if "{" in text else ():
+            text = text.replace(f"{{{what}}}", names)
+        return text
 
 
 class Version(argparse.Action):
@@ -91,7 +104,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
             help=module.HELP,
             description=module.DESCRIPTION,
             epilog=module.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Help,
             allow_abbrev=False,
         )
         module.add_arguments(parser)
@@ -135,9 +148,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     try:
         with short_warnings():
-            args = parse(sys.argv[1:] if argv is None else argv)
-            for file in args.load:
+            given = list(sys.argv[1:] if argv is None else argv)
+            for file in files_to_load(given):
                 load(file)
+            args = parse(given)
             code: int = COMMANDS[args.command].run(args)
             sys.stdout.flush()
         return code
@@ -158,6 +172,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain("out of memory; use fewer clients or rounds at a time", 2)
     except KeyboardInterrupt:
         return complain("interrupted", 130)
+
+
+def files_to_load(argv: Sequence[str]) -> list[str]:
+    """What `--load` names before the command: loaded first, so that help knows of it.
+
+    >>> files_to_load(["--load", "a.py", "--load=b.py", "plan", "--load", "c.py"])
+    ['a.py', 'b.py']
+    """
+    files, rest = [], list(argv)
+    while rest and rest[0].startswith("--load"):
+        option, equals, file = rest.pop(0).partition("=")
+        if option != "--load" or not (equals or rest):
+            break  # for the parser to complain about
+        files.append(file if equals else rest.pop(0))
+    return files
 
 
 def load(file: str) -> None:

@@ -56,15 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--policy",
         metavar="P",
-        help="uniform, strictest, spend-as-you-go, spend-as-you-go-literal, weights or geometric",
+        help="how a budget is spread over the rounds: {policies}",
     )
     add(
         "--method",
         metavar="M",
-        help=(
-            "dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip, dp-fedsgd or ae-dpfl; rpdp and "
-            "its baselines for records"
-        ),
+        help="what clients compute and how the server combines it: {methods}",
     )
     add(
         "--saving-rate",
@@ -93,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--accountant",
         metavar="A",
-        help="rdp (default) or pld, which needs less noise and more time",
+        help="{accountants}; default rdp. pld needs less noise and more time",
     )
     add(
         "--ledger",

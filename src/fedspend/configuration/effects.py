@@ -20,9 +20,10 @@ from fedspend.data.sources import BUNDLED, SOURCES
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies import POLICIES, policy_for, with_key
-from fedspend.server.methods.table import METHODS, methods_for, protects_records
+from fedspend.server.methods.planned import AE_DPFL
+from fedspend.server.methods.table import DEFAULT, METHODS, methods_for, protects_records
 
-VOTES = "ae-dpfl"
+VOTES = AE_DPFL.name
 # built-in models; their registry needs torch
 MODELS = ("logistic", "mlp", "cnn", "lenet", "small-cnn", "resnet18")
 # models that engine local runs for all clients at once, in this process
@@ -41,7 +42,7 @@ class Rule:
 
 
 def method_of(config: Config) -> str:
-    return config.method.name or "dp-fedavg"
+    return config.method.name or DEFAULT
 
 
 def by_method(methods: Sequence[str], *keys: str, needs: str | None = None) -> Rule:

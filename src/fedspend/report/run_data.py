@@ -20,10 +20,9 @@ from fedspend.ledger.chain import Head
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
+from fedspend.server.methods.planned import AE_DPFL
 from fedspend.stored.files import METRICS, PLAN
 from fedspend.stored.run import Facts, MetricsLine, StoredRun
-
-AE_DPFL = "ae-dpfl"  # named here too: `server.student` needs torch, a report does not
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +70,7 @@ class RunData:
     @property
     def voting(self) -> bool:
         """Whether clients send votes on public rows instead of updates."""
-        return self.method == AE_DPFL
+        return self.method == AE_DPFL.name
 
     @property
     def rounds(self) -> int:

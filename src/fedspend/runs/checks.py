@@ -18,7 +18,7 @@ from fedspend.ledger.storage import is_url, path_of
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
-from fedspend.server.methods.table import protects_records
+from fedspend.server.methods.table import DEFAULT, protects_records
 
 
 def check_ledger(setup: Setup, ledger: RunLedger) -> None:
@@ -61,7 +61,7 @@ def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
 
 
 def _check_for_config(plan: AnyPlan, config: Config) -> None:
-    method, rounds = config.method.name or "dp-fedavg", config.train.rounds
+    method, rounds = config.method.name or DEFAULT, config.train.rounds
     unit = "record" if protects_records(method) else "client"
     if plan.unit != unit:
         raise InvalidInput(

@@ -42,7 +42,7 @@ from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.server.methods.base import Given, Method
 from fedspend.server.methods.guarded import held_to
-from fedspend.server.methods.table import METHODS, protects_records
+from fedspend.server.methods.table import DEFAULT, METHODS, protects_records
 from fedspend.server.rounds import Server, Training
 from fedspend.server.student import NAME as VOTES
 from fedspend.server.student import Ballot, Student
@@ -89,7 +89,7 @@ def from_config(
 
     A `stored` plan is used as it is: that of a run that has `begun`, or one made for a new run.
     """
-    name = config.method.name or "dp-fedavg"
+    name = config.method.name or DEFAULT
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
     local, source = _local_training(config, name), Source(config)

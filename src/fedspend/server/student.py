@@ -24,8 +24,9 @@ from fedspend.errors import InvalidInput
 from fedspend.models.flat import FlatModule, as_batch
 from fedspend.models.fresh import fresh
 from fedspend.noise.randomness import Randomness
+from fedspend.server.methods.planned import AE_DPFL
 
-NAME = "ae-dpfl"
+NAME = AE_DPFL.name
 
 
 @dataclass(frozen=True, eq=False)

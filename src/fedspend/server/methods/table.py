@@ -30,6 +30,9 @@ METHODS: Registry[MethodEntry] = Registry(
 )
 
 
+DEFAULT = DP_FEDAVG.name  # if a config names none
+
+
 def methods_for(unit: str | None) -> tuple[str, ...]:
     """The methods that protect this unit; for None, those that protect nothing.
 
