@@ -501,3 +501,31 @@ def test_the_quickstart_config_serves_every_method(method):
     )
     assert setup.method.name == method
     assert (setup.plan is None) if method == "fedavg" else (setup.plan.policy == expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delta": 1e-2}, "delta 0.001, but the config says 0.01"),
+        ({"rate": 0.4}, "rate 0.5, but the config says 0.4"),
+        ({"clip": 2.0}, "clip 1, but the config says 2"),
+        ({"noise": "discrete"}, "for continuous noise, but the config's noise is 'discrete'"),
+    ],
+)
+def test_a_plan_made_beforehand_has_the_terms_of_the_config(changes, said, tmp_path):
+    config = {
+        "data": {"name": "digits", "clients": 10, "partition": "iid"},
+        "model": {"name": "logistic"},
+        "method": {"name": "idp-fedavg"},
+        "privacy": {"epsilon": 5.0, "delta": 1e-3, "rate": 0.5},
+        "train": {"rounds": 2, "local_steps": 1, "batch_size": 8, "lr": 0.1},
+    }
+    plan = from_config(config_of(config)).plan
+    train(config, plan=plan, output=tmp_path / "good")
+    with pytest.raises(InvalidInput, match=said):
+        train(
+            config | {"privacy": config["privacy"] | changes},
+            plan=plan,
+            output=tmp_path / "other",
+        )
+    assert not (tmp_path / "other").exists()

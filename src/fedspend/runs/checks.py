@@ -15,6 +15,7 @@ from fedspend.ledger.participants import check_planned_on, plan_fits
 from fedspend.ledger.rules import check_kind, refuse_lost
 from fedspend.ledger.sqlite import check_place
 from fedspend.ledger.storage import is_url, path_of
+from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
@@ -81,4 +82,26 @@ def _check_for_config(plan: AnyPlan, config: Config) -> None:
     if plan.rounds != rounds:
         raise InvalidInput(
             f"the plan has {plan.rounds} rounds, but the config says {rounds}; make them agree"
+        )
+    if plan.unit == "client":
+        _check_terms(Plan.expect(plan, "a plan of clients"), config)
+
+
+def _check_terms(plan: Plan, config: Config) -> None:
+    """The same plan means the same terms. Plans of records are compared where they are read."""
+    privacy = config.privacy
+    for name, planned, said in (
+        ("delta", plan.delta, privacy.delta),
+        ("rate", plan.parameters.get("rate"), privacy.rate),
+        ("clip", plan.clip, privacy.clip),
+    ):
+        if said is not None and planned is not None and planned != said:
+            raise InvalidInput(
+                f"the plan has {name} {planned:g}, but the config says {said:g}; make them agree"
+            )
+    if plan.discrete != privacy.noise.startswith("discrete"):
+        kind = "discrete" if plan.discrete else "continuous"
+        raise InvalidInput(
+            f"the plan is for {kind} noise, but the config's noise is {privacy.noise!r}; make them "
+            "agree"
         )

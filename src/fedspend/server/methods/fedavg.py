@@ -22,7 +22,7 @@ class FedAvg:
     def start(self) -> State:
         return {}
 
-    def terms(self, round: int, state: State) -> RoundTerms:  # noqa: ARG002 - the same in every round
+    def terms(self, round: int, state: State) -> RoundTerms:  # noqa: ARG002
         return RoundTerms(
             sampling_rate=np.full(self.clients, self.rate),
             clip_norm=np.full(self.clients, np.inf),
