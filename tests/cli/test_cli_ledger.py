@@ -277,7 +277,7 @@ def test_plots_of_few_and_of_many(run, half_spent, tmp_path):
         (("init", "--ledger", "FOLDER/none/x.db"), "there is no directory"),
         (("verify", "--ledger", "nowhere.db"), "no ledger"),
         (("verify", "--ledger", "BOOK", "--head", "12:xyz"), "neither a file nor a head"),
-        (("verify", "--ledger", "BOOK", "--runs", "FOLDER"), "holds no ledger head"),
+        (("verify", "--ledger", "BOOK", "--runs", "FOLDER"), "keeps no head of a ledger"),
         (("register", "nowhere.csv", "--delta", "1e-5", "--ledger", "BOOK"), "nowhere.csv"),
         (("register", "CLIENTS", "--delta", "nan", "--ledger", "BOOK"), "delta"),
         (("register", "CLIENTS", "--delta", "0", "--ledger", "BOOK"), "delta"),

@@ -69,7 +69,7 @@ def tasks(draw):
         grid=draw(
             st.one_of(st.none(), st.builds(Grid, positive, st.integers(8, 32), st.just(size)))
         ),
-        noise=draw(st.one_of(st.just(0.0), positive)),
+        own_deviation=draw(st.one_of(st.just(0.0), positive)),
         bit=draw(st.booleans()),
         asked=draw(arrays_of.arrays(np.int64, draw(st.sampled_from([1, size])))) if votes else None,
     )
@@ -230,9 +230,9 @@ def whole_task():
         ("shared.size", 5),
         ("shared.size", 10**400),
         ("shared.lr", math.nan),
-        ("shared.noise", math.nan),
-        ("shared.noise", -1.0),
-        ("shared.noise", KeyError),
+        ("shared.own_deviation", math.nan),
+        ("shared.own_deviation", -1.0),
+        ("shared.own_deviation", KeyError),
         ("shared.bit", "no"),
         ("shared.run", 3),
         ("shared.layers", 5),

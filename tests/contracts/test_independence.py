@@ -151,13 +151,15 @@ def check(
     without = found["emptied"]
     for name, one in found.items():
         assert others_differ(one, without, victim) == [], name
-        if shared.noise == 0:
+        if shared.own_deviation == 0:
             assert np.linalg.norm(one.total - without.total) * step <= CLIPS[victim] * (1 + 1e-9), (
                 name
             )
         assert abs(one.answers.bits - without.answers.bits) <= 0.5, name
     nothing = (
-        np.zeros(shared.size) if shared.noise == 0 else own_noise(task, RANDOMNESS, shared.size)
+        np.zeros(shared.size)
+        if shared.own_deviation == 0
+        else own_noise(task, RANDOMNESS, shared.size)
     )
     assert np.array_equal(without.contributions[str(victim)].vector, nothing)
     assert without.contributions[str(victim)].bit == (0.0 if shared.bit else None)
@@ -185,7 +187,7 @@ def test_independent_under_every_noise_and_clipping(
     if noise.startswith("discrete"):
         shared["grid"] = Grid.of(CLIPS, 0.5, start.numel(), 32)
     if noise.endswith("distributed"):
-        shared["noise"] = 0.1
+        shared["own_deviation"] = 0.1
     tasks = tasks_for(start, COHORT, EPOCHS, round=1, lr=0.4, clips=CLIPS, **shared)
     check(running, engine, module, Data(MODELS[model][1]), tasks, 5)
 

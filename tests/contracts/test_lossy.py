@@ -62,7 +62,7 @@ def release(
         module, torch.zeros(1, 150), torch.zeros(1, dtype=torch.int64), shards, randomness
     )
     training = Training(
-        Server(1), CLIENTS, LocalTraining(1, steps=1), lambda _: 0.1, noise=place, bits=bits
+        Server(1), CLIENTS, LocalTraining(1, steps=1), lambda _: 0.1, noise_place=place, bits=bits
     )
     progress = begin(
         nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), Everybody()
@@ -104,7 +104,7 @@ def test_counting_noise_that_never_came_would_be_noticed(monkeypatch: pytest.Mon
 
     def trusting(tasks: Any, replies: Any, size: int, *, outside: bool) -> Answers:
         answers = gather(tasks, replies, size, outside=outside)
-        return replace(answers, received_variance=len(tasks) * tasks[0].shared.noise ** 2)
+        return replace(answers, received_variance=len(tasks) * tasks[0].shared.own_deviation ** 2)
 
     assert planned(release("distributed", "seeded", drop=LOST["half"])[0])
     monkeypatch.setattr(rounds, "gather", trusting)

@@ -1,16 +1,22 @@
 """Methods: the terms on which rounds run."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import fedspend
-from fedspend.errors import InvalidInput
+from fedspend import records
+from fedspend.errors import InvalidInput, Refused
+from fedspend.records.planning import plan_records
+from fedspend.records.policies import Wanted
 from fedspend.server.methods.adaptive_clip import AdaptiveClip
 from fedspend.server.methods.base import Release
 from fedspend.server.methods.fedavg import FedAvg
+from fedspend.server.methods.guarded import check_record_terms
 from fedspend.server.methods.planned import Planned
+from fedspend.server.methods.record_level import RecordLevel
 from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
 NOTHING = np.zeros(3, dtype=np.float32)
@@ -130,3 +136,33 @@ def test_noise_and_clip_of_a_round_use_the_same_clip(plan):
 def test_bad_input_is_named(plan, options, names):
     with pytest.raises(InvalidInput, match=names):
         AdaptiveClip(plan, **options)
+
+
+def test_records_terms_are_held_to_their_plan():
+    """A method of records cannot hand out more than was planned: rates, steps, noise or norms."""
+    budgets, owner = np.array([1.0, 2.0, 4.0]), np.array([0, 0, 1])
+    terms = records.Terms(
+        rounds=2, local_steps=3, client_rate=1.0, noise_multiplier=4.0, delta=1e-3
+    )
+    plan = plan_records(
+        budgets,
+        owner,
+        terms,
+        clients=("a", "b"),
+        wanted=Wanted(method="filter", common_rate=1.0, charge="norm"),
+    )
+    good = RecordLevel(plan, "filter")
+    own = good.terms(0, {}).records(0)
+    check_record_terms("here", plan, 0, 0, own)
+    for change in (
+        {"rate": own.rate * 1.01},
+        {"rate": own.rate * np.nan},
+        {"steps": own.steps + 1},
+        {"noise_multiplier": own.noise_multiplier * 0.99},
+        {"clip": own.clip * 2},
+        {"norm_budget": own.norm_budget * 1.01},
+        {"norm_budget": None},
+        {"by_norm": False},
+    ):
+        with pytest.raises(Refused, match="not the planned ones"):
+            check_record_terms("here", plan, 0, 0, replace(own, **change))

@@ -572,7 +572,7 @@ def test_released_noise_has_the_planned_variance(distributed, source):
     share = deviation / math.sqrt(clients) if distributed else 0.0
     cohort = np.array([0, 2, 3])
     answers = summed(
-        torch.zeros(3, size), clips, cohort, randomness, noise=share, round=3, grid=grid
+        torch.zeros(3, size), clips, cohort, randomness, own_deviation=share, round=3, grid=grid
     )
     assert answers.received_variance == pytest.approx(3 * share**2, rel=1e-12)
     update, overflowed = released(

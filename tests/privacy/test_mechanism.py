@@ -115,7 +115,7 @@ def test_distributed_noise_is_topped_up_for_those_who_did_not_answer(answered):
     clients, deviation = 10, 2.0
     share = deviation / math.sqrt(clients)
     randomness = Randomness(4)
-    asked = tasks(np.ones(clients), 100_000, noise=share, round=1)
+    asked = tasks(np.ones(clients), 100_000, own_deviation=share, round=1)
     answers = gather(
         asked, replies(asked[:answered], torch.zeros(answered, 100_000), randomness), 100_000
     )
@@ -135,7 +135,12 @@ def test_dropping_the_top_up_would_be_noticed():
     """The broken mechanism: the same draw without the server's part has too little noise."""
     share = 2.0 / math.sqrt(10)
     total = summed(
-        torch.zeros(7, 100_000), np.ones(10), np.arange(7), Randomness(4), noise=share, round=1
+        torch.zeros(7, 100_000),
+        np.ones(10),
+        np.arange(7),
+        Randomness(4),
+        own_deviation=share,
+        round=1,
     ).total
     assert not inside(total, 2.0)
 

@@ -281,7 +281,7 @@ def test_a_plan_that_names_a_ledger_without_accounts_is_refused(config, tmp_path
 def test_a_plan_for_one_run_does_not_spend_what_is_left(config, tmp_path):
     plan, rest = plan_of(config), changed(config, ledger__spend="remaining")
     del rest["privacy"]["preferences"]
-    with pytest.raises(InvalidInput, match="made for one run's budgets"):
+    with pytest.raises(InvalidInput, match=r"made for one run.s budgets"):
         fedspend.train(rest, plan=plan, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -80,7 +80,7 @@ def test_a_late_answer_of_another_round_neither_counts_nor_stands_in_the_way():
 
 @given(st.permutations(range(5)), st.integers(0, 5))
 def test_received_noise_is_that_of_those_who_answered(order, answering):
-    some = asked(5, noise=0.7)
+    some = asked(5, own_deviation=0.7)
     answers = gather(some, [answer(n, HALF) for n in order[:answering]], SIZE, outside=True)
     assert answers.received_variance == pytest.approx(answering * 0.7**2, rel=1e-12)
     assert answers.answered == tuple(str(n) for n in order[:answering])
@@ -134,7 +134,7 @@ def test_an_answer_of_another_run_is_ignored():
     """It is late, or was sent again. Its noise was released once already: in a second sum the two
     releases would share it.
     """
-    first, second = (asked(1, noise=0.5, run=run) for run in ("this one", "another"))
+    first, second = (asked(1, own_deviation=0.5, run=run) for run in ("this one", "another"))
     made = replies(first, torch.ones(1, SIZE))
     assert gather(first, made, SIZE, outside=True).answered == ("0",)
     answers = gather(second, made, SIZE, outside=True)
@@ -227,7 +227,7 @@ def test_under_distributed_noise_the_norm_says_nothing(on_grid):
     noise would be missing.
     """
     grid = GRID if on_grid else None
-    task = client_task(SIZE, 0.01, noise=5.0, grid=grid)
+    task = client_task(SIZE, 0.01, own_deviation=5.0, grid=grid)
     (reply,) = replies([task], [torch.ones(SIZE)], Randomness(1))
     step = GRID.step if on_grid else 1.0
     assert np.linalg.norm(reply.contribution.vector) * step > 1, "a hundred clips"
@@ -243,10 +243,10 @@ def test_a_vector_beyond_the_modulus_is_discarded(value):
     """Whole numbers that large are not exact in a sum, and what a client sends is taken modulo the
     grid's bits.
     """
-    answers = one(answer(0, [value, 0, 0, 0]), grid=GRID, noise=1.0)
+    answers = one(answer(0, [value, 0, 0, 0]), grid=GRID, own_deviation=1.0)
     assert not answers.total.any()
     assert answers.discarded == {"0": "its vector exceeds the grid's 24 bits"}
-    assert one(answer(0, [2.0**23 - 1, 0, 0, 0]), grid=GRID, noise=1.0).answered == ("0",)
+    assert one(answer(0, [2.0**23 - 1, 0, 0, 0]), grid=GRID, own_deviation=1.0).answered == ("0",)
 
 
 # --- on one machine ---

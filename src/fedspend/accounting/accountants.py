@@ -17,11 +17,11 @@ from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.curves import curve
 from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, rdp
 from fedspend.basics.arrays import FloatArray
+from fedspend.basics.progress import OnProgress
 from fedspend.basics.registry import Entry, Registry
 from fedspend.errors import InvalidInput, Refused
 
 MAX_SCHEDULES = 1000
-Progress = Callable[[int, int], None]
 # (noise, rate, delta, rough epsilon) -> epsilon of one schedule; noise and rate are (rounds,)
 Reader = Callable[[FloatArray, FloatArray, float, float], float]
 
@@ -86,7 +86,7 @@ class Accountant(Entry):
         rate: FloatArray,
         goal: FloatArray,
         delta: float,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Scale each Rényi schedule until this accountant reads its goal: noise and claims."""
         if goal.size > MAX_SCHEDULES:

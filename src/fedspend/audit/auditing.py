@@ -12,7 +12,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from fedspend.audit.playing import (
 )
 from fedspend.audit.record_canaries import stage_of_records
 from fedspend.basics.arrays import BoolArray, IntArray
+from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import is_real
 from fedspend.data.loading import DATA_SETS
@@ -50,10 +51,9 @@ from fedspend.runs.setup import Setup, from_config
 USUAL_COINS = 4_000  # in the smallest group, if `trials` is not given
 MOST_RUNS = 4_000
 FEWEST_COINS = 40  # fewer show nothing
-FEW_RUNS = 8  # with fewer runs, the pilot takes coins from every run
-PILOT, PILOT_OF_MANY = 4, 8  # every 4th or 8th run, or coin, is learned from and not counted
-MANY = 40_000  # coins; above this, every 8th is enough
-Progress = Callable[[int, int], None]
+FEW_RUNS = 8  # with fewer runs the pilot is made of coins of every run
+PILOT, PILOT_OF_MANY = 4, 8  # every so many-th run, or coin, is learned from and not counted
+MANY = 40_000  # coins
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def audit(
     confidence: float = 0.95,
     seed: int = 0,
     train_others: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Audit:
     """Audit what `config` would run.
 
@@ -277,7 +277,7 @@ def runs_for(smallest: int, trials: int | None) -> int:
     return runs
 
 
-def play(game: Game, progress: Progress | None) -> Observations:
+def play(game: Game, progress: OnProgress | None) -> Observations:
     stage, parts = game.stage, []
     for run in range(game.runs):
         units = np.concatenate(choose_units(stage, run, game.pools, game.most))

@@ -36,8 +36,11 @@ class Bounded:
 
 
 def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> Bounded:
-    """`vector` (float32) within the task's clip. With layers, each of the L pieces is clipped to
+    """`vector` within the task's clip. With layers, each of the L pieces is clipped to
     `clip / sqrt(L)`.
+
+    Its numbers are float32. Where they stand in float64, the result takes their place: the system
+    takes longer to hand out fresh memory for a large model than all the rest of this.
     """
     shared, grid, exact = task.shared, task.shared.grid, vector.double()
     norm = _norm(exact)
@@ -79,9 +82,13 @@ def own_noise(task: ClientTask, randomness: Randomness, size: int) -> FloatArray
     """What a client adds to its own contribution under distributed noise."""
     shared = task.shared
     if shared.grid is None:
-        return shared.noise * randomness.normal(size, "client-noise", shared.round, task.number)
+        return shared.own_deviation * randomness.normal(
+            size, "client-noise", shared.round, task.number
+        )
     words = randomness.words("client-noise", shared.round, task.number)
-    return shared.grid.noise(shared.grid.in_steps(shared.noise**2), words).astype(np.float64)
+    return shared.grid.noise(shared.grid.in_steps(shared.own_deviation**2), words).astype(
+        np.float64
+    )
 
 
 def clip_factors(norms: FloatArray, bound: float) -> FloatArray:

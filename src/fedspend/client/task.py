@@ -58,9 +58,8 @@ class RoundTask:
     plan: str = ""  # hash of the plan
     layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
     grid: Grid | None = None  # discrete noise: contributions are whole numbers of its steps
-    # standard deviation of the noise that each client adds to its own contribution (distributed
-    # noise)
-    noise: float = 0.0
+    # standard deviation of the noise that each client adds itself (distributed noise)
+    own_deviation: float = 0.0
     bit: bool = False  # whether clients report if their update was within the clip
     asked: IntArray | None = None  # indices of the public rows to vote on, in place of an update
 
@@ -195,7 +194,7 @@ def _parts(task: ClientTask) -> Iterator[tuple[str, bool]]:
     yield "size", _count(shared.size, 1)
     yield "parameters", shared.parameters.dtype == np.float32 and shared.parameters.ndim == 1
     yield "learning rate", _number(shared.lr)
-    yield "noise", _number(shared.noise)
+    yield "own_deviation", _number(shared.own_deviation)
     yield "bit", type(shared.bit) is bool
     yield "run and plan", type(shared.run) is str and type(shared.plan) is str
     lengths = (training.steps, training.epochs)

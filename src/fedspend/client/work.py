@@ -57,7 +57,7 @@ def finished(
         update = votes(task, update, tools.module, tools.public_rows)
     own = bounded(update, task, tools.randomness)
     vector = own.vector
-    if task.shared.noise > 0:
+    if task.shared.own_deviation > 0:
         vector = vector + own_noise(task, tools.randomness, vector.size)
     bit = None
     if task.shared.bit:

@@ -9,7 +9,7 @@ from fedspend.data.dataset import Features, Rows
 from fedspend.errors import finite_number, whole_number
 from fedspend.noise.randomness import Randomness
 
-_BOUND = 4.0  # standard deviations of the noise; one coordinate in 16,000 is clipped
+_BOUND = 4.0  # standard deviations of the noise
 _STREAM = 3
 
 

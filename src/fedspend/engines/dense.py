@@ -7,22 +7,26 @@ NaN stays where it arose. Nor do others change a bit of it: how wide its batches
 from its own rows, and what is left, how many clients share a product and in which place, is tried
 out on made-up numbers before it is relied on; where it makes a difference on this machine, clients
 are trained one at a time. Replies come in the order of the tasks, so that a sum does not depend on
-who has how many rows. Memory is bounded by `_BLOCK_BYTES` (or one client, if that is larger), with
-shaping by three times that, and not by the size of the cohort.
+who has how many rows. Memory is bounded by `_HELD_BYTES` and a `_BLOCK_BYTES` for each layer and
+one more (or by one client, if that is larger), with shaping by three times that, and not by the
+size of the cohort.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
 
-from fedspend.basics.arrays import IntArray
+from fedspend.basics.arrays import Float32Array, IntArray
 from fedspend.basics.threads import one_thread
-from fedspend.client.batches import padded_batches, step_count
+from fedspend.client.batches import Cut, step_count
 from fedspend.client.contribution import Reply
 from fedspend.client.shaping import sparsify
 from fedspend.client.task import ClientTask, LocalTraining
@@ -33,10 +37,14 @@ from fedspend.models.checking import check_module
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.models.linear import Layer, linear_layers
 
-# Weights and activations of the clients that are trained together: enough to hide the cost of a
-# call, few enough for the cache.
-_BLOCK_BYTES = 4 * 2**20
-_MOST_CLIENTS = 256  # whose updates wait for each other
+# Weights and activations of the clients that are trained together, times one more than there are
+# layers: enough to hide the cost of calls, of which each layer needs some, few enough for the cache
+# next to the core.
+_BLOCK_BYTES = 2**20
+_HELD_BYTES = 4 * 2**20  # of updates that wait for each other
+_MOST_CLIENTS = 256
+
+Draws = Iterator[np.random.Generator]  # for the batches of one client after the other
 
 
 class DenseEngine:
@@ -48,119 +56,142 @@ class DenseEngine:
         self._layers = linear_layers(work.module)
         if not self._layers:
             raise InvalidInput(
-                "the dense engine takes a Sequential of Flatten, Linear and ReLU only; use engine "
-                "'local'"
+                "the dense engine takes a Sequential of Flatten, Linear and ReLU only; "
+                "use engine 'local'"
             )
         self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)
         self._work = work
-        self._features = work.features.reshape(len(work.features), -1)
+        self._features = work.features.detach().reshape(len(work.features), -1)
+        lie_together = self._features.is_contiguous()
+        self._array = self._features.numpy() if lie_together else None
         self._scratch = Scratch()
         # how many clients may share a product
         self._together: dict[tuple[int, LocalTraining], int] = {}
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
-        several = max(1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * self._size)))
+        several = max(1, min(_MOST_CLIENTS, _HELD_BYTES // (4 * self._size)))
+        tools, shards = self._work.tools, self._work.shards
         for start in range(0, len(tasks), several):
             some = tasks[start : start + several]
             with one_thread():
-                tools, updates = self._work.tools, self._updates(some)
-                for task, update in zip(some, updates, strict=True):
-                    yield finished(task, update, len(self._work.shards[task.client]), tools)
+                for task, update in zip(some, self._updates(some), strict=True):
+                    yield finished(task, update, len(shards[task.client]), tools)
 
     def close(self) -> None:
         pass
 
-    def _updates(self, tasks: Sequence[ClientTask]) -> torch.Tensor:
-        """The shaped updates of these clients, one row each, in the order of the tasks."""
-        training = tasks[0].shared.training
-        held = self._scratch.take("held", len(tasks), self._size).zero_()
-        examples = [len(self._work.shards[task.client]) for task in tasks]
-        widths = [padded_width(count, training.batch_size) for count in examples]
-        steps = [step_count(count, training) for count in examples]
-        order = sorted(
-            (n for n in range(len(tasks)) if examples[n]), key=lambda n: (-widths[n], -steps[n], n)
-        )
-        for width, alike in groupby(order, key=lambda n: widths[n]):
-            members, most = list(alike), self._clients_together(width, training)
-            for start in range(0, len(members), most):
-                block = members[start : start + most]
-                together = block == list(range(block[0], block[0] + len(block)))
-                rows = (
-                    held[block[0] : block[0] + len(block)]
-                    if together
-                    else self._scratch.take("rows", len(block), self._size)
-                )
-                self._block([tasks[n] for n in block], width, out=rows)
-                if not together:
-                    held[block] = rows
-        return held
-
-    def _block(self, tasks: Sequence[ClientTask], width: int, out: torch.Tensor) -> None:
-        """Write the updates of clients (most steps first) that are trained together,
-        one row each.
+    def _updates(self, tasks: Sequence[ClientTask]) -> Iterator[torch.Tensor]:
+        """The shaped updates of these clients in the order of the tasks, each as soon as it and all
+        before it are there: then it is still in the cache.
         """
-        shared, training = tasks[0].shared, tasks[0].shared.training
-        rows, counts = self._tables(tasks, width)
-        chosen = torch.from_numpy(rows)
-        labels = (
-            self._work.labels.index_select(0, chosen.view(-1))
-            .view(chosen.shape)[:, :, None]
-            .unbind()
-        )
-        share, space = (
-            shares(counts, width)[:, :, None].unbind(),
-            self._scratch.take("batch", len(tasks) * width, self._features.shape[1]),
-        )
-        radius = torch.tensor([task.clip_norm for task in tasks], dtype=torch.float32)
-        block = _Block(
-            self._layers,
-            torch.from_numpy(shared.parameters),
-            shared.lr,
-            training,
-            radius,
-            self._scratch,
-        )
-        active = np.count_nonzero(counts, axis=1).tolist()
-        for step, (many, wanted) in enumerate(zip(active, chosen.flatten(1).unbind(), strict=True)):
-            # clients whose last step this is
-            ending = slice(active[step + 1] if step + 1 < len(active) else 0, many)
-            batch = torch.index_select(
-                self._features, 0, wanted[: many * width], out=space[: many * width]
-            )
-            block.step(batch.view(many, width, -1), labels[step][:many], share[step][:many], ending)
-        block.updates(out)
-        if training.shape.lus > 0:
-            sparsify(out, block.gradients, self._sizes, training.shape.lus)
+        held, blocks = self._scratch.take("held", len(tasks), self._size), [*self._blocks(tasks)]
+        rows, waiting = held.unbind(), dict[int, torch.Tensor]()
+        numbers = [tasks[n].number for members, width in blocks if width for n in members]
+        draws = self._work.randomness.generators("batches", tasks[0].shared.round, numbers)
+        first, due = 0, 0
+        for members, width in blocks:
+            last = first + len(members)
+            self._block([tasks[n] for n in members], width, draws, out=held[first:last])
+            waiting.update(zip(members, rows[first:last], strict=True))
+            first = last
+            while due in waiting:
+                yield waiting.pop(due)
+                due += 1
+            if not waiting:
+                first = 0  # nobody needs those rows any more
 
-    def _tables(self, tasks: Sequence[ClientTask], width: int) -> tuple[IntArray, IntArray]:
+    def _blocks(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[list[int], int]]:
+        """Places in `tasks` of clients that are trained together, most steps first, and how wide
+        their batches are: 0 for those without rows.
+        """
+        training = tasks[0].shared.training
+        examples = [len(self._work.shards[task.client]) for task in tasks]
+        widths = {count: padded_width(count, training.batch_size) for count in set(examples)}
+        steps = {count: step_count(count, training) for count in widths}
+        alike = defaultdict[int, list[int]](list)
+        for place, count in enumerate(examples):
+            alike[widths[count]].append(place)
+        for width, places in alike.items():
+            places.sort(key=lambda place: -steps[examples[place]])
+            blocks = -(-len(places) // self._clients_together(width, training))
+            each = -(-len(places) // blocks)
+            for start in range(0, len(places), each):
+                yield places[start : start + each], width
+
+    def _block(
+        self, tasks: Sequence[ClientTask], width: int, draws: Draws, out: torch.Tensor
+    ) -> None:
+        """Write the updates of clients (most steps first) that are trained together, one row
+        each.
+        """
+        if width == 0:
+            out.zero_()
+            return
+        shared, training, clients = tasks[0].shared, tasks[0].shared.training, len(tasks)
+        rows, counts = self._tables([task.client for task in tasks], width, training, draws)
+        with torch.inference_mode():  # spares each call the preparations for autograd
+            labels = self._work.labels.index_select(0, torch.from_numpy(rows).view(-1))
+            label_of = labels.view(-1, clients, 1, width).unbind()
+            share_of = shares(counts, width)[:, :, None].unbind()
+            radius = torch.tensor([task.clip_norm for task in tasks], dtype=torch.float32)
+            start = torch.from_numpy(shared.parameters)
+            block = _Block(self._layers, start, shared.lr, training, radius, self._scratch)
+            space = self._scratch.take("batch", clients, width, self._features.shape[1])
+            active = [*(counts > 0).sum(axis=1).tolist(), 0]
+            for step, (many, staying) in enumerate(pairwise(active)):
+                numbers, batch, label, share = rows[step], space, label_of[step], share_of[step]
+                if many < clients:
+                    numbers, batch = numbers[:many], batch[:many]
+                    label, share = label[:many], share[:many]
+                self._gather(numbers, out=batch)
+                block.step(batch, label, share, slice(staying, many))
+            block.updates(out)
+            if training.shape.lus > 0:
+                sparsify(out, block.gradients, self._sizes, training.shape.lus)
+
+    def _gather(self, numbers: IntArray, out: torch.Tensor) -> None:
+        """Write the rows with these numbers, which are known to be there.
+
+        numpy is faster than torch by a tenth, but would first copy rows that lie apart.
+        """
+        if self._array is not None:
+            self._array.take(numbers, axis=0, out=out.numpy(), mode="clip")
+        else:
+            chosen = torch.from_numpy(numbers).view(-1)
+            torch.index_select(self._features, 0, chosen, out=out.flatten(0, 1))
+
+    def _tables(
+        self, clients: Sequence[str], width: int, training: LocalTraining, draws: Draws
+    ) -> tuple[IntArray, IntArray]:
         """Rows of `features` for (step, client, column), and how many columns count for (step,
         client): 0 after the last step.
         """
-        drawn = []
-        for task in tasks:
-            generator = self._work.randomness.generator("batches", task.shared.round, task.number)
-            drawn.append(
-                padded_batches(generator, len(self._work.shards[task.client]), task.shared.training)
-            )
-        steps = max(len(table) for table, _ in drawn)
-        rows = np.zeros((steps, len(tasks), width), dtype=np.int64)
-        counts = np.zeros((steps, len(tasks)), dtype=np.int64)
-        for k, (task, (table, count)) in enumerate(zip(tasks, drawn, strict=True)):
-            own = self._work.shards[task.client][table]
-            rows[: len(table), k, : own.shape[1]] = own
-            rows[: len(table), k, own.shape[1] :] = own[:, :1]
-            counts[: len(table), k] = count
+        shards = [self._work.shards[client] for client in clients]
+        cuts = {examples: Cut.of(examples, training) for examples in {*map(len, shards)}}
+        steps = len(cuts[len(shards[0])].counts)
+        rows = np.zeros((steps, len(shards), width), dtype=np.int64)
+        counts = np.zeros((steps, len(shards)), dtype=np.int64)
+        for k, (shard, generator) in enumerate(zip(shards, draws, strict=False)):
+            cut = cuts[len(shard)]
+            table = shard[cut.padded(generator)]
+            taken, columns = table.shape
+            rows[:taken, k, :columns] = table
+            if columns < width:
+                rows[:taken, k, columns:] = table[:, :1]
+            counts[:taken, k] = cut.counts
         return rows, counts
 
     def _clients_together(self, width: int, training: LocalTraining) -> int:
         """How many clients may share a product: as many as fit, if that makes no difference to any
         of them, else one.
         """
+        if width == 0:
+            return _MOST_CLIENTS
         if (width, training) not in self._together:
             activations = self._layers[0].inputs + sum(2 * layer.outputs for layer in self._layers)
-            fit = max(
-                1, min(_MOST_CLIENTS, _BLOCK_BYTES // (4 * (2 * self._size + width * activations)))
-            )
+            one_client = 4 * (2 * self._size + width * activations)
+            space = _BLOCK_BYTES * (1 + len(self._layers))
+            fit = max(1, min(_MOST_CLIENTS, space // one_client))
             alike = fit == 1 or company_changes_nothing(self._layers, width, training, fit)
             self._together[width, training] = fit if alike else 1
         return self._together[width, training]
@@ -178,12 +209,17 @@ def padded_width(examples: int, batch_size: int) -> int:
 
 
 def shares(counts: IntArray, width: int) -> torch.Tensor:
-    """(step, client, column): what a row weighs in its client's mean loss;
-    padding weighs nothing.
+    """(step, client, column): what a row weighs in its client's mean loss; padding weighs
+    nothing.
     """
-    return torch.from_numpy(
-        (np.arange(width) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]
-    ).float()
+    return torch.from_numpy(_shares_of(width)[counts])
+
+
+@lru_cache(maxsize=8)
+def _shares_of(width: int) -> Float32Array:
+    """(count, column): the same for each count of rows."""
+    counts = np.arange(width + 1)[:, None]
+    return ((np.arange(width) < counts) / np.maximum(counts, 1)).astype(np.float32)
 
 
 def company_changes_nothing(
@@ -250,8 +286,7 @@ class Scratch:
 
 
 class _Block:
-    """Weights (clients, outputs, inputs) and biases (clients, outputs, 1) of clients that take
-    their steps together.
+    """Clients that take their steps together.
 
     Values between layers are (clients, outputs, examples): with few outputs the products are twice
     as fast that way round.
@@ -266,49 +301,22 @@ class _Block:
         radius: torch.Tensor,
         scratch: Scratch,
     ) -> None:
-        clients, self._scratch = len(radius), scratch
-        self._layers, self._start, self._lr, self._momentum = (
-            layers,
-            parameters,
-            lr,
-            training.momentum,
-        )
-        self._blur, self._radius, self._lus, self._moved = (
-            training.shape.blur,
-            radius,
-            training.shape.lus,
-            False,
-        )
+        clients = radius.shape[0]
+        self._start, self._lr, self._radius, self._scratch = parameters, lr, radius, scratch
+        self._blur, self._lus, self._moved = training.shape.blur, training.shape.lus, False
         self._minus_one = torch.full((1, 1, 1), -1.0)
         # the loss gradient of each client's last step: LUS asks for it
         self.gradients = scratch.take("gradients", clients if self._lus else 0, parameters.numel())
-        self._weights = [
-            scratch.repeat(
-                f"weight {layer.weight}", parameters[layer.weight].view(layer.outputs, -1), clients
-            )
+        self._parts = [
+            _Part.at_start(layer, parameters, clients, training.momentum, scratch)
             for layer in layers
         ]
-        self._biases = [
-            None
-            if layer.bias is None
-            else scratch.repeat(f"bias {layer.bias}", parameters[layer.bias].view(-1, 1), clients)
-            for layer in layers
-        ]
-        weights = [
-            (weight, layer.weight) for weight, layer in zip(self._weights, layers, strict=True)
-        ]
-        biases = [
-            (bias, layer.bias)
-            for bias, layer in zip(self._biases, layers, strict=True)
-            if bias is not None and layer.bias
-        ]
-        self._pieces = sorted([*weights, *biases], key=lambda piece: -piece[0].numel())
-        self._first: tuple[int, list[torch.Tensor], list[torch.Tensor | None]] = (0, [], [])
-        if self._momentum:
-            self._weight_velocities = [torch.zeros_like(weight) for weight in self._weights]
-            self._bias_velocities = [
-                None if bias is None else torch.zeros_like(bias) for bias in self._biases
-            ]
+        self._first = self._parts
+        self._weights = [part.weight for part in self._parts]
+        self._pieces = sorted(
+            [piece for part in self._parts for piece in part.pieces()],
+            key=lambda piece: piece[1].start - piece[1].stop,
+        )
 
     def updates(self, out: torch.Tensor) -> None:
         """Write how far each client has moved from the start, one row each."""
@@ -324,38 +332,37 @@ class _Block:
         `labels` and `share` are (clients, 1, examples); a share is what an example weighs in its
         client's mean loss.
         """
-        pull = self._pull(len(batch))
-        weights, biases = self._of_first(len(batch))
-        inputs, value = [batch], batch.transpose(1, 2)
-        for layer, weight, bias in zip(self._layers, weights, biases, strict=True):
-            value = torch.bmm(weight, value) if bias is None else torch.baddbmm(bias, weight, value)
-            if layer.relu:
-                value.relu_()
+        parts = self._of_first(batch.shape[0])
+        pull = self._pull(batch.shape[0]) if self._blur else None
+        value, inputs = batch.mT, []
+        for part in parts:
             inputs.append(value)
-        gradient = torch.softmax(value, dim=1)
+            value = part.forward(value)
+        gradient = torch.softmax(value, 1)
         gradient.scatter_add_(1, labels, self._minus_one.expand_as(labels)).mul_(share)
-        for number in reversed(range(len(self._layers))):
-            entering = inputs[number] if number == 0 else inputs[number].transpose(1, 2)
-            below = torch.bmm(weights[number].transpose(1, 2), gradient) if number else None
-            self._descend(number, gradient, entering, pull, ending)
+        for number in range(len(parts) - 1, -1, -1):
+            part, entering = parts[number], inputs[number]
+            below = torch.bmm(part.turned, gradient) if number else None
+            rows = batch if number == 0 else entering.mT
+            change = None if part.bias is None else gradient.sum(2, keepdim=True)
+            if self._lus and ending.start < ending.stop:
+                part.keep_gradient(gradient, rows, change, ending, self.gradients)
+            part.descend(gradient, rows, change, self._lr, pull)
             if below is not None:
-                relu = self._layers[number - 1].relu
-                gradient = (
-                    torch.ops.aten.threshold_backward(below, inputs[number], 0) if relu else below
-                )
+                relu = parts[number - 1].layer.relu
+                gradient = _threshold_backward(below, entering, 0) if relu else below
 
-    def _of_first(self, clients: int) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """Weights and biases of the first `clients`: hardly ever others than in the step before."""
-        if self._first[0] != clients:
-            biases = [None if bias is None else bias[:clients] for bias in self._biases]
-            self._first = clients, [weight[:clients] for weight in self._weights], biases
-        return self._first[1], self._first[2]
+    def _of_first(self, clients: int) -> list[_Part]:
+        """The layers of the first `clients`: hardly ever others than in the step before."""
+        if self._first[0].weight.shape[0] != clients:
+            self._first = [part.of_first(clients) for part in self._parts]
+        return self._first
 
     def _pull(self, clients: int) -> torch.Tensor | None:
         """BLUR's weight of `w - w_t` in the gradient: `blur` for a client outside its ball, else 0;
         None if all are inside.
         """
-        if not self._blur or not self._moved:
+        if not self._moved:
             self._moved = True
             return None
         radius, norm = self._radius[:clients], torch.zeros(())
@@ -368,45 +375,112 @@ class _Block:
                 break
         return (outside * self._blur)[:, None, None] if bool(outside.any()) else None
 
-    def _descend(
+
+_threshold_backward = torch.ops.aten.threshold_backward.default
+
+
+@dataclass(slots=True)
+class _Part:
+    """One layer of several clients: weights (clients, outputs, inputs), biases (clients, outputs,
+    1), and how fast both move if there is momentum.
+    """
+
+    layer: Layer
+    start: tuple[torch.Tensor, torch.Tensor | None]  # of one client
+    weight: torch.Tensor
+    turned: torch.Tensor  # the weights seen as (clients, inputs, outputs)
+    bias: torch.Tensor | None
+    momentum: float = 0.0
+    velocity: torch.Tensor | None = None
+    bias_velocity: torch.Tensor | None = None
+
+    @classmethod
+    def at_start(
+        cls, layer: Layer, parameters: torch.Tensor, clients: int, momentum: float, scratch: Scratch
+    ) -> _Part:
+        start = parameters[layer.weight].view(layer.outputs, -1)
+        weight = scratch.repeat(f"weight {layer.weight}", start, clients)
+        first = bias = None
+        if layer.bias is not None:
+            first = parameters[layer.bias].view(-1, 1)
+            bias = scratch.repeat(f"bias {layer.bias}", first, clients)
+        part = cls(layer, (start, first), weight, weight.mT, bias, momentum)
+        if momentum:
+            part.velocity = torch.zeros_like(weight)
+            part.bias_velocity = None if bias is None else torch.zeros_like(bias)
+        return part
+
+    def of_first(self, clients: int) -> _Part:
+        return replace(
+            self,
+            weight=self.weight[:clients],
+            turned=self.turned[:clients],
+            bias=None if self.bias is None else self.bias[:clients],
+            velocity=None if self.velocity is None else self.velocity[:clients],
+            bias_velocity=None if self.bias_velocity is None else self.bias_velocity[:clients],
+        )
+
+    def pieces(self) -> list[tuple[torch.Tensor, slice]]:
+        """Values and their place in the flat vector."""
+        weight = (self.weight, self.layer.weight)
+        if self.bias is None or self.layer.bias is None:
+            return [weight]
+        return [weight, (self.bias, self.layer.bias)]
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.weight, self.bias
+        value = torch.bmm(weight, value) if bias is None else torch.baddbmm(bias, weight, value)
+        return value.relu_() if self.layer.relu else value
+
+    def keep_gradient(
         self,
-        number: int,
         gradient: torch.Tensor,
         inputs: torch.Tensor,
-        pull: torch.Tensor | None,
+        change: torch.Tensor | None,
         ending: slice,
+        out: torch.Tensor,
     ) -> None:
-        clients, layer = len(gradient), self._layers[number]
-        weights, biases = self._of_first(clients)
-        weight, bias = weights[number], biases[number]
-        keeps_gradient = self._lus > 0 and ending.start < ending.stop
-        if keeps_gradient:
-            self.gradients[ending, layer.weight] = torch.bmm(
-                gradient[ending], inputs[ending]
-            ).flatten(1)
-        if self._momentum:
-            velocity = self._weight_velocities[number][:clients]
-            velocity.baddbmm_(gradient, inputs, beta=self._momentum)
-            if pull is not None:
-                velocity.addcmul_(weight, pull).addcmul_(
-                    self._start[layer.weight].view(layer.outputs, -1), -pull
-                )
-            weight.add_(velocity, alpha=-self._lr)
+        """Write the loss gradient of the clients in `ending`."""
+        out[ending, self.layer.weight] = torch.bmm(gradient[ending], inputs[ending]).flatten(1)
+        if change is not None and self.layer.bias is not None:
+            out[ending, self.layer.bias] = change[ending, :, 0]
+
+    def descend(
+        self,
+        gradient: torch.Tensor,
+        inputs: torch.Tensor,
+        change: torch.Tensor | None,
+        lr: float,
+        pull: torch.Tensor | None,
+    ) -> None:
+        """Move against the gradient: its product with the inputs for the weights, `change` for the
+        biases; with `pull` also back to the start.
+        """
+        if self.velocity is not None:
+            self.velocity.baddbmm_(gradient, inputs, beta=self.momentum)
+            _descend_with(self.velocity, self.weight, self.start[0], lr, pull)
         else:
             if pull is not None:
-                weight.lerp_(self._start[layer.weight].view(layer.outputs, -1), self._lr * pull)
-            weight.baddbmm_(gradient, inputs, alpha=-self._lr)
-        if bias is None or layer.bias is None:
+                self.weight.lerp_(self.start[0], lr * pull)
+            self.weight.baddbmm_(gradient, inputs, alpha=-lr)
+        if self.bias is None or change is None:
             return
-        change = gradient.sum(dim=2, keepdim=True)
-        if keeps_gradient:
-            self.gradients[ending, layer.bias] = change[ending, :, 0]
-        if self._momentum:
-            velocities = self._bias_velocities[number]
-            assert velocities is not None
-            change = velocities[:clients].mul_(self._momentum).add_(change)
-            if pull is not None:
-                change.addcmul_(bias, pull).addcmul_(self._start[layer.bias][:, None], -pull)
-        elif pull is not None:
-            bias.lerp_(self._start[layer.bias][:, None], self._lr * pull)
-        bias.add_(change, alpha=-self._lr)
+        if self.bias_velocity is not None:
+            self.bias_velocity.mul_(self.momentum).add_(change)
+            _descend_with(self.bias_velocity, self.bias, self.start[1], lr, pull)
+        else:
+            if pull is not None and self.start[1] is not None:
+                self.bias.lerp_(self.start[1], lr * pull)
+            self.bias.add_(change, alpha=-lr)
+
+
+def _descend_with(
+    velocity: torch.Tensor,
+    values: torch.Tensor,
+    start: torch.Tensor | None,
+    lr: float,
+    pull: torch.Tensor | None,
+) -> None:
+    if pull is not None and start is not None:
+        velocity.addcmul_(values, pull).addcmul_(start, -pull)
+    values.add_(velocity, alpha=-lr)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from fedspend.models.checking import check_module
+from fedspend.models.fresh import remembers_nothing
 
 
 def parameter_count(module: nn.Module) -> int:
@@ -44,12 +46,65 @@ def as_batch(rows: torch.Tensor) -> torch.Tensor:
     return rows.contiguous(memory_format=torch.channels_last)
 
 
+def rearranged(module: nn.Module) -> nn.Module:
+    """The same layers in an order that takes less time and gives the same bits.
+
+    A maximum of what ReLU lets through is what ReLU lets through of the maximum, and so are their
+    gradients: the pool comes first, and ReLU has less to do. Only where nothing could tell the
+    difference: in a plain chain of torch's own layers.
+
+    >>> rearranged(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()))
+    Sequential(
+      (0): Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
+      (1): MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)
+      (2): ReLU()
+      (3): FlatImages()
+    )
+    """
+    if type(module) is not nn.Sequential or not remembers_nothing(module):
+        return module
+    layers = list(module)
+    for place in range(len(layers) - 1):
+        first, second = layers[place : place + 2]
+        pools = type(second) is nn.MaxPool2d and not second.return_indices
+        if pools and type(first) is nn.ReLU:
+            layers[place : place + 2] = second, first
+    return nn.Sequential(*(FlatImages() if _flattens(layer) else layer for layer in layers))
+
+
+def _flattens(layer: nn.Module) -> bool:
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
+
+
+class FlatImages(nn.Module):
+    """`nn.Flatten`, but gradients of images come back in channels-last layout: any other costs the
+    layer before three copies.
+    """
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if values.dim() != 4 or not values.requires_grad:
+            return values.flatten(1)
+        flat: torch.Tensor = _FlatImages.apply(values)  # type: ignore[no-untyped-call]
+        return flat
+
+
+class _FlatImages(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        ctx.shape = values.shape
+        return values.flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].view(ctx.shape).contiguous(memory_format=torch.channels_last)
+
+
 class FlatModule:
     """A private copy of a module whose parameters can be set, stepped and compared as vectors."""
 
     def __init__(self, module: nn.Module, momentum: float = 0.0, blur: float = 0.0) -> None:
         check_module(module)
-        self.module = copy.deepcopy(module).train()
+        self.module = rearranged(copy.deepcopy(module).train())
         self.size = parameter_count(module)
         self._momentum = momentum
         self._blur = blur

@@ -9,8 +9,9 @@ order; such a run protects nobody and is marked as a simulation.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import ndtri
@@ -18,6 +19,7 @@ from scipy.special import ndtri
 from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
 from fedspend.noise.discrete_gaussian import Words
+from fedspend.noise.seeding import philox_keys
 
 Source = Literal["seeded", "os"]
 Role = Literal[
@@ -75,8 +77,25 @@ class Randomness:
 
     def generator(self, role: Role, round: int = 0, client: int = 0) -> np.random.Generator:
         """A reproducible generator, for draws that protect nobody and for simulations."""
-        key = np.random.SeedSequence([self.seed, _ROLES[role], round, client])
+        key = np.random.SeedSequence(_words(self.seed, _ROLES[role], round, client))
         return np.random.Generator(np.random.Philox(key))
+
+    def generators(
+        self, role: Role, round: int, clients: Sequence[int]
+    ) -> Iterator[np.random.Generator]:
+        """The same for many clients, one after the other and faster: each is valid until the next
+        one is asked for.
+        """
+        first = [self.seed, _ROLES[role], round]
+        if min(*first, *clients) < 0 or max(*first, *clients) >= 2**32:
+            yield from (self.generator(role, round, client) for client in clients)
+            return
+        philox = np.random.Philox(0)
+        generator, fresh = np.random.Generator(philox), np.random.Philox(0).state
+        for key in philox_keys(first, clients):
+            fresh["state"]["key"] = key
+            philox.state = fresh
+            yield generator
 
     def uniform(self, size: int, role: Role, round: int, client: int = 0) -> FloatArray:
         """Uniform numbers in (0, 1), for draws that protect someone."""
@@ -97,6 +116,13 @@ class Randomness:
             return self.generator(role, round, client).standard_normal(size)
         values: FloatArray = ndtri(_system_uniform(size))
         return values
+
+
+def _words(*numbers: int) -> Any:
+    """What numpy makes of these numbers as a seed, made faster: small ones are one word each."""
+    if min(numbers) >= 0 and max(numbers) < 2**32:
+        return np.array(numbers, dtype=np.uint32)
+    return numbers
 
 
 def _system_uniform(size: int) -> FloatArray:

@@ -23,6 +23,7 @@ from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS
 from fedspend.accounting.smoothing import share, steps_of
 from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
+from fedspend.basics.progress import OnProgress
 from fedspend.budgets.identity import as_mapping, read_ids
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
 from fedspend.noise.grid import FEWEST_BITS, MOST_BITS
@@ -31,7 +32,6 @@ from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
 from fedspend.planning.policies import (
     POLICIES,
     Policy,
-    Progress,
     Spending,
     Terms,
     Wish,
@@ -68,7 +68,7 @@ def plan(
     bits: int = 32,
     past: Mechanisms | None = None,
     options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Plan:
     """Make the whole schedule for one budget per client, spending every budget exactly.
 
@@ -125,7 +125,7 @@ def plan(
     return make_plan(request, progress)
 
 
-def make_plan(request: PlanRequest, progress: Progress | None = None) -> Plan:
+def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
     """The plan that is requested.
 
     Ids have been read already, from a file of budgets, the data or a ledger; they are not changed.

@@ -29,7 +29,7 @@ from fedspend.planning.plan_json import Content, Kind
 from fedspend.planning.schedules import TABLES, VALUES, Schedules
 
 if TYPE_CHECKING:
-    from fedspend.basics.progress import OnProgress as Progress
+    from fedspend.basics.progress import OnProgress
     from fedspend.ledger.rules import Proposal
     from fedspend.planning.protocol import Unit
     from fedspend.verification.findings import Verification
@@ -205,7 +205,7 @@ class Plan(BasePlan):
         self,
         *,
         colluders: int = 0,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
         seed: int = 0,
         max_pld: int = 200,
     ) -> Verification:

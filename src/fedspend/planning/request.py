@@ -15,8 +15,8 @@ import numpy as np
 
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.basics.progress import OnProgress
 from fedspend.planning.plan import Plan
-from fedspend.planning.policies import Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class PlanRequest:
     past: Mechanisms | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def plan(self, progress: Progress | None = None) -> Plan:
+    def plan(self, progress: OnProgress | None = None) -> Plan:
         """The plan that is requested."""
         from fedspend.planning.making import make_plan
 

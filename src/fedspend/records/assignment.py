@@ -76,7 +76,7 @@ def assign(
 
 
 def search(budget: float, terms: Terms, tolerance: float = 1e-6) -> float:
-    """One record's rate, by binary search over its logarithm (after Boenisch et al. 2023). Returns
+    """One record's rate, by binary search over its logarithm (after Boenisch et al. 2024). Returns
     the lower end, which was checked to fit.
     """
     settings = vars(terms)

@@ -1,10 +1,10 @@
 """What a record has spent after all rounds, computed from its rate: accounting for client sampling
 and record sampling.
 
-Unit and adjacency: one record is added or removed; the other records of its client and all other
-clients stay. A record enters each of its client's local steps with probability `q`, its own rate;
-the noise on a step's sum of clipped gradients has the multiplier `sigma`. With `r` the Rényi
-divergence of that step and `R = local_steps * r`, all rounds together cost
+Unit and adjacency: one record's gradients become zero (zero-out); the other records of its client
+and all other clients stay. A record enters each of its client's local steps with probability `q`,
+its own rate; the noise on a step's sum of clipped gradients has the multiplier `sigma`. With `r`
+the Rényi divergence of that step and `R = local_steps * r`, all rounds together cost
 
 | observer | sees | divergence |
 |---|---|---|

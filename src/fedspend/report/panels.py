@@ -355,9 +355,12 @@ def _stops(run: RunData, plan: RecordPlan) -> tuple[Dot, ...]:
 def _clip(run: RunData) -> Panel:
     if run.adaptive:
         chart = _recorded(run, "clip", "Clip norm", "mean over clients", zero=True)
-        return Panel(
-            "Clip norm", "release", chart, "Follows the noised share of clients within their clip."
+        why = (
+            "Follows the noised share of clients within their clip."
+            if run.method == "adaptive-clip"
+            else "As the method said, within what the plan allows."
         )
+        return Panel("Clip norm", "release", chart, why)
     caption = (
         "The weight of a client's votes: stricter budgets weigh less."
         if run.voting

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedspend.basics.json_values import number
 from fedspend.errors import InvalidInput
 from fedspend.ledger.chain import Head
+from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
 from fedspend.stored.files import METRICS, PLAN
@@ -51,8 +53,20 @@ class RunData:
 
     @property
     def adaptive(self) -> bool:
-        """Whether the clip follows earlier releases, and so is not in the plan."""
-        return self.method == "adaptive-clip"
+        """Whether clip and noise of a round followed the method, and so are not in the plan."""
+        return self.method == "adaptive-clip" or self._left_the_plan
+
+    @cached_property
+    def _left_the_plan(self) -> bool:
+        if self.plan is None or self.plan.unit != "client":
+            return False
+        planned = Plan.expect(self.plan, "a plan of clients").noise_of_average
+        said = ((int(line["round"]), number(line.get("noise_deviation"))) for line in self.metrics)
+        return any(
+            found is not None and not abs(found - planned[t - 1]) <= 1e-6 * planned[t - 1]
+            for t, found in said
+            if t <= len(planned)
+        )
 
     @property
     def voting(self) -> bool:

@@ -126,7 +126,7 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
         clients=(),
         local=LocalTraining(how.batch_size, how.local_steps, how.local_epochs, how.momentum, shape),
         client_lr=lambda _: how.lr,
-        noise=noise,
+        noise_place=noise,
         layers=layer_sizes(model) if how.clipping == "per-layer" else None,
         bits=bits,
         grid_steps=None if bits is None else plan.grid_steps,

@@ -196,7 +196,7 @@ def _training(
         client_lr=lr_schedule(
             needed(train.lr, "train.lr"), train.lr_schedule, train.lr_end, rounds
         ),
-        noise=place,
+        noise_place=place,
         layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
         bits=bits,
         grid_steps=None if planned is None or bits is None else planned.grid_steps,

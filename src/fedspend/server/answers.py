@@ -101,7 +101,7 @@ class Tally:
     def answers(self) -> Answers:
         """Ends the round: clients that have not answered by now did not answer."""
         missing = {client: NO_ANSWER for client in self._tasks if not self._counted(client)}
-        noise = next((task.shared.noise for task in self._tasks.values()), 0.0)
+        noise = next((task.shared.own_deviation for task in self._tasks.values()), 0.0)
         return Answers(
             total=self._total,
             answered=tuple(self._answered),
@@ -130,7 +130,7 @@ class Tally:
             return f"its vector exceeds the grid's {shared.grid.bits} bits"
         if (bit is not None) != shared.bit or not (bit is None or bit in (-0.5, 0.0, 0.5)):
             return f"its bit is {bit!r}"
-        if shared.grid is not None and shared.noise == 0:
+        if shared.grid is not None and shared.own_deviation == 0:
             norm, bound = _norm(vector) * shared.grid.step, task.clip_norm
             if not norm <= bound * _SLACK:
                 return f"its norm is {norm:.6g}, above its clip {bound:.6g}"
@@ -139,7 +139,7 @@ class Tally:
     def _within(self, contribution: Contribution, task: ClientTask) -> FloatArray:
         """The vector, clipped again if its norm is too large and can be checked."""
         vector, shared = contribution.vector, task.shared
-        if shared.noise > 0 or shared.grid is not None:
+        if shared.own_deviation > 0 or shared.grid is not None:
             return vector
         norm = _norm(vector)
         if norm <= task.clip_norm * _SLACK:

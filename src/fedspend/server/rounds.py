@@ -56,7 +56,7 @@ class Training:
     clients: tuple[str, ...]
     local: LocalTraining
     client_lr: Callable[[int], float]  # learning rate of round 0, 1, ...
-    noise: str = "central"  # or "distributed"
+    noise_place: str = "central"  # who adds the noise: the server, or clients: "distributed"
     layers: tuple[int, ...] | None = None  # sizes of the pieces for per-layer clipping
     bits: int | None = None  # discrete noise and sums modulo 2^bits; None: real numbers
     grid_steps: int | None = None  # how many steps of its grid discrete noise has at least
@@ -239,8 +239,8 @@ def released(
             name: value for name, value in statistics.items() if name not in ABOUT_UPDATES
         }
         if (
-            randomness.simulation and shared.noise == 0
-        ):  # otherwise the answers already contain noise
+            randomness.simulation and shared.own_deviation == 0
+        ):  # else the answers contain noise already
             statistics |= student.describe(answers.total, noised.update)
     if randomness.simulation and noised.overflowed is not None:
         # counted before the modulus is taken, so not private
@@ -254,7 +254,7 @@ def round_task(state: TrainingState, terms: RoundTerms, training: Training) -> R
     """
     t, student, clients = state.done, training.server.student, terms.sampling_rate.size
     size = state.parameters.size if student is None else student.ballot.size
-    distributed = training.noise == "distributed"
+    distributed = training.noise_place == "distributed"
     grid = None
     if training.bits is not None:
         grid = Grid.of(terms.clip_norm, terms.deviation, size, training.bits)
@@ -270,7 +270,7 @@ def round_task(state: TrainingState, terms: RoundTerms, training: Training) -> R
         plan=training.plan,
         layers=training.layers,
         grid=grid,
-        noise=float(terms.deviation / np.sqrt(clients)) if distributed else 0.0,
+        own_deviation=float(terms.deviation / np.sqrt(clients)) if distributed else 0.0,
         bit=terms.bit_deviation is not None,
         asked=None if student is None else student.ballot.asked(t),
     )

@@ -16,7 +16,6 @@ to within 1e-7. Only budgets and public parameters enter.
 
 from fedspend.planning.policies.base import (
     Policy,
-    Progress,
     Spending,
     Terms,
     Wish,
@@ -30,7 +29,6 @@ from fedspend.planning.policies.weighted import round_weights
 __all__ = [
     "POLICIES",
     "Policy",
-    "Progress",
     "Spending",
     "Terms",
     "Wish",

@@ -18,9 +18,9 @@ from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.progress import OnProgress
 from fedspend.basics.registry import Entry
 
-Progress = Callable[[int, int], None]
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -52,7 +52,7 @@ class Wish:
     weights: FloatArray  # (rounds,)
     past: Mechanisms | None = None
     options: Mapping[str, Any] = field(default_factory=lambda: NO_OPTIONS)
-    progress: Progress | None = None
+    progress: OnProgress | None = None
 
 
 @dataclass(frozen=True)

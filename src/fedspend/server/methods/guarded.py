@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import Refused
 from fedspend.planning.plan import Plan
 from fedspend.records.planning import RecordPlan
@@ -137,10 +137,22 @@ def check_record_terms(
         and bool((asked.rate <= rate * (1 + _ROUNDING)).all())
         and bool((asked.steps <= steps * (1 + _ROUNDING)).all())
         and asked.noise_multiplier >= plan.terms.noise_multiplier * (1 - _ROUNDING)
+        and asked.clip == plan.clip
         and asked.by_norm == plan.by_norm
-        and 0 < asked.clip < np.inf
+        and (not plan.by_norm or within_norm_budgets(asked, plan, classes))
     ):
         raise Refused(f"{who}, client {client!r}: its records' terms are not the planned ones")
+
+
+def within_norm_budgets(asked: RecordTerms, plan: RecordPlan, classes: IntArray) -> bool:
+    """Whether no record may pay for more, in squared clips, than the plan accounts."""
+    planned = plan.steps.sum(axis=0)[classes]
+    given = asked.norm_budget
+    return (
+        given is not None
+        and given.shape == planned.shape
+        and bool((given <= planned * (1 + _ROUNDING)).all())
+    )
 
 
 def _require(good: BoolArray, clients: tuple[str, ...], otherwise: str) -> None:
