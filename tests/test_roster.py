@@ -713,7 +713,7 @@ def test_a_benchmark_that_is_not_here_is_planned_by_number_and_says_so(
         "1e-3",
     ]
     assert run("plan", *flags) == 2
-    assert "the files of data set 'mnist-writers' are not here" in capsys.readouterr().err
+    assert "the files of data set 'mnist-writers' were not found" in capsys.readouterr().err
     assert run("plan", *flags, "--set", "data.clients=7", "-o", tmp_path / "plan.json") == 0
     assert "is not on this machine, so its clients are numbered" in capsys.readouterr().err
     assert fedspend.Plan.load(tmp_path / "plan.json").clients == tuple("0123456")

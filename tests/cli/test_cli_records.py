@@ -37,7 +37,7 @@ def test_rates_are_written_and_told(run, budgets, tmp_path):
         records.epsilon(rates, **PAPER).tolist()
     )
     assert (
-        "Left out at rate 0, since no rate can meet the budget: 2 records: p1, p2." in outcome.out
+        "Left out at rate 0 because no rate can meet the budget: 2 records: p1, p2." in outcome.out
     )
     assert "Clients without any usable record: north" in outcome.out
     assert "R^2 0.99" in outcome.out
@@ -392,7 +392,7 @@ def test_a_plan_of_a_filter_says_what_it_charges_and_how_long_records_last(
         "plan", config, "--set", "method.name=filter", "--plot", plot, "-o", tmp_path / "clip.json"
     )
     assert "filter by clip" in outcome.out
-    assert "of 12 a record stops" in outcome.out
+    assert "of 12, after which a record stops" in outcome.out
     assert plot.read_bytes().startswith(b"\x89PNG")
     # what it would do anyhow
     named = ("--set", "method.name=filter", "--set", "method.charge=clip")

@@ -266,8 +266,8 @@ def test_compare_names_the_method_whose_settings_vary(config, capsys):
     ("arguments", "names"),
     [
         (["--methods", "fedavg", "--vary", "shape.lus"], "section.key=value"),
-        (["--methods", "fedavg", "--vary", "shape.lus=0,,1"], "different values"),
-        (["--methods", "fedavg", "--vary", "shape.lus=0,0"], "different values"),
+        (["--methods", "fedavg", "--vary", "shape.lus=0,,1"], "distinct values"),
+        (["--methods", "fedavg", "--vary", "shape.lus=0,0"], "distinct values"),
         (
             ["--methods", "fedavg", "--vary", "shape.lus=0,1"],
             "--vary shape.lus=1: lus in [shape] must be",
@@ -278,7 +278,7 @@ def test_compare_names_the_method_whose_settings_vary(config, capsys):
             "--vary shape.lus is given twice",
         ),
         (["--methods", "fedavg", "--vary", "train.seed=1,2"], "--seeds"),
-        (["--methods", "fedavg,fedavg"], "different"),
+        (["--methods", "fedavg,fedavg"], "distinct"),
         (["--methods", "sgd"], "sgd"),
         (["--methods", "fedavg", "--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["--methods", "fedavg", "--workers", "0"], "--workers must be at least 1, got 0"),

@@ -357,7 +357,7 @@ def test_several_runs_side_by_side(make, report, tmp_path):
     for words in ("a/run", "b/run", "x/plain"[2:], "10 / 20 / 30", "85.8%", "79.8%"):
         assert words in page.text
     real = make(tmp_path / "real", randomness="os")
-    assert "add up" in report(runs[0], real).text
+    assert "share their budgets" in report(runs[0], real).text
     assert (
         "None of these runs is a simulation"
         in report(real, make(tmp_path / "real2", randomness="os")).text

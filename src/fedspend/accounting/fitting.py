@@ -24,7 +24,7 @@ def scaled_to_budget(
     past: Mechanisms,
     orders: tuple[float, ...],
 ) -> Sealed:
-    """Scale the adjustable rounds of each schedule (rounds, n): with `past`, it spends its budget.
+    """Scale the adjustable rounds of each schedule (rounds, n) to spend its budget, with `past`.
 
     Which order binds depends on the scale, so the two are found in turn; every turn gives a valid
     plan, and two or three turns usually suffice.

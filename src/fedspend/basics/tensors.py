@@ -46,7 +46,7 @@ def unpack(
 
 def read_tensors(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """Arrays and facts in a file of a run."""
-    remedy = "restore it from a copy or start the run anew"
+    remedy = "restore it from a copy or start the run again"
     try:
         body = path.read_bytes()
     except OSError:

@@ -237,9 +237,10 @@ def budgets_by_group(result: Result, folder: Path) -> dict[str, str]:
     from fedspend.report.groups import group_clients
     from fedspend.stored.run import StoredRun
 
-    if result.plan is None:
+    groups = StoredRun(folder).facts().groups
+    if result.plan is None or groups is None or len(groups) != result.plan.budget.size:
         return {}
-    grouping = group_clients(result.plan, StoredRun(folder).facts().groups)
+    grouping = group_clients(result.plan, groups)
     if not grouping.named:
         return {}
     return {

@@ -54,7 +54,7 @@ class Federation:
             twice = next(
                 client for n, client in enumerate(self.clients) if client in self.clients[:n]
             )
-            raise InvalidInput(f"client {twice!r} stands there twice; ids must be different")
+            raise InvalidInput(f"client {twice!r} is listed twice; remove one")
         if self.records is not None and [*map(len, self.records)] != [*map(len, self.shards)]:
             raise InvalidInput("a federation of listed records needs a place for each in a shard")
         rows = np.concatenate(self.shards if self.records is None else self.held)

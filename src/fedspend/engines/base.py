@@ -25,9 +25,7 @@ from fedspend.noise.randomness import Randomness
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """All clients' rows on one machine: `shards[id]` are the indices of a client's rows in
-    `features` and `labels`.
-    """
+    """All clients' rows on one machine; `shards[id]` are the indices of a client's rows."""
 
     module: nn.Module  # never run: clients get copies
     features: torch.Tensor
@@ -52,8 +50,9 @@ class Engine(Protocol):
     outside: bool  # whether replies come from other machines and must be checked
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply | Lost]:
-        """A reply for each task, in any order. A reply's vector is valid until the next reply is
-        requested. A client that is missing at the end did not answer.
+        """A reply for each task, in any order; a client that is missing at the end did not answer.
+
+        A reply's vector is valid until the next reply is requested.
         """
         ...
 

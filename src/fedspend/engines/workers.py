@@ -74,8 +74,9 @@ class Workers:
         self._workers: list[_Worker] = []
 
     def map(self, tasks: Sequence[ClientTask], block: int) -> Iterator[Reply]:
-        """Replies in the order of the tasks; a worker gets `block` tasks at a time. A reply's
-        vector is valid until the next reply.
+        """Replies in the order of the tasks; a worker gets `block` tasks at a time.
+
+        A reply's vector is valid until the next reply.
         """
         first = tasks[0].shared
         self._prepare(block * first.size)
@@ -197,8 +198,9 @@ def _death(worker: _Worker) -> WorkerFailed:
 
 
 def _shared(size: int, kind: torch.dtype, forks: bool) -> torch.Tensor:
-    """Zeros shared by parent and workers. Uses anonymous memory if workers can inherit it, because
-    /dev/shm is tiny in many containers.
+    """Zeros shared by parent and workers.
+
+    Uses anonymous memory if workers can inherit it, because /dev/shm is tiny in many containers.
     """
     if forks:
         return torch.frombuffer(mmap.mmap(-1, max(1, size * kind.itemsize)), dtype=kind)

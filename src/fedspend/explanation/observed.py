@@ -3,9 +3,9 @@
 Guarantee: every curve is an upper bound for its observer, computed from the rounds and not from
 what the plan claims about them; a claim that the rounds do not support is refused. No curve is
 above what its epsilon and the plan's delta allow. An observer who sees less can do no more than one
-who sees more, so the curve of the second also bounds the first. Discrete noise is accounted by
-Rényi divergences alone, and so is client sampling of records: no privacy loss distribution is
-proven for them.
+who sees more, so the curve of the second also bounds the first. Discrete noise in plans without
+grid steps (version 0.1) is accounted by Rényi divergences alone, and so is client sampling of
+records: no privacy loss distribution is proven for them.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class _Continuous:
 
 @dataclass(frozen=True)
 class _Discrete:
-    """The same curves for discrete noise, from Rényi divergences.
+    """The same curves for discrete noise without grid steps, from Rényi divergences.
 
     Without hidden sampling, those of the Gaussian hold at every order (Canonne, Kamath, Steinke
     2020); with it, at whole orders only.

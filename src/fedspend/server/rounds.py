@@ -323,7 +323,7 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistic
 
 
 def step(state: TrainingState, release: Release, method: Method, server: Server) -> TrainingState:
-    """Apply a release: momentum and learning rate, or a student's lesson; tail mean."""
+    """Apply a release: server optimiser step, or student update; then the tail mean."""
     velocity, votes = state.velocity, state.votes
     if server.student is None:
         velocity = (server.momentum * velocity + release.update).astype(np.float32)

@@ -40,7 +40,7 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Wish:
-    """What a policy is given: one schedule is to be made for each of n distinct lines.
+    """What a policy is given: it makes one schedule for each of n distinct lines.
 
     A line is a budget, a saving rate, a transition round and a past. A policy ignores what it does
     not need.

@@ -3,11 +3,12 @@
 Each sampled client adds one bit, whether its update was within its clip; the noised sum of the bits
 moves the clip towards a target quantile.
 
-Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and its multiplier `2
-sigma_b`. A client whose plan allows the total multiplier `sbar_n` gets `sigma_n = (1/sbar_n^2 -
-1/(2 sigma_b)^2)^(-1/2)` for its update; the two Gaussian releases together cost exactly what the
-plan accounts. `s_t` and the clip ratios are recomputed from the `sigma_n`: keeping the plan's
-ratios would overspend the strictest client. The clip of a round depends on earlier releases only.
+Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and its multiplier
+`2 sigma_b`. A client whose plan allows the total multiplier `sbar_n` gets
+`sigma_n = (1/sbar_n^2 - 1/(2 sigma_b)^2)^(-1/2)` for its update; the two Gaussian releases together
+cost exactly what the plan accounts. `s_t` and the clip ratios are recomputed from the `sigma_n`:
+keeping the plan's ratios would overspend the strictest client. The clip of a round depends on
+earlier releases only.
 """
 
 from __future__ import annotations
@@ -62,9 +63,7 @@ class AdaptiveClip:
         )
 
     def learn(self, state: State, release: Release) -> State:
-        """`C <- C exp(-eta (share within the clip - target))`: if too many are within it, the clip
-        is too large.
-        """
+        """`C <- C exp(-eta (share - target))`, where share is that of clients within the clip."""
         if release.bit is None:
             raise InvalidInput("adaptive-clip needs the released bit")
         share = float(np.clip(release.bit, 0.0, 1.0))
@@ -80,9 +79,7 @@ def adaptive_clip(
     target_quantile: float = 0.5,
     clip_lr: float = 0.2,
 ) -> Method:
-    """By default, the noise on the bits is 0.05 times the expected cohort, or as much as the plan
-    needs.
-    """
+    """Bit noise is by default 0.05 times the expected cohort, or as much as the plan needs."""
     plan = Plan.expect(given.plan, "method 'adaptive-clip' needs a plan of clients")
     expected = float(plan.round_rate.min()) * given.clients
     usual = max(0.05 * expected, 1.01 * float(plan.schedules.noise_multiplier.max()) / 2)

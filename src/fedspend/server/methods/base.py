@@ -59,9 +59,7 @@ class Method(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a method is made from: the plan (None if nothing is private), the number of clients, and
-    their rate in the config.
-    """
+    """What a method is made from: plan (None if nothing is private), clients, and their rate."""
 
     plan: AnyPlan | None
     clients: int

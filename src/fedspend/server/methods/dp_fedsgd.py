@@ -1,5 +1,4 @@
-"""DP-FedSGD (Gu et al. 2023, Algorithm 1): a client takes a few steps, clips, and adds noise of
-standard deviation sigma; the server averages.
+"""DP-FedSGD (Gu et al. 2023, Algorithm 1): clients take a few steps, clip and add noise.
 
 The paper's noise level sigma is absolute: what *one* client adds to each coordinate of its update.
 With q K clients in a round their sum carries noise of standard deviation `sigma sqrt(q K)`, and one
@@ -51,8 +50,7 @@ def noise_level_of(multiplier: float, *, rate: float, clients: int, clip: float)
 def budget_of(
     noise_level: float, *, rate: float, clients: int, clip: float, rounds: int, delta: float
 ) -> float:
-    """What rounds at this noise level cost every client: the budget whose plan has exactly this
-    much noise (and not less).
+    """What rounds at this noise level cost every client: the budget whose plan has this noise.
 
     >>> round(budget_of(0.05, rate=0.5, clients=40, clip=0.25, rounds=20, delta=1e-3), 2)
     15.12
@@ -69,6 +67,6 @@ def budget_of(
     if not cost > 0:
         raise InvalidInput(
             f"noise_level {noise_level:g} costs no epsilon at delta {delta:g}: there is no plan "
-            "with so much noise; use less"
+            "with this much noise; use less"
         )
     return cost

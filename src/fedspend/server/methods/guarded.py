@@ -1,10 +1,10 @@
-"""Holds a method to its plan: whether the method is ours or a user's own, no round begins on terms
-that cost more than was planned.
+"""Holds any method to its plan: no round begins on terms that cost more than planned.
 
 Guarantee: in every round, each client is sampled at most at its planned rate, and update and bit
-together cost it at most what the planned noise multiplier costs: `(clip / deviation)^2 + 1 / (2
-sigma_b)^2 <= 1 / sigma^2`. Records keep their planned rates, steps, clip and noise. Other terms are
-refused before anything is reserved or sampled.
+together cost it at most what the planned noise multiplier costs:
+`(clip / deviation)^2 + 1 / (2 sigma_b)^2 <= 1 / sigma^2`. Records keep their planned rates, steps,
+clip and noise. This holds for our methods and for a user's own: other terms are refused before
+anything is reserved or sampled.
 """
 
 from __future__ import annotations

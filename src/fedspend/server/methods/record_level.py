@@ -1,8 +1,8 @@
-"""rPDP-FL and its baselines (Liu et al. 2024, Algorithm 3): noise is added in every local step, so
-the server only averages.
+"""rPDP-FL and its baselines (Liu et al. 2024, Algorithm 3): noise is added in every local step.
 
-The denominator is the planned number of clients that take part and have a record to train with,
-never the number that turned up. A client's task has the terms of its own records only.
+So the server only averages. The denominator is the planned number of clients that take part and
+have a record to train with, never the number that turned up. A client's task has the terms of its
+own records only.
 """
 
 from __future__ import annotations
