@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from before.since import plan_at_whole_orders
 
 import fedspend.client.bounding
 import fedspend.client.record_steps
@@ -194,7 +195,10 @@ def sampling_ignored(patch: Any) -> None:
 
 
 def first_round_checked(patch: Any) -> None:
-    """Few bits and noise that falls: the parts of later rounds are too coarse to add up."""
+    """Few bits and noise that falls, as in version 0.1: the parts of later rounds are too coarse to
+    add up.
+    """
+    patch.setattr(fedspend.planning.making, "make_plan", plan_at_whole_orders)
     patch.setattr(fedspend.runs.setup, "check_on_grid", lambda *_: None)
 
 

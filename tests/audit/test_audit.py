@@ -45,7 +45,7 @@ def test_a_broken_mechanism_is_caught(name, monkeypatch):
 
 
 def test_the_config_of_the_first_round_is_refused_where_every_round_is_checked():
-    with pytest.raises(InvalidInput, match="bits are too few for distributed discrete noise"):
+    with pytest.raises(InvalidInput, match="bits are too few for discrete noise"):
         audit(BROKEN["noise checked in the first round only"].config, trials=10)
 
 

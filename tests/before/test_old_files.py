@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from before.old_files import FILES, LEDGERS, PLACEHOLDER, PLANS, RUNS, WHOLE, copied
 from before.probed import check_same, machine, same_machine
+from before.since import as_it_was
 from safetensors.numpy import load_file
 
 from fedspend.cli.main import main
@@ -114,7 +115,8 @@ def by_round(document: object) -> object:
 @pytest.mark.parametrize("name", PLANS)
 def test_planning_gives_the_old_plan_again(run, files, name):
     """To the last digit, or to six where functions round otherwise."""
-    outcome = run("plan", *PLANS[name], "-o", f"again-{name}", "--quiet")
+    with as_it_was(discrete=True):  # how discrete noise is read has improved since
+        outcome = run("plan", *PLANS[name], "-o", f"again-{name}", "--quiet")
     assert outcome.code == 0, outcome
     found, stored = content(files / f"again-{name}"), content(files / "plans" / name)
     del stored["hash"], stored["version"]  # of the whole document, which may have more in it by now
@@ -227,7 +229,8 @@ def test_an_old_run_goes_on_to_its_end(run, files, name):
 @pytest.mark.parametrize("name", WHOLE)
 def test_an_old_seeded_run_ends_with_the_model_of_the_uninterrupted_one(run, files, name):
     folder, whole = files / "runs" / name, files / "runs" / WHOLE[name]
-    assert run("train", RUNS[name][0], "-o", folder, "--resume", "--quiet").code == 0
+    with as_it_was(discrete=False):  # the noise on bits is drawn in another way since
+        assert run("train", RUNS[name][0], "-o", folder, "--resume", "--quiet").code == 0
     found, stored = load_file(folder / "model.safetensors"), load_file(whole / "model.safetensors")
     assert found.keys() == stored.keys()
     for key in stored:
@@ -240,7 +243,8 @@ def test_an_old_seeded_run_ends_with_the_model_of_the_uninterrupted_one(run, fil
 
 @pytest.mark.parametrize("name", [name for name, (_, finished) in RUNS.items() if finished])
 def test_an_old_seeded_run_gives_the_same_model_from_the_start(run, files, name):
-    assert run("train", RUNS[name][0], "-o", "again", "--quiet").code == 0
+    with as_it_was(discrete=False):
+        assert run("train", RUNS[name][0], "-o", "again", "--quiet").code == 0
     found, stored = (
         load_file(files / "again" / "model.safetensors"),
         load_file(files / "runs" / name / "model.safetensors"),

@@ -337,6 +337,6 @@ def test_a_task_is_no_contribution_and_the_other_way_round():
 
 def test_a_task_says_nothing_that_could_predict_noise():
     """Randomness does not travel: neither a seed nor a source of it is among the facts."""
-    _, about = unpack(client_task(3, noise=1.0).to_bytes(), "it")
+    _, about = unpack(client_task(3, own_deviation=1.0).to_bytes(), "it")
     told = json.dumps(about)
     assert not any(word in told for word in ("seed", "random", "source"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from before.since import as_it_was
 from places import forge, rows_of, tamper
 
 import fedspend
@@ -540,7 +541,14 @@ def test_racing_for_the_last_of_a_budget(ledger, place, racers, tmp_path):
 # --- discrete noise ---
 
 
-def test_discrete_noise_is_read_at_whole_orders(ledger, place):
+@pytest.fixture
+def as_planned_by_version_01():
+    with as_it_was(discrete=True):
+        yield
+
+
+@pytest.mark.usefixtures("as_planned_by_version_01")
+def test_discrete_noise_of_version_01_is_read_at_whole_orders(ledger, place):
     """At fractional orders nothing is proven for it; one discrete run in a history decides for all
     of it.
     """
@@ -573,6 +581,24 @@ def test_discrete_noise_is_read_at_whole_orders(ledger, place):
     np.testing.assert_allclose(total, 8.0, rtol=1e-6)
     with pytest.raises(Refused, match="differs"):
         ledger.replan("two", replace(Proposal.of_plan(second), discrete=False, plan="sha256:other"))
+    ledger.close()
+    assert audit(place).ok
+
+
+def test_discrete_noise_is_charged_as_the_continuous_noise_that_it_counts_for(ledger, place):
+    discrete = make_plan(5.0, noise="discrete")
+    admit(ledger, "one", discrete)
+    for round in range(6):
+        ledger.reserve("one", round)
+    ledger.close_run("one", reason="finished")
+    found = ledger.balances()
+    assert np.all(found.spent <= 5.0)
+    np.testing.assert_allclose(found.spent, 5.0, rtol=1e-6)
+    assert np.all(found.order != np.floor(found.order))
+    run = ledger.run("one")
+    assert (run.discrete, run.grid_steps) == (False, discrete.grid_steps)
+    assert np.array_equal(run.noise, discrete.accounted_noise)
+    assert (run.noise < discrete.schedules.noise_multiplier).all()
     ledger.close()
     assert audit(place).ok
 

@@ -236,5 +236,5 @@ def test_records_with_ids_are_chosen_by_id_alone():
         choose(owners, features, labels),
     ):
         assert (before == other).mean() == pytest.approx(0.5, abs=0.05)
-    with pytest.raises(InvalidInput, match="both sides"):
+    with pytest.raises(InvalidInput, match="at least one must be taken"):
         chosen_rows(owners[:3], features[:3], labels[:3], 1e-6, "hold-out", 0, ids[:3])

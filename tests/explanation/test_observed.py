@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from before.since import as_it_was
 from scipy.stats import norm
 
 import fedspend
@@ -77,8 +78,17 @@ def test_whoever_sees_more_can_tell_more():
     assert always.curve.how == "a closed form"
 
 
-def test_discrete_noise_is_read_from_renyi_curves():
-    plan = plan_of(noise="discrete")
+def test_discrete_noise_is_read_as_the_continuous_noise_that_it_counts_for():
+    discrete, continuous = (
+        sights(plan_of(noise=kind), 0)[0] for kind in ("discrete", "continuous")
+    )
+    assert discrete.curve.how == continuous.curve.how
+    assert discrete.curve.tpr(0.01) == pytest.approx(continuous.curve.tpr(0.01), rel=1e-4)
+
+
+def test_discrete_noise_of_version_01_is_read_from_renyi_curves():
+    with as_it_was(discrete=True):
+        plan = plan_of(noise="discrete")
     for one in sights(plan, 0)[:3]:
         assert one.curve.how == "the Rényi curve"
     continuous = sights(plan_of(), 0)[0]

@@ -142,6 +142,10 @@ class Plan(BasePlan):
         """
         return self.parameters.get("grid_steps")
 
+    @property
+    def accountant_known(self) -> bool:
+        return self.accountant in ACCOUNTANTS
+
     @cached_property
     def accounted_noise(self) -> FloatArray:
         """(rounds, schedules): continuous noise that costs no less than the plan's."""

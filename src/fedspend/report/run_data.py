@@ -20,7 +20,9 @@ from fedspend.ledger.chain import Head
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
+from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
 from fedspend.server.methods.planned import AE_DPFL
+from fedspend.server.methods.table import METHODS
 from fedspend.stored.files import METRICS, PLAN
 from fedspend.stored.run import Facts, MetricsLine, StoredRun
 
@@ -53,7 +55,8 @@ class RunData:
     @property
     def adaptive(self) -> bool:
         """Whether clip and noise of a round followed the method, and so are not in the plan."""
-        return self.method == "adaptive-clip" or self._left_the_plan
+        built_in = self.method in METHODS and self.method not in METHODS.own
+        return self.method == ADAPTIVE_CLIP.name if built_in else self._left_the_plan
 
     @cached_property
     def _left_the_plan(self) -> bool:

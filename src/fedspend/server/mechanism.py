@@ -109,6 +109,8 @@ def release_bit(
     1/2. The noise is always discrete: a sum of halves plus a double would betray the sum by its
     last digits.
     """
+    if deviation == 0:  # where nothing is to be protected
+        return bits / denominator + 0.5
     steps = bit_steps(deviation)
     halves = int(2 * bits)  # exact: halves add up exactly in doubles
     variance = (Fraction(deviation) * steps) ** 2

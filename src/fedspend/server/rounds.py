@@ -160,10 +160,9 @@ def run_rounds(
             statistics: Statistics = {"skipped": True}
         else:
             if found is None:
-                # what may be refused is refused here: nothing is spent yet
-                terms, shared = prepared(state, method, training)
+                prepared(state, method, training)  # refuses before anything is spent
                 store.reserve(t)
-                found = released(terms, shared, engine, training, randomness, mechanism, memory)
+                found = play(state, method, engine, training, randomness, mechanism, memory)
                 store.keep(t, found if randomness.simulation else without_remarks(found))
             memory, statistics = found.memory, found.statistics
             state = step(state, found.release, method, training.server)
@@ -207,21 +206,8 @@ def play(
     mechanism: Mechanism,
     memory: Memory,
 ) -> Kept:
-    """One round by itself, up to its release."""
+    """One round up to its release, and what may be written down about it."""
     terms, shared = prepared(state, method, training)
-    return released(terms, shared, engine, training, randomness, mechanism, memory)
-
-
-def released(
-    terms: RoundTerms,
-    shared: RoundTask,
-    engine: Engine,
-    training: Training,
-    randomness: Randomness,
-    mechanism: Mechanism,
-    memory: Memory,
-) -> Kept:
-    """A round that was prepared, up to its release, and what may be written down about it."""
     t, student = shared.round, training.server.student
     cohort = draw_cohort(terms.sampling_rate, randomness, t)
     tasks = tasks_of(cohort, terms, training.clients, shared)

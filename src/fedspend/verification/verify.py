@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedspend.accounting.accountants import ACCOUNTANTS
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.basics.progress import OnProgress
 from fedspend.errors import FedspendError, InvalidInput
@@ -228,7 +227,7 @@ class _Verifier:
             fail(1, [f"delta is {plan.delta!r}, not between 0 and 1"])
         if not 0 < plan.clip < math.inf:
             fail(1, [f"clip is {plan.clip!r}, not finite and positive"])
-        if plan.accountant not in ACCOUNTANTS:
+        if not plan.accountant_known:
             fail(1, [f"the accountant {plan.accountant!r} is not known here"])
         found = self.findings.failure_count
         check = Check(
