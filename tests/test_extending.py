@@ -175,6 +175,13 @@ def spending(share: float, **changes: float):
         (spending(1.0, sampling_rate=np.full(8, np.nan)), "not between 0 and the planned one"),
         (spending(1.0, sampling_rate=np.full(3, 0.1)), "do not match the 8 clients"),
         (spending(1.0, denominator=float("inf")), "not a planned release"),
+        (spending(1.0, sampling_rate=np.full(8, -0.1)), "not between 0 and the planned one"),
+        (spending(1.0, clip_norm=np.ma.masked_invalid([np.nan] + [0.1] * 7)), "masked arrays"),
+        (spending(1.0, clip_norm=["much"] * 8), "must be numbers"),
+        (spending(1.0, bit_deviation=0.0), "on bits cannot be drawn"),
+        (spending(1.0, bit_deviation=-5.0), "on bits cannot be drawn"),
+        (spending(1.0, bit_deviation=float("inf")), "on bits cannot be drawn"),
+        (spending(1.0, bit_deviation=float("nan")), "on bits cannot be drawn"),
     ],
 )
 def test_a_method_that_would_overspend_is_refused_before_anything_is_spent(make, said, tmp_path):
@@ -186,6 +193,26 @@ def test_a_method_that_would_overspend_is_refused_before_anything_is_spent(make,
 
     with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
         assert all("reserve" not in str(entry) for entry in ledger.entries())
+
+
+def test_terms_in_low_precision_are_used_as_they_were_checked():
+    """Squared in half precision, so small a deviation would be no noise at all."""
+    small = np.float16(1.5e-4)
+    make = spending(1.0, deviation=small, clip_norm=np.full(8, 1e-5, dtype=np.float16))
+    fedspend.register("method", "scaled", make, help="tiny")
+    setup = from_config(config_of({**DIGITS, "method": {"name": "scaled"}}))
+    terms = setup.method.terms(0, {})
+    assert type(terms.deviation) is float
+    assert terms.deviation**2 > 0
+    assert terms.clip_norm.dtype == np.float64
+
+
+def test_what_a_method_keeps_cannot_change_after_the_check():
+    clip = np.full(8, 1e-3)
+    fedspend.register("method", "scaled", spending(1.0, clip_norm=clip), help="its own array")
+    terms = from_config(config_of({**DIGITS, "method": {"name": "scaled"}})).method.terms(0, {})
+    clip[:] = 1e9
+    assert terms.clip_norm.max() == 1e-3
 
 
 def test_a_method_of_ones_own_may_spend_less():

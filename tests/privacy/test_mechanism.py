@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from boundary import replies, summed, tasks
+from boundary import client_task, replies, summed, tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
+from fedspend.client.bounding import bounded
 from fedspend.client.work import Tools, finished
 from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import gather
@@ -216,3 +217,10 @@ def test_an_update_that_is_not_finite_is_over_the_clip_and_a_client_without_rows
     assert finished(task, torch.full((4,), math.nan), 3, tools).contribution.bit == -0.5
     assert finished(task, torch.zeros(4), 3, tools).contribution.bit == 0.5
     assert finished(task, torch.zeros(4), 0, tools).contribution.bit == 0.0
+
+
+@pytest.mark.parametrize("layers", [None, (2, 2)])
+def test_a_clip_that_is_no_number_lets_no_update_through(layers):
+    """A comparison with NaN is false, so the check is written to fail."""
+    found = bounded(torch.full((4,), 100.0), client_task(4, math.nan, layers=layers), Randomness(0))
+    assert not np.isfinite(found.vector).any()

@@ -106,7 +106,7 @@ def test_a_run_under_its_own_plan_is_the_same_run(config, method, tmp_path):
         ),
         (
             {"method__name": "dp-fedavg"},
-            "the plan is for records, and the config's method 'dp-fedavg' for clients",
+            "the plan is for records, but the config's method 'dp-fedavg' is for clients",
         ),
         ({"method__saving_share": 0.5}, "the plan has saving_share none, and the config 0.5"),
         ({"method__rates": "search"}, "the plan has rates exact, and the config search"),
@@ -157,7 +157,7 @@ def test_other_owners_and_budgets_are_named(config):
 def test_a_plan_of_clients_is_no_plan_of_records(config):
     plan = fedspend.plan([1.0] * 3, delta=1e-5, rounds=4, rate=0.8)
     with pytest.raises(
-        InvalidInput, match="the plan is for clients, and the config's method 'rpdp' for records"
+        InvalidInput, match="the plan is for clients, but the config's method 'rpdp' is for records"
     ):
         fedspend.train(config, plan=plan)
     with pytest.raises(InvalidInput, match="plans of clients"):

@@ -45,7 +45,7 @@ class Accountant(Entry):
     def at_orders(self) -> bool:
         """Whether each claim is read at one Rényi order.
 
-        Only such claims can cover discrete noise, past spending and replanning.
+        Only such claims can cover past spending and replanning.
         """
         return self.epsilon is None
 
@@ -183,7 +183,7 @@ def _pld_cumulative(noise: FloatArray, rate: FloatArray, delta: float) -> FloatA
 
 ACCOUNTANTS: Registry[Accountant] = Registry(
     "accountant",
-    Accountant("rdp", "Rényi curves: fast, for any number of budgets and for discrete noise"),
+    Accountant("rdp", "Rényi curves: fast, for any number of budgets"),
     Accountant(
         "pld",
         "privacy loss distributions: 4 to 7% less noise, but for few distinct budgets only",

@@ -39,8 +39,8 @@ def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> B
     """`vector` within the task's clip. With layers, each of the L pieces is clipped to
     `clip / sqrt(L)`.
 
-    Its numbers are float32. Where they stand in float64, the result takes their place: the system
-    takes longer to hand out fresh memory for a large model than all the rest of this.
+    Its numbers are float32. The result overwrites the float64 copy: for a large model, fresh memory
+    costs more time than all the rest of this.
     """
     shared, grid, exact = task.shared, task.shared.grid, vector.double()
     norm = _norm(exact)
@@ -49,7 +49,7 @@ def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> B
     bound = task.clip_norm if grid is None else float(grid.inner(np.array([task.clip_norm]))[0])
     values: FloatArray = exact.numpy()
     if shared.layers is None or len(shared.layers) == 1:
-        clipped = norm > bound
+        clipped = not norm <= bound  # so that a clip that is NaN leaves NaN, and no update
         if clipped:
             values *= bound * ROUNDING / norm
     else:
@@ -72,7 +72,7 @@ def _clip_layers(exact: torch.Tensor, layers: tuple[int, ...], bound: float) -> 
     each, clipped = bound / len(layers) ** 0.5, False
     for piece in torch.split(exact, list(layers)):
         norm = _norm(piece)
-        if norm > each:
+        if not norm <= each:
             piece *= each * ROUNDING / norm
             clipped = True
     return clipped

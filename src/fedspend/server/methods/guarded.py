@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
 
 _ROUNDING = 1e-9
+_MOST_BIT_NOISE = 2.0**28
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Guarded:
         return self.method.start()
 
     def terms(self, round: int, state: State) -> RoundTerms:
-        terms = self.method.terms(round, state)
+        terms = plain(self.name, round, self.method.terms(round, state))
         check_client_terms(self.name, self.plan, round, terms)
         return terms
 
@@ -65,15 +66,19 @@ class GuardedRecords:
         return self.method.start()
 
     def terms(self, round: int, state: State) -> RoundTerms:
-        terms, who = self.method.terms(round, state), f"round {round + 1}, method {self.name!r}"
+        terms = plain(self.name, round, self.method.terms(round, state))
+        who = f"round {round + 1}, method {self.name!r}"
         own = terms.records
         if own is None or terms.bit_deviation is not None:
             raise Refused(
                 f"{who}: records are protected only by the noise on their own steps, so its terms "
                 "need records and no bit; refusing to run"
             )
+        if terms.sampling_rate.shape != (len(self.plan.clients),):
+            raise Refused(f"{who}: its terms are not for the {len(self.plan.clients)} clients")
         _require(
-            terms.sampling_rate <= self.plan.terms.client_rate * (1 + _ROUNDING),
+            (terms.sampling_rate >= 0)
+            & (terms.sampling_rate <= self.plan.terms.client_rate * (1 + _ROUNDING)),
             self.plan.clients,
             f"{who}: a sampling rate is above the planned one",
         )
@@ -96,6 +101,28 @@ def held_to(plan: AnyPlan, method: Method) -> Method:
     return GuardedRecords(method, RecordPlan.expect(plan, "a plan of records"))
 
 
+def plain(name: str, round: int, terms: RoundTerms) -> RoundTerms:
+    """The same terms as numbers and arrays of our own, in doubles: what is checked is what is used.
+
+    A masked array hides entries from every check, low precision loses noise when it is squared, and
+    an array that the method keeps could change after the check.
+    """
+    who = f"round {round + 1}, method {name!r}"
+    if any(isinstance(x, np.ma.MaskedArray) for x in (terms.sampling_rate, terms.clip_norm)):
+        raise Refused(f"{who}: masked arrays are refused; give plain ones")
+    try:
+        return RoundTerms(
+            sampling_rate=np.array(terms.sampling_rate, dtype=np.float64, subok=False),
+            clip_norm=np.array(terms.clip_norm, dtype=np.float64, subok=False),
+            deviation=float(terms.deviation),
+            denominator=float(terms.denominator),
+            bit_deviation=None if terms.bit_deviation is None else float(terms.bit_deviation),
+            records=terms.records,
+        )
+    except (TypeError, ValueError):
+        raise Refused(f"{who}: its terms must be numbers") from None
+
+
 def check_client_terms(name: str, plan: Plan, round: int, terms: RoundTerms) -> None:
     """Refuse terms that cost a client more than planned. Conditions are written to fail for NaN."""
     table, who = plan.schedules, f"round {round + 1}, method {name!r}"
@@ -114,6 +141,8 @@ def check_client_terms(name: str, plan: Plan, round: int, terms: RoundTerms) -> 
         plan.clients,
         f"{who}: the sampling rate is not between 0 and the planned one",
     )
+    if terms.bit_deviation is not None and not 1e-6 <= terms.bit_deviation <= _MOST_BIT_NOISE:
+        raise Refused(f"{who}: noise of deviation {terms.bit_deviation!r} on bits cannot be drawn")
     bit = 0.0 if terms.bit_deviation is None else (2 * terms.bit_deviation) ** -2.0
     cost: FloatArray = (clip / terms.deviation) ** 2 + bit
     allowed = table.noise_multiplier[round, table.of_client] ** -2.0
@@ -135,7 +164,7 @@ def check_record_terms(
         asked.rate.shape == rate.shape
         and asked.steps.shape == steps.shape
         and bool((asked.rate <= rate * (1 + _ROUNDING)).all())
-        and bool((asked.steps <= steps * (1 + _ROUNDING)).all())
+        and bool((asked.steps <= steps).all())
         and asked.noise_multiplier >= plan.terms.noise_multiplier * (1 - _ROUNDING)
         and asked.clip == plan.clip
         and asked.by_norm == plan.by_norm
