@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from before.since import as_it_was
 from boundary import summed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -314,9 +314,8 @@ def test_discrete_noise_never_costs_less_than_continuous_noise(epsilon, saving_r
 
 def of_version_01(epsilons, **terms):
     """A plan as version 0.1 made it for discrete noise: at whole orders, and without steps."""
-    with mock.patch("fedspend.planning.making.ORDERS", WHOLE_ORDERS):
-        plan = fedspend.plan(epsilons, **terms)
-    return plan.replace(parameters=plan.parameters | {"noise": "discrete"})
+    with as_it_was(discrete=True):
+        return fedspend.plan(epsilons, noise="discrete", **terms)
 
 
 def test_a_discrete_plan_survives_its_file_and_is_checked_there(tmp_path):

@@ -31,6 +31,16 @@ def share(steps: float) -> float:
     return math.sqrt(1 - (ROUNDING_DEVIATION / steps) ** 2)
 
 
+def accounted(noise: FloatArray, steps: int | None) -> FloatArray:
+    """Continuous noise that costs no less than noise drawn on a grid; None: it is continuous."""
+    return noise if steps is None else noise * share(steps)
+
+
+def drawn(noise: FloatArray, steps: int | None) -> FloatArray:
+    """The other way: what must be drawn for this much to count, and a rounding error more."""
+    return noise if steps is None else noise / share(steps) * (1 + 2.0**-50)
+
+
 def steps_of(round_noise: FloatArray, clients: int, bits: int, *, distributed: bool) -> int:
     """The least deviation of any round's noise, in steps of its grid: a power of two.
 

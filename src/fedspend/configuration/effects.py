@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from fedspend.basics.registry import entries_with, own_keys
 from fedspend.configuration.config import BUDGET_SOURCES, Config
 from fedspend.configuration.sections import SECTIONS
-from fedspend.data.loading import DATA_SETS, FILES
+from fedspend.data.loading import DATA_SETS
 from fedspend.data.partition import PARTITIONS
-from fedspend.data.sources import BUNDLED, SOURCES
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies import POLICIES, policy_for, with_key
@@ -28,7 +27,6 @@ VOTES = AE_DPFL.name
 MODELS = ("logistic", "mlp", "cnn", "lenet", "small-cnn", "resnet18")
 # models that engine local runs for all clients at once, in this process
 BATCHED = ("logistic", "mlp")
-OURS = frozenset((*BUNDLED, *SOURCES, *FILES))  # built-in data sets
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,8 @@ def by_source(sources: Sequence[str], *keys: str) -> Rule:
     def used(config: Config) -> bool:
         name = config.data.name
         # what a user's own entry takes
-        asked = () if name is None or name not in DATA_SETS else DATA_SETS[name].keys
-        return name in (None, *sources) or (
-            name not in OURS and any(key.removeprefix("data.") in asked for key in keys)
-        )
+        asked = DATA_SETS[name].keys if name in DATA_SETS.own else ()
+        return name in (None, *sources) or any(key.removeprefix("data.") in asked for key in keys)
 
     return Rule(keys, used, named("data.name", sources), ("data.name",))
 
@@ -223,10 +219,9 @@ def without_effect(config: Config) -> dict[str, Rule]:
 def of_own_entries() -> list[Rule]:
     """A rule for every key that only users' own entries have."""
     return [
-        rule
+        of_own_key(section, key)
         for section in SECTIONS
         for key in sorted(own_keys(section).difference(SECTIONS[section]))
-        for rule in [of_own_key(section, key)]
     ]
 
 

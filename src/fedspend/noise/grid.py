@@ -49,8 +49,7 @@ class Grid:
 
         `deviation` is that of the noise.
         """
-        if not FEWEST_BITS <= bits <= MOST_BITS:
-            raise InvalidInput(f"bits must be from {FEWEST_BITS} to {MOST_BITS}, got {bits!r}")
+        check_bits(bits)
         # a discrete Gaussian is sub-Gaussian: P(|x| >= t) <= 2 exp(-t^2 / (2 variance))
         tail = deviation * math.sqrt(2 * math.log(2 * dimension / _OVERFLOW))
         largest = float(clip_norms.sum()) + tail
@@ -110,6 +109,12 @@ class Grid:
         half = 2 ** (self.bits - 1)
         inside: IntArray = (total + half) % (2 * half) - half
         return inside, int((inside != total).sum())
+
+
+def check_bits(bits: int) -> int:
+    if not FEWEST_BITS <= bits <= MOST_BITS:
+        raise InvalidInput(f"bits must be from {FEWEST_BITS} to {MOST_BITS}, got {bits!r}")
+    return bits
 
 
 def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> None:

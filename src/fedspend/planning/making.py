@@ -21,12 +21,12 @@ from fedspend.accounting.calibration import check_epsilons, check_rate
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS
-from fedspend.accounting.smoothing import share, steps_of
+from fedspend.accounting.smoothing import drawn, steps_of
 from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
 from fedspend.basics.progress import OnProgress
 from fedspend.budgets.identity import as_mapping, read_ids
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
-from fedspend.noise.grid import FEWEST_BITS, MOST_BITS
+from fedspend.noise.grid import check_bits
 from fedspend.planning.columns import by_client, column_of, numbers_of
 from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
 from fedspend.planning.policies import (
@@ -172,7 +172,9 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
     return Plan(
         clients=ids,
         budget=budget,
-        schedules=schedules_of(on_grid(spending, steps), of_client, clip),
+        schedules=schedules_of(
+            replace(spending, noise=drawn(spending.noise, steps)), of_client, clip
+        ),
         delta=terms.delta,
         clip=clip,
         accountant=accountant.name,
@@ -381,22 +383,13 @@ def grid_steps(request: PlanRequest, spending: Spending, of_client: IntArray) ->
     """How many steps of its grid discrete noise has at least; None for continuous noise."""
     if request.noise == "continuous":
         return None
-    if not FEWEST_BITS <= whole_number("bits", request.bits, 1) <= MOST_BITS:
-        raise InvalidInput(f"bits must be from {FEWEST_BITS} to {MOST_BITS}, got {request.bits}")
     clients_of = np.bincount(of_client, minlength=spending.epsilon.size)
     return steps_of(
         harmonic_mean(spending.noise, clients_of),
         of_client.size,
-        request.bits,
+        check_bits(whole_number("bits", request.bits, 1)),
         distributed=request.noise == "discrete-distributed",
     )
-
-
-def on_grid(spending: Spending, steps: int | None) -> Spending:
-    """The noise that is drawn: on a grid, a hair more than is accounted."""
-    if steps is None:
-        return spending
-    return replace(spending, noise=spending.noise / share(steps) * (1 + 2.0**-50))
 
 
 def schedules_of(spending: Spending, of_client: IntArray, clip: float) -> Schedules:

@@ -20,7 +20,7 @@ from fedspend.accounting.calibration import check_epsilons
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import check_orders
-from fedspend.accounting.smoothing import FEWEST_STEPS, share
+from fedspend.accounting.smoothing import FEWEST_STEPS, accounted
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.basics.words import counted
 from fedspend.errors import InvalidInput
@@ -149,8 +149,7 @@ class Plan(BasePlan):
     @cached_property
     def accounted_noise(self) -> FloatArray:
         """(rounds, schedules): continuous noise that costs no less than the plan's."""
-        noise = self.schedules.noise_multiplier
-        return noise if self.grid_steps is None else noise * share(self.grid_steps)
+        return accounted(self.schedules.noise_multiplier, self.grid_steps)
 
     @cached_property
     def round_noise(self) -> FloatArray:

@@ -12,7 +12,7 @@ import numpy as np
 from fedspend.accounting.fitting import scaled_to_budget
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import WHOLE_ORDERS
-from fedspend.accounting.smoothing import share
+from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput
 from fedspend.planning.plan import Plan, harmonic_mean
@@ -34,7 +34,7 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     old, orders = plan.schedules, WHOLE_ORDERS if others.discrete.any() else plan.orders
     first, of_client = distinct_rows(old.of_client, others.alike(), lifetime)
     column = old.of_client[first]
-    drawn, noise, rate = (
+    as_drawn, noise, rate = (
         _longer(table[:, column], more)
         for table in (old.noise_multiplier, plan.accounted_noise, old.sampling_rate)
     )
@@ -47,9 +47,7 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     noise = np.where(rest, np.maximum(scaled, within), noise)
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
-    if plan.grid_steps is not None:
-        noise = noise / share(plan.grid_steps) * (1 + 2.0**-50)
-    noise = np.where(rest, noise, drawn)
+    noise = np.where(rest, drawn(noise, plan.grid_steps), as_drawn)
     s_t = harmonic_mean(noise, np.bincount(of_client, minlength=first.size))
     schedules = Schedules(
         noise, rate, plan.clip * s_t[:, None] / noise, spending.epsilon, spending.order, of_client

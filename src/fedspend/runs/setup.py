@@ -93,8 +93,10 @@ def from_config(
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
     local, source = _local_training(config, name), Source(config)
-    members = (_records if protects_records(name) else _clients)(
-        source, name, ledger, stored, begun=begun
+    members = (
+        _records(source, ledger, stored)
+        if protects_records(name)
+        else _clients(source, name, ledger, stored, begun=begun)
     )
     made, federation = members.plan, _with_features(config, members.federation, source)
     module = models.build(
@@ -134,14 +136,7 @@ class Members:
     labels: tuple[str, ...] | None = None
 
 
-def _records(
-    source: Source,
-    _method: str,
-    ledger: Ledger | None,
-    stored: AnyPlan | None,
-    *,
-    begun: bool,  # noqa: ARG001 - a plan of records is checked in the same way either way
-) -> Members:
+def _records(source: Source, ledger: Ledger | None, stored: AnyPlan | None) -> Members:
     from fedspend.configuration.record_plans import record_federation, record_plan
 
     federation = record_federation(source)
@@ -346,7 +341,7 @@ def _groups_of(population: Population, clients: tuple[str, ...]) -> tuple[str, .
 
 def make_method(name: str, made: AnyPlan | None, config: Config, clients: int) -> Method:
     entry, rate = METHODS[name], config.privacy.rate or 1.0
-    method = entry.made(Given(made, clients, rate), config.options("method", entry.keys))
+    method = entry.make(Given(made, clients, rate), **config.options("method", entry.keys))
     return method if made is None else held_to(made, method)
 
 

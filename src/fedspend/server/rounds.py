@@ -160,9 +160,9 @@ def run_rounds(
             statistics: Statistics = {"skipped": True}
         else:
             if found is None:
-                prepared(state, method, training)  # refuses before anything is spent
+                ready = prepared(state, method, training)  # refuses before anything is spent
                 store.reserve(t)
-                found = play(state, method, engine, training, randomness, mechanism, memory)
+                found = play(state, method, engine, training, randomness, mechanism, memory, ready)
                 store.keep(t, found if randomness.simulation else without_remarks(found))
             memory, statistics = found.memory, found.statistics
             state = step(state, found.release, method, training.server)
@@ -205,9 +205,13 @@ def play(
     randomness: Randomness,
     mechanism: Mechanism,
     memory: Memory,
+    ready: tuple[RoundTerms, RoundTask] | None = None,
 ) -> Kept:
-    """One round up to its release, and what may be written down about it."""
-    terms, shared = prepared(state, method, training)
+    """One round up to its release, and what may be written down about it.
+
+    `ready` is the round as `prepared` already, if it is.
+    """
+    terms, shared = ready or prepared(state, method, training)
     t, student = shared.round, training.server.student
     cohort = draw_cohort(terms.sampling_rate, randomness, t)
     tasks = tasks_of(cohort, terms, training.clients, shared)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from fedspend.basics.arrays import Float32Array, FloatArray
 from fedspend.basics.registry import Entry
@@ -79,6 +79,3 @@ class MethodEntry(Entry):
     unit: Literal["client", "record"] | None = field(default="client", kw_only=True)
     policies: tuple[str, ...] = field(default=(), kw_only=True)
     own_policies: bool = field(default=False, kw_only=True)
-
-    def made(self, given: Given, options: dict[str, Any]) -> Method:
-        return self.make(given, **options)

@@ -9,7 +9,9 @@ anything is reserved or sampled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,10 +32,10 @@ _MOST_BIT_NOISE = 2.0**28
 
 @dataclass(frozen=True)
 class Guarded:
-    """`method`, for the clients of `plan`."""
+    """`method`, with every round's terms passed through `check`, which refuses or returns them."""
 
     method: Method
-    plan: Plan
+    check: Callable[[str, int, RoundTerms], RoundTerms]  # (method and round, round, terms)
 
     @property
     def name(self) -> str:
@@ -43,52 +45,8 @@ class Guarded:
         return self.method.start()
 
     def terms(self, round: int, state: State) -> RoundTerms:
-        terms = plain(self.name, round, self.method.terms(round, state))
-        check_client_terms(self.name, self.plan, round, terms)
-        return terms
-
-    def learn(self, state: State, release: Release) -> State:
-        return self.method.learn(state, release)
-
-
-@dataclass(frozen=True)
-class GuardedRecords:
-    """`method`, for the records of `plan`."""
-
-    method: Method
-    plan: RecordPlan
-
-    @property
-    def name(self) -> str:
-        return self.method.name
-
-    def start(self) -> State:
-        return self.method.start()
-
-    def terms(self, round: int, state: State) -> RoundTerms:
-        terms = plain(self.name, round, self.method.terms(round, state))
         who = f"round {round + 1}, method {self.name!r}"
-        own = terms.records
-        if own is None or terms.bit_deviation is not None:
-            raise Refused(
-                f"{who}: records are protected only by the noise on their own steps, so its terms "
-                "need records and no bit; refusing to run"
-            )
-        if terms.sampling_rate.shape != (len(self.plan.clients),):
-            raise Refused(f"{who}: its terms are not for the {len(self.plan.clients)} clients")
-        _require(
-            (terms.sampling_rate >= 0)
-            & (terms.sampling_rate <= self.plan.terms.client_rate * (1 + _ROUNDING)),
-            self.plan.clients,
-            f"{who}: a sampling rate is above the planned one",
-        )
-
-        def checked(number: int) -> RecordTerms:
-            asked = own(number)
-            check_record_terms(who, self.plan, round, number, asked)
-            return asked
-
-        return replace(terms, records=checked)
+        return self.check(who, round, plain(who, self.method.terms(round, state)))
 
     def learn(self, state: State, release: Release) -> State:
         return self.method.learn(state, release)
@@ -97,17 +55,19 @@ class GuardedRecords:
 def held_to(plan: AnyPlan, method: Method) -> Method:
     """The method, with every round's terms checked against the plan."""
     if plan.unit == "client":
-        return Guarded(method, Plan.expect(plan, "a plan of clients"))
-    return GuardedRecords(method, RecordPlan.expect(plan, "a plan of records"))
+        of_clients = Plan.expect(plan, "a plan of clients")
+        return Guarded(method, partial(checked_for_clients, of_clients))
+    return Guarded(
+        method, partial(checked_for_records, RecordPlan.expect(plan, "a plan of records"))
+    )
 
 
-def plain(name: str, round: int, terms: RoundTerms) -> RoundTerms:
+def plain(who: str, terms: RoundTerms) -> RoundTerms:
     """The same terms as numbers and arrays of our own, in doubles: what is checked is what is used.
 
     A masked array hides entries from every check, low precision loses noise when it is squared, and
     an array that the method keeps could change after the check.
     """
-    who = f"round {round + 1}, method {name!r}"
     if any(isinstance(x, np.ma.MaskedArray) for x in (terms.sampling_rate, terms.clip_norm)):
         raise Refused(f"{who}: masked arrays are refused; give plain ones")
     try:
@@ -123,10 +83,9 @@ def plain(name: str, round: int, terms: RoundTerms) -> RoundTerms:
         raise Refused(f"{who}: its terms must be numbers") from None
 
 
-def check_client_terms(name: str, plan: Plan, round: int, terms: RoundTerms) -> None:
+def checked_for_clients(plan: Plan, who: str, round: int, terms: RoundTerms) -> RoundTerms:
     """Refuse terms that cost a client more than planned. Conditions are written to fail for NaN."""
-    table, who = plan.schedules, f"round {round + 1}, method {name!r}"
-    rate, clip = terms.sampling_rate, terms.clip_norm
+    table, rate, clip = plan.schedules, terms.sampling_rate, terms.clip_norm
     clients = len(plan.clients)
     if rate.shape != (clients,) or clip.shape != (clients,) or terms.records is not None:
         raise Refused(f"{who}: its terms do not match the {clients} clients of the plan")
@@ -151,6 +110,34 @@ def check_client_terms(name: str, plan: Plan, round: int, terms: RoundTerms) -> 
         plan.clients,
         f"{who}: clip and noise cost more than was planned",
     )
+    return terms
+
+
+def checked_for_records(plan: RecordPlan, who: str, round: int, terms: RoundTerms) -> RoundTerms:
+    """Refuse terms that cost a record more than planned; those of a client's records are checked
+    when its task is made.
+    """
+    own, clients = terms.records, len(plan.clients)
+    if own is None or terms.bit_deviation is not None:
+        raise Refused(
+            f"{who}: records are protected only by the noise on their own steps, so its terms need "
+            "records and no bit; refusing to run"
+        )
+    if terms.sampling_rate.shape != (clients,):
+        raise Refused(f"{who}: its terms are not for the {clients} clients")
+    _require(
+        (terms.sampling_rate >= 0)
+        & (terms.sampling_rate <= plan.terms.client_rate * (1 + _ROUNDING)),
+        plan.clients,
+        f"{who}: a sampling rate is above the planned one",
+    )
+
+    def checked(number: int) -> RecordTerms:
+        asked = own(number)
+        check_record_terms(who, plan, round, number, asked)
+        return asked
+
+    return replace(terms, records=checked)
 
 
 def check_record_terms(
