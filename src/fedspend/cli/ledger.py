@@ -25,6 +25,8 @@ EXAMPLES = """examples:
   fedspend ledger balance --ledger accounts.db --plot balances.png
   fedspend ledger change clinic-7 --epsilon 12 --reason "new consent form" --ledger accounts.db
   fedspend ledger verify --ledger accounts.db --runs runs/first
+  fedspend ledger export -o account.json --ledger accounts.db
+  fedspend ledger verify account.json
   fedspend ledger close-run 3f09c1d2a4b5 --reason "stopped early" --ledger accounts.db
 """
 EXPORTS = (".csv", ".json")
@@ -34,13 +36,13 @@ PLOTS = (".png", ".svg", ".pdf")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
-    def action(name: str, help: str) -> Any:
+    def action(name: str, help: str, *, ledger_needed: bool = True) -> Any:
         made = actions.add_parser(
             name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
         )
         made.add_argument(
             "--ledger",
-            required=True,
+            required=ledger_needed,
             metavar="PATH|URL",
             help="a file, or postgresql://user@host/database",
         )
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 # adds the parser of an action and returns its `add_argument`
-Action = Callable[[str, str], Any]
+Action = Callable[..., Any]
 
 
 def _changing(action: Action) -> None:
@@ -133,7 +135,16 @@ def _looking(action: Action) -> None:
     _json(add)
     _unit(add)
     add = action(
-        "verify", "check that the ledger is intact and recompute every balance independently"
+        "verify",
+        "check that a ledger, or an export of one, is intact and recompute every balance "
+        "independently",
+        ledger_needed=False,
+    )
+    add(
+        "export",
+        nargs="?",
+        metavar="FILE.json",
+        help="an export of fedspend ledger export -o FILE.json, instead of --ledger",
     )
     add(
         "--head",
@@ -329,8 +340,20 @@ def history(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     from fedspend.cli import ledger_views as views
     from fedspend.ledger.audit import audit
+    from fedspend.ledger.export_check import audit_export
 
-    result = audit(args.ledger, heads=args.head, runs=args.runs)
+    if (args.export is None) == (args.ledger is None):
+        raise InvalidInput(
+            "ledger verify checks an export, FILE.json, or the ledger named by --ledger; give "
+            "exactly one"
+        )
+    if args.export is not None and args.runs:
+        raise InvalidInput("--runs is for a ledger; compare an export with --head DIR's head file")
+    result = (
+        audit(args.ledger, heads=args.head, runs=args.runs)
+        if args.export is None
+        else audit_export(args.export, heads=args.head)
+    )
     views.print_json(result.to_dict()) if args.json else views.show_audit(result)
     return 0 if result.ok else 1
 

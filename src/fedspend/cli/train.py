@@ -33,6 +33,7 @@ EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/second --ledger accounts.db
   fedspend train examples/quickstart.toml -o runs/third --ledger accounts.db --remaining
   fedspend train examples/hospitals/hospitals.toml -o runs/hospitals --plan plan.json
+  fedspend train examples/quickstart.toml -o runs/signed --sign keys/fedspend.key
 """
 
 
@@ -75,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replan",
         action="store_true",
         help="with --resume: make up for lost rounds by replanning the rest",
+    )
+    add(
+        "--sign",
+        metavar="KEY",
+        help="sign the finished run with this private key (fedspend keys new)",
     )
     add(
         "--set",
@@ -125,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
             resume=args.resume,
             replan=args.replan,
             ledger=args.ledger,
+            sign=args.sign,
             on_round=on_round,
             on_note=on_note,
         )

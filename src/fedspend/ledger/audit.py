@@ -19,6 +19,7 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
+from fedspend.ledger.spending import Balances
 from fedspend.ledger.state import UNITS, Run, State
 from fedspend.stored.run import StoredRun
 from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
@@ -65,7 +66,7 @@ def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ())
     `runs`.
     """
     result = Audit()
-    wanted = [_head(text) for text in heads] + [_run_head(folder) for folder in runs]
+    wanted = [named_head(text) for text in heads] + [_run_head(folder) for folder in runs]
     try:
         ledger = Ledger.open(location)
     except InvalidInput:
@@ -98,7 +99,7 @@ def _guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding
         return Finding(name, False, str(error))
 
 
-def _head(text: str) -> tuple[Head, str]:
+def named_head(text: str) -> tuple[Head, str]:
     path = Path(text)
     return (Head.load(path), text) if path.exists() else (Head.parse(text), "--head")
 
@@ -148,8 +149,11 @@ def _head_of_run(run: Run) -> Head | None:
 
 
 def _check_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:
+    return check_balances(ledger.state, unit, ledger.balances(unit))
+
+
+def check_balances(state: State, unit: str, balances: Balances) -> tuple[bool, str]:
     """Recompute what each account has spent and will have spent; equal histories only once."""
-    state, balances = ledger.state, ledger.balances(unit)
     checked: dict[tuple[Any, ...], float] = {}
     position = [
         dict(zip(run.accounts.tolist(), run.of_class.tolist(), strict=True))

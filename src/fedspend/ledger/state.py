@@ -30,6 +30,7 @@ from fedspend.ledger.chain import START, Body, Damaged, Head
 
 FORMAT = 1
 UNITS = ("client", "record")
+MOST_CELLS = 1 << 28  # of a table in an entry: 2 GiB
 
 
 @dataclass(eq=False)
@@ -187,7 +188,7 @@ def _disturb(state: State, unit: str, who: IntArray) -> None:
 
 def _open(state: State, body: Body) -> None:
     accounts = state.accounts[body["unit"]]
-    who = from_ranges(body["accounts"])
+    who = from_ranges(body["accounts"], len(accounts))
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(
@@ -301,6 +302,10 @@ def table(columns: Any, rest: bool = False) -> FloatArray:
     A class that never changes is stored as {"all": value, "rounds": how many}. With `rest`, values
     may be 0: a record may rest in a round.
     """
+    # a forged entry must not fill the memory
+    lengths = [column["rounds"] if isinstance(column, dict) else len(column) for column in columns]
+    require(all(type(length) is int and length >= 0 for length in lengths))
+    require(sum(lengths) <= MOST_CELLS)
     made = [
         np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column)
         for column in columns
@@ -344,9 +349,11 @@ def to_ranges(numbers: IntArray) -> list[list[int]]:
     return [[int(part[0]), int(part.size)] for part in np.split(numbers, breaks)]
 
 
-def from_ranges(ranges: Any) -> IntArray:
+def from_ranges(ranges: Any, most: int) -> IntArray:
+    """The numbers in `to_ranges`, if there are at most so many."""
     parts = []
     for first, many in ranges:
-        require(first >= 0 and 1 <= many <= 100_000_000)
+        require(first >= 0 and 1 <= many <= most)
+        most -= many
         parts.append(np.arange(first, first + many, dtype=np.int64))
     return np.concatenate(parts)

@@ -25,6 +25,8 @@ from fedspend.runs.result import OnNote, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
+from fedspend.runs.signed import sign_run
+from fedspend.signing.keys import private_key
 from fedspend.stored.run import StoredRun
 
 
@@ -41,6 +43,7 @@ def train(
     test: tuple[Any, Any] | None = None,
     ledger: str | Path | None = None,
     replan: bool = False,
+    sign: str | Path | None = None,
     on_note: OnNote = lambda _: None,
     **options: Any,
 ) -> Result:
@@ -53,13 +56,17 @@ def train(
 
     `ledger` (a path or postgresql://...) is charged; by default it is one in the run directory.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. `on_note` is called with what a recovery found.
+    spread over the missing rounds. `sign` is a file with a private key (`fedspend keys new`) that
+    the finished run is signed with. `on_note` is called with what a recovery found.
     """
+    key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None):
         raise InvalidInput(
             "train needs a config, or clients with a model and a plan; give exactly one"
         )
     folder = None if output is None else Path(output)
+    if key is not None and folder is None:
+        raise InvalidInput("a run without a run directory cannot be signed; give output=")
     if config is not None:
         if options or model is not None or test is not None:
             raise InvalidInput(
@@ -81,7 +88,12 @@ def train(
                 "a run that charges a ledger needs a run directory to recover from; give output=, "
                 "or drop the ledger"
             )
-        return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened)
+        result = run(
+            setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened
+        )
+    if key is not None and folder is not None:
+        on_note(f"signed by {sign_run(folder, key)}")
+    return result
 
 
 def _planned(

@@ -50,7 +50,10 @@ CERTIFICATE = RunFile(
     "certificate.json", "the verification of the plan", "no: budgets", "runs.directory"
 )
 MODEL = RunFile(
-    "model.safetensors", "the final model", "yes: it is made of releases", "runs.directory"
+    "model.safetensors",
+    "the final model, with the hash of the plan",
+    "yes, by `fedspend publish`, which leaves the hash out",
+    "runs.directory",
 )
 CHECKPOINT = RunFile(
     "checkpoint.safetensors",
@@ -89,6 +92,12 @@ REPORT = RunFile(
     "report.html",
     EVERYONE,
 )
+SIGNATURE = RunFile(
+    "signature.json",
+    "who vouches for the run, if it was signed: digests of its files and releases",
+    "no: the plan's hash lets anyone try budgets",
+    "runs.signed",
+)
 OLD_NORMS = RunFile(
     "norms.safetensors",
     "version 0.1.0 only: what records have paid; handed to the clients and removed on resuming",
@@ -107,6 +116,7 @@ FILES = (
     SEEN_HEAD,
     METRICS,
     REPORT,
+    SIGNATURE,
     OLD_NORMS,
 )
 LOGS = "tensorboard"  # a folder with the numbers of `metrics.jsonl`, if the config turns it on
