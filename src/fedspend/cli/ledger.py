@@ -24,6 +24,7 @@ EXAMPLES = """examples:
   fedspend ledger register clients.csv --delta 1e-5 --ledger accounts.db
   fedspend ledger balance --ledger accounts.db --plot balances.png
   fedspend ledger change clinic-7 --epsilon 12 --reason "new consent form" --ledger accounts.db
+  fedspend ledger accept-rows clinic-7 --reason "data of 2027 added" --ledger accounts.db
   fedspend ledger verify --ledger accounts.db --runs runs/first
   fedspend ledger export -o account.json --ledger accounts.db
   fedspend ledger verify account.json
@@ -94,6 +95,12 @@ def _changing(action: Action) -> None:
     _unit(add)
     add = action("withdraw", "end accounts for good: they take part in no further round")
     add("name", nargs="+", help="who withdraws")
+    _reason(add)
+    _unit(add)
+    add = action(
+        "accept-rows", "record that the rows behind accounts may be others from the next run on"
+    )
+    add("name", nargs="+", help="whose rows have changed")
     _reason(add)
     _unit(add)
     add = action("close-run", "end a run and free what it held for rounds that never began")
@@ -256,6 +263,13 @@ def withdraw(args: argparse.Namespace) -> int:
     return 0
 
 
+def accept_rows(args: argparse.Namespace) -> int:
+    with writable(args) as ledger:
+        ledger.accept_rows(args.name, reason=args.reason, unit=args.unit)
+        print(f"the next run may have other rows of: {', '.join(args.name)}")
+    return 0
+
+
 def close_run(args: argparse.Namespace) -> int:
     with writable(args) as ledger:
         ledger.close_run(args.run, reason=args.reason)
@@ -396,6 +410,7 @@ ACTIONS = {
     "register": register,
     "change": change,
     "withdraw": withdraw,
+    "accept-rows": accept_rows,
     "show": show,
     "balance": balance,
     "history": history,

@@ -157,7 +157,7 @@ def about(body: dict[str, Any]) -> str:
     kind = body["kind"]
     if kind == "ledger":
         return "a new ledger for " + ("simulations" if body["simulation"] else "real accounts")
-    if kind in ("register", "change", "withdraw"):
+    if kind in ("register", "change", "withdraw", "rows", "accept-rows"):
         who = (
             body["names"][0]
             if len(body["names"]) == 1
@@ -171,7 +171,7 @@ def about(body: dict[str, Any]) -> str:
         )
         return (
             f"{who}"
-            + (f", budget {range_}" if kind != "withdraw" else "")
+            + (f", budget {range_}" if kind in ("register", "change") else "")
             + (f": {body['reason']}" if "reason" in body else "")
         )
     if kind in ("open", "replan"):

@@ -14,6 +14,8 @@ damage, whoever wrote it.
 | `commit` | its release was stored; the SHA-256 of the release |
 | `lost` | the round began, but there is no release; it stays spent |
 | `replan` | the rounds not yet begun were replanned |
+| `rows` | a commitment to the HMACs of the rows behind these accounts (`row_seals`) |
+| `accept-rows` | the rows behind these accounts may be others from now on; with a reason |
 | `close` | the run is over; what it held for rounds that never began is free again |
 """
 
@@ -42,6 +44,9 @@ class Accounts:
     budget: FloatArray = field(default_factory=lambda: np.zeros(0))
     delta: FloatArray = field(default_factory=lambda: np.zeros(0))
     withdrawn: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    # who holds the rows that were sealed for an account, by its name; and each holder's last seal
+    rows_of: dict[str, str] = field(default_factory=dict)
+    row_seals: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -180,6 +185,22 @@ def _withdraw(state: State, body: Body) -> None:
     _disturb(state, body["unit"], who)
 
 
+def _rows(state: State, body: Body) -> None:
+    accounts, names = state.accounts[body["unit"]], body["names"]
+    holder, seal = body["holder"], body["seal"]
+    require(isinstance(holder, str) and isinstance(seal, str) and len(names) > 0)
+    accounts.numbers(names)
+    accounts.rows_of.update(dict.fromkeys(names, holder))
+    accounts.row_seals[holder] = seal
+
+
+def _accept_rows(state: State, body: Body) -> None:
+    accounts = state.accounts[body["unit"]]
+    accounts.numbers(body["names"])
+    for name in body["names"]:
+        accounts.rows_of.pop(name, None)
+
+
 def _disturb(state: State, unit: str, who: IntArray) -> None:
     for run in state.runs_of(unit):
         if run.closed is None and np.isin(who, run.accounts).any():
@@ -279,6 +300,8 @@ _KINDS = {
     "register": _register,
     "change": _change,
     "withdraw": _withdraw,
+    "rows": _rows,
+    "accept-rows": _accept_rows,
     "open": _open,
     "reserve": _reserve,
     "commit": _commit,

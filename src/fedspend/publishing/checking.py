@@ -145,8 +145,10 @@ def _read(folder: Path, result: Checked) -> tuple[bool, str]:
         raise Wrong(f"{DOCUMENT} has an unknown key {unknown[0]!r}")
     if not re.fullmatch(r"[0-9a-f]{32}", document["id"]):
         raise Wrong(f"{DOCUMENT} is damaged: its id is not one")
+    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", document["made"]):
+        raise Wrong(f"{DOCUMENT} is damaged: its date is not one")
     result.document = document
-    return True, f"publication {document['id'][:12]} of {document['made'][:10]}"
+    return True, f"publication {document['id'][:12]} of {document['made']}"
 
 
 def _json(path: Path) -> Content:
@@ -255,7 +257,7 @@ def _check_files(folder: Path, document: Content) -> tuple[bool, str]:
     strange = sorted(
         path.name for path in folder.iterdir() if path.name not in {DOCUMENT, *document["files"]}
     )
-    note = f"; not part of it: {', '.join(strange[:5])}" if strange else ""
+    note = f"; not part of it: {', '.join(map(repr, strange[:5]))}" if strange else ""
     return True, f"{counted(len(document['files']), 'file')}, each the one that is listed{note}"
 
 
@@ -341,7 +343,7 @@ def _check_opening(document: Content, path: Path, found: list[Content]) -> tuple
             raise Wrong("the owner's opening does not fit: plan or ledger is another one")
         assert plan is not None
         assert head is not None
-        return True, f"the owner's: plan {plan.get('hash')}, ledger head {head.get('head')}"
+        return True, f"the owner's: plan {plan.get('hash')!r}, ledger head {head.get('head')!r}"
     own = _opening_of_client(opening, stated["clients"])
     noise = opens("noise", stated["noise"], opening.get("noise"))
     if not (_of(own, id) and _of(noise, id)):

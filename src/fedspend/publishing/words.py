@@ -26,11 +26,12 @@ def sentences(document: dict[str, Any], bound: AnyPlan) -> list[str]:
     """The promise of a publication whose bound was read; simulations say so first."""
     guarantee, unit = document["guarantee"], bound.unit
     clients = counted(len(document["commitments"]["clients"]), "client")
+    everyone = f"each of {clients}" if unit == "client" else f"every record of {clients}"
     found = [SIMULATION] if document["simulation"] else []
     found += [
         f"Protected: {PROTECTED[unit]}.",
         f"Promise: epsilon at most {guarantee['epsilon']:g} at delta {guarantee['delta']:g}, for "
-        f"every {unit} of {clients}, over {counted(bound.rounds, 'round')}.",
+        f"{everyone}, over {counted(bound.rounds, 'round')}.",
         f"Neighbouring data: {guarantee['adjacency']}.",
         f"Against: {guarantee['observer']}.",
     ]

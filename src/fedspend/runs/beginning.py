@@ -23,6 +23,7 @@ from fedspend.runs.checks import check_ledger
 from fedspend.runs.directory import RunDirectory
 from fedspend.runs.norm_states import adopt_norms, norm_budgets, refuse_leftovers
 from fedspend.runs.recovery import goes_on
+from fedspend.runs.row_checks import refuse_other_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import MemoryStore, RunStore
@@ -36,6 +37,7 @@ def verified(
     if folder is not None and not goes_on(folder, resume):
         refuse_leftovers(setup, states)
         check_ledger(setup, ledger)
+    refuse_other_rows(setup, folder, ledger)
     return examine(setup, folder)
 
 

@@ -1,0 +1,48 @@
+"""Digests of the rows behind an id, to notice that they are no longer the same.
+
+Guarantee: equal rows give equal digests in whatever order they come; any other value, label, row
+more or row less gives another. These digests are not secret-keyed: anyone could try rows against
+them, so they are kept in memory and never written or sent. `ledger.row_seals` keys them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fedspend.basics.arrays import IntArray
+from fedspend.data.dataset import Features
+
+ABSENT = -1  # a record that is listed and has no row
+
+
+def digests(
+    features: Features, labels: IntArray, rows: Sequence[IntArray], names: Iterable[str]
+) -> dict[str, bytes]:
+    """The digest of each name's rows; `rows` are row numbers, one array for each name."""
+    return {name: digest(features, labels, mine) for name, mine in zip(names, rows, strict=True)}
+
+
+def digest(features: Features, labels: IntArray, rows: IntArray) -> bytes:
+    """The digest of some rows, as a set in which a row may be more than once.
+
+    >>> x, y = np.array([[1.0], [2.0]], np.float32), np.array([0, 1])
+    >>> one, other = (digest(x, y, np.array(order)) for order in ([0, 1], [1, 0]))
+    >>> one == other, one == digest(x, y, np.array([0])), one == digest(x, 1 - y, np.array([0, 1]))
+    (True, False, False)
+    """
+    shape = repr(features.shape[1:]).encode()
+    each = sorted(
+        hashlib.sha256(
+            int(labels[row]).to_bytes(8, "big", signed=True) + _bytes(features[row])
+        ).digest()
+        for row in rows[rows != ABSENT].tolist()
+    )
+    return hashlib.sha256(b"\n".join([shape, len(each).to_bytes(8, "big"), *each])).digest()
+
+
+def _bytes(row: Features) -> bytes:
+    # adding 0 makes -0.0 the 0.0 that it equals
+    return (np.ascontiguousarray(row, dtype="<f4") + np.float32(0)).tobytes()
