@@ -1,10 +1,11 @@
 """Notices that an account suddenly stands for other rows than those it was charged for.
 
 Guarantee: for every account of a real run on your own rows, an HMAC of them is kept under a key
-that never leaves the data holder: one file, readable by its owner only, beside the ledger file (or where
-`FEDSPEND_ROWS` says). The ledger has no more than a commitment to all of them under a fresh random
-opening, from which nobody can test guesses; with it, a file that was lost, replaced or restored
-from an old copy is noticed too. Rows that changed are refused until `accept-rows` is recorded.
+that never leaves the data holder: one file, readable by its owner only, beside the ledger file (or
+where `FEDSPEND_ROWS` says). The ledger has no more than a commitment to all of them under a fresh
+random opening, from which nobody can test guesses; with it, a file that was lost, replaced or
+restored from an old copy is noticed too. Rows that changed are refused until `accept-rows` is
+recorded.
 
 The file is written before the ledger's entry, and keeps what it held before, so a kill between the
 two leaves a file that fits the ledger.

@@ -71,12 +71,15 @@ LEDGER = RunFile(
     "ledger.db", "the account, unless another ledger is charged", "no: budgets", "ledger.sqlite"
 )
 LEDGER_HEAD = RunFile(
-    f"{LEDGER}{HEAD_SUFFIX}", "the last entry of that account", "yes", "ledger.book"
+    f"{LEDGER}{HEAD_SUFFIX}",
+    "the last entry of that account",
+    "to auditors: a digest of it",
+    "ledger.book",
 )
 SEEN_HEAD = RunFile(
     "ledger_head.json",
     "the last entry of the ledger that this run has seen",
-    "yes",
+    "to auditors: a digest of the account",
     "ledger.account",
 )
 METRICS = RunFile(
