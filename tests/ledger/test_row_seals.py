@@ -68,9 +68,8 @@ def other_label():
         tuple(part[:-1] for part in rows(1)),
         tuple(np.concatenate([part, part[:1]]) for part in rows(1)),
         rows(2),
-        ([], []),
     ],
-    ids=["value", "label", "row less", "row more", "another client's", "none"],
+    ids=["value", "label", "row less", "row more", "another client's"],
 )
 def test_changed_rows_are_refused_by_name_and_nothing_is_written(book, tmp_path, south):
     train_real(tmp_path / "one", ledger=book)
@@ -116,6 +115,16 @@ def test_a_client_that_joins_later_is_sealed_then(book, tmp_path):
     assert sealed == [list(some), ["west"]]
     with pytest.raises(Refused, match="rows of client 'west'"):
         train_real(tmp_path / "three", ledger=book, clients=clients(west=rows(20)))
+
+
+def test_a_client_without_rows_stands_for_nobody_and_its_old_rows_may_come_back(book, tmp_path):
+    train_real(tmp_path / "one", ledger=book)
+    train_real(tmp_path / "two", ledger=book, clients=clients(south=([], [])))
+    train_real(tmp_path / "three", ledger=book)
+    with pytest.raises(Refused, match="rows of client 'south'"):
+        train_real(tmp_path / "four", ledger=book, clients=clients(south=rows(7)))
+    sealed = [one["names"] for one in entries(book) if one["kind"] == "rows"]
+    assert sealed == [list(BUDGETS)]
 
 
 def test_what_is_kept_is_private_and_the_ledger_cannot_be_used_to_try_rows(book, tmp_path):
@@ -315,7 +324,6 @@ def test_digests_are_those_of_a_multiset():
     zero = np.zeros((1, 2), np.float32)
     assert digest(zero, y[:1], whole[:1]) == digest(-zero, y[:1], whole[:1])
     none = np.zeros(0, dtype=np.int64)
-    assert digest(x, y, none) == digest(x, y, np.array([-1]))
-    found = digests(x, y, [whole[:6], whole[6:]], ["a", "b"])
+    found = digests(x, y, [whole[:6], whole[6:], none, none - 1, np.array([-1])], [*"abcde"])
     assert list(found) == ["a", "b"]
     assert found["a"] != found["b"]

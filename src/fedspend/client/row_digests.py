@@ -1,8 +1,9 @@
 """Digests of the rows behind an id, to notice that they are no longer the same.
 
 Guarantee: equal rows give equal digests in whatever order they come; any other value, label, row
-more or row less gives another. These digests are not secret-keyed: anyone could try rows against
-them, so they are kept in memory and never written or sent. `ledger.row_seals` keys them.
+more or row less gives another. Who has no rows has no digest: nobody is behind that id now. These
+digests are not keyed: anyone could try rows against them, so they stay in memory and are never
+written or sent. `ledger.row_seals` keys them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ ABSENT = -1  # a record that is listed and has no row
 def digests(
     features: Features, labels: IntArray, rows: Sequence[IntArray], names: Iterable[str]
 ) -> dict[str, bytes]:
-    """The digest of each name's rows; `rows` are row numbers, one array for each name."""
-    return {name: digest(features, labels, mine) for name, mine in zip(names, rows, strict=True)}
+    """The digest of the rows of each name that has any; `rows` are row numbers, one array each."""
+    held = {name: mine[mine != ABSENT] for name, mine in zip(names, rows, strict=True)}
+    return {name: digest(features, labels, mine) for name, mine in held.items() if mine.size}
 
 
 def digest(features: Features, labels: IntArray, rows: IntArray) -> bytes:
@@ -38,7 +40,7 @@ def digest(features: Features, labels: IntArray, rows: IntArray) -> bytes:
         hashlib.sha256(
             int(labels[row]).to_bytes(8, "big", signed=True) + _bytes(features[row])
         ).digest()
-        for row in rows[rows != ABSENT].tolist()
+        for row in rows.tolist()
     )
     return hashlib.sha256(b"\n".join([shape, len(each).to_bytes(8, "big"), *each])).digest()
 

@@ -255,12 +255,14 @@ class Plan(BasePlan):
         """Of a bound: whether no client in `own` can cost more than it."""
         from fedspend.planning.disclosure import covers
 
-        return (
-            isinstance(own, Plan)
-            and (own.delta, own.discrete, own.grid_steps)
-            == (self.delta, self.discrete, self.grid_steps)
-            and covers(self.schedules, own.schedules)
-        )
+        if own.unit != self.unit:
+            return False
+        mine = Plan.expect(own, "a plan of clients")
+        return (mine.delta, mine.discrete, mine.grid_steps) == (
+            self.delta,
+            self.discrete,
+            self.grid_steps,
+        ) and covers(self.schedules, mine.schedules)
 
     def planned_facts(self, round: int) -> dict[str, Any]:  # noqa: ARG002
         """Nothing: the server's own statistics say everything."""

@@ -248,7 +248,7 @@ class RecordPlan(BasePlan):
         """Of a bound: whether no record in `own` can cost more than it."""
         from fedspend.records.disclosure import covers
 
-        return isinstance(own, RecordPlan) and covers(self, own)
+        return own.unit == self.unit and covers(self, RecordPlan.expect(own, "a plan of records"))
 
     def planned_facts(self, round: int) -> dict[str, Any]:
         """How many records can be sampled in each local step under a filter; empty for a filter by
