@@ -133,7 +133,7 @@ def refuse_choice_by_content(source: Source) -> None:
     if not (source.name in OWN and is_real(config)) or source.rows.record_of is not None:
         return
     for name, usual in (("data.validation", 0.0), ("data.share", 1.0)):
-        if config.value(name) not in (usual, None):
+        if config.value(name) != usual:
             raise InvalidInput(
                 f"{name} = {config.value(name)!r} chooses records without ids by what they hold, "
                 "and who is in the plan would tell it; name a column with each record's id "
@@ -229,7 +229,7 @@ def record_plan(
     A `stored` plan is used unchanged, if it is for this config.
     """
     for name, usual in CLIENT_LEVEL.items():
-        if config.value(name) != usual:
+        if config.value(name) not in (usual, None):
             raise InvalidInput(
                 f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose "
                 "another method"
