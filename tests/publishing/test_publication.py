@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -406,3 +407,19 @@ def test_plans_of_records_have_bounds_and_parts_too(method):
         assert len(part.records) == records
         assert bound.covers(part)
     assert hash_of(canonical(bound.content())) == bound.hash
+
+
+# --- the docs -------------------------------------------------------------------------------------
+
+
+def test_the_check_of_an_opening_without_fedspend_is_right(published, monkeypatch):
+    """The program in docs/publishing.md, as it stands there."""
+    page = (Path(__file__).parents[2] / "docs" / "publishing.md").read_text(encoding="utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0]
+    shutil.copy(published.opening("north"), published.folder / "north.json")
+    monkeypatch.chdir(published.folder)
+    exec(compile(program, "publishing.md", "exec"), {})
+    body = (published.folder / "north.json").read_text()
+    (published.folder / "north.json").write_text(body.replace("3.0", "2.0", 1))
+    with pytest.raises(AssertionError):
+        exec(compile(program, "publishing.md", "exec"), {})
