@@ -15,21 +15,19 @@ import pytest
 from published import BUDGETS, train_real
 
 import fedspend
-from fedspend import train
+from fedspend import publish, train, verify_publication
 from fedspend.basics.tensors import read_tensors
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.plan_json import canonical, hash_of
 from fedspend.planning.protocol import load_any_plan
-from fedspend.publishing.checking import check_publication
 from fedspend.publishing.commitments import commitment, new_opening, opens, sealed
 from fedspend.publishing.publication import with_hash
 from fedspend.publishing.words import text
-from fedspend.publishing.writing import DOCUMENT, GUARANTEE, publish
+from fedspend.publishing.writing import DOCUMENT, GUARANTEE
 from fedspend.records.planning import plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.terms import Terms
-from fedspend.signing.keys import public_key
 from fedspend.stored.files import MODEL, PLAN
 
 
@@ -38,7 +36,7 @@ def failed(result):
 
 
 def test_a_stranger_checks_all_that_a_stranger_can(published):
-    result = check_publication(published.folder, key=public_key(published.public))
+    result = verify_publication(published.folder, key=published.public)
     assert result.ok, result.checks
     good = {one.check: one.good for one in result.checks}
     passed = {"form", "signature", "guarantee", "files", "words"}
@@ -55,7 +53,7 @@ def test_a_stranger_checks_all_that_a_stranger_can(published):
 
 @pytest.mark.parametrize("client", list(BUDGETS))
 def test_each_client_opens_its_own(published, client):
-    result = check_publication(published.folder, opening=published.opening(client))
+    result = verify_publication(published.folder, opening=published.opening(client))
     assert result.ok, result.checks
     words = {one.check: one.words for one in result.checks}
     assert repr(client) in words["opening"]
@@ -114,7 +112,7 @@ def test_publishing_again_gives_other_commitments(original, tmp_path):
 
 
 def test_the_owner_can_show_an_auditor_that_it_is_this_run(published):
-    result = check_publication(published.folder, opening=published.openings / "owner.json")
+    result = verify_publication(published.folder, opening=published.openings / "owner.json")
     assert result.ok
     words = next(one.words for one in result.checks if one.check == "opening")
     assert load_any_plan(PLAN.of(published.run)).hash in words
@@ -128,11 +126,11 @@ def test_a_changed_file_is_noticed(published):
         path = published.folder / name
         body = path.read_bytes()
         path.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
-        assert "files" in failed(check_publication(published.folder))
+        assert "files" in failed(verify_publication(published.folder))
         path.unlink()
-        assert "files" in failed(check_publication(published.folder))
+        assert "files" in failed(verify_publication(published.folder))
         path.write_bytes(body)
-    assert check_publication(published.folder).ok
+    assert verify_publication(published.folder).ok
 
 
 def leaves(value, place=()):
@@ -172,7 +170,7 @@ def test_whatever_is_changed_a_signed_publication_fails_and_nothing_raises(publi
     else:
         parent[place[-1]] = changed(parent[place[-1]], generator)
     published.rewrite(document)
-    result = check_publication(published.folder, key=public_key(published.public))
+    result = verify_publication(published.folder, key=published.public)
     assert not result.ok, place
 
 
@@ -187,7 +185,7 @@ def test_a_changed_opening_fails_and_nothing_raises(published, seed):
         parent = parent[key]
     parent[place[-1]] = changed(parent[place[-1]], generator)
     path.write_text(json.dumps(opening))
-    result = check_publication(published.folder, opening=path)
+    result = verify_publication(published.folder, opening=path)
     assert "opening" in failed(result), place
 
 
@@ -196,10 +194,10 @@ def test_a_changed_opening_fails_and_nothing_raises(published, seed):
 )
 def test_a_document_that_is_none_is_one_failed_check(published, body):
     (published.folder / DOCUMENT).write_bytes(body)
-    assert failed(check_publication(published.folder)) == ["form"]
+    assert failed(verify_publication(published.folder)) == ["form"]
     (published.folder / DOCUMENT).unlink()
     os.mkfifo(published.folder / DOCUMENT)  # must not be waited for
-    assert failed(check_publication(published.folder)) == ["form"]
+    assert failed(verify_publication(published.folder)) == ["form"]
 
 
 def unsigned(published, **changes):
@@ -212,14 +210,14 @@ def unsigned(published, **changes):
 def test_an_epsilon_that_its_rounds_do_not_give_is_not_believed(published):
     guarantee = published.document["guarantee"] | {"epsilon": 1.0}
     unsigned(published, guarantee=guarantee)
-    assert "guarantee" in failed(check_publication(published.folder))
+    assert "guarantee" in failed(verify_publication(published.folder))
     # nor if the bound claims it too
     bound = published.document["bound"]
     del bound["hash"]
     bound["schedules"][0]["epsilon"] = 0.9
     bound["clients"]["budget"] = [1.0]
     unsigned(published, guarantee=guarantee, bound=with_hash(bound))
-    assert "guarantee" in failed(check_publication(published.folder))
+    assert "guarantee" in failed(verify_publication(published.folder))
 
 
 def test_a_bound_that_is_too_good_is_noticed_by_the_clients_it_does_not_cover(published):
@@ -232,9 +230,9 @@ def test_a_bound_that_is_too_good_is_noticed_by_the_clients_it_does_not_cover(pu
     (published.folder / GUARANTEE).write_bytes(words)
     document["files"][GUARANTEE] = hashlib.sha256(words).hexdigest()
     unsigned(published, **document)
-    assert failed(check_publication(published.folder)) == []
-    assert failed(check_publication(published.folder, opening=published.opening("north"))) == []
-    assert failed(check_publication(published.folder, opening=published.opening("east"))) == [
+    assert failed(verify_publication(published.folder)) == []
+    assert failed(verify_publication(published.folder, opening=published.opening("north"))) == []
+    assert failed(verify_publication(published.folder, opening=published.opening("east"))) == [
         "own budget",
         "own noise",
     ]
@@ -245,7 +243,7 @@ def test_words_that_say_more_than_the_numbers_fail(published):
     (published.folder / GUARANTEE).write_bytes(words)
     files = published.document["files"] | {GUARANTEE: hashlib.sha256(words).hexdigest()}
     unsigned(published, files=files)
-    assert failed(check_publication(published.folder)) == ["words"]
+    assert failed(verify_publication(published.folder)) == ["words"]
 
 
 def test_noise_cannot_be_told_differently_to_two_clients(published):
@@ -254,9 +252,9 @@ def test_noise_cannot_be_told_differently_to_two_clients(published):
     opening = json.loads(path.read_text())
     stated, noise = sealed("noise", opening["noise"]["content"] | {"deviation": [[9.0, 3]]})
     path.write_text(json.dumps(opening | {"noise": noise}))
-    assert "opening" in failed(check_publication(published.folder, opening=path))
+    assert "opening" in failed(verify_publication(published.folder, opening=path))
     unsigned(published, commitments=published.document["commitments"] | {"noise": stated})
-    assert failed(check_publication(published.folder, opening=path)) == ["own noise"]
+    assert failed(verify_publication(published.folder, opening=path)) == ["own noise"]
 
 
 def test_huge_numbers_of_rounds_and_orders_are_not_computed(published):
@@ -269,7 +267,7 @@ def test_huge_numbers_of_rounds_and_orders_are_not_computed(published):
         {"orders": {}},
     ):
         unsigned(published, bound=with_hash(bound | change))
-        assert "guarantee" in failed(check_publication(published.folder))
+        assert "guarantee" in failed(verify_publication(published.folder))
 
 
 # --- commitments ----------------------------------------------------------------------------------

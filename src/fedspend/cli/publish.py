@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 HELP = "write what a stranger may have of a run"
 DESCRIPTION = (
@@ -35,10 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from fedspend.publishing.writing import CLIENTS, OWNER, publish
-    from fedspend.signing.keys import private_key
 
-    key = None if args.sign is None else private_key(args.sign)
-    made = publish(Path(args.run), None if args.output is None else Path(args.output), key)
+    made = publish(args.run, args.output, sign=args.sign)
     if args.json:
         import json
 

@@ -102,14 +102,11 @@ def verify_plan(args: argparse.Namespace) -> int:
 
 
 def verify_publication(args: argparse.Namespace) -> int:
-    from fedspend.publishing.checking import check_publication
-    from fedspend.signing.keys import public_key
+    import fedspend
 
-    key = None if args.key is None else public_key(args.key)
-    opening = None if args.open is None else Path(args.open)
-    if opening is not None and not opening.is_file():
+    if args.open is not None and not Path(args.open).is_file():
         raise InvalidInput(f"--open {args.open!r}: there is no such file")
-    result = check_publication(Path(args.path), key=key, opening=opening)
+    result = fedspend.verify_publication(args.path, key=args.key, opening=args.open)
     if args.json:
         print_json(result.to_dict())
     elif not args.quiet:
@@ -124,7 +121,7 @@ def verify_publication(args: argparse.Namespace) -> int:
             ok=result.ok,
             simulation=result.simulation,
             good="everything that a stranger can check is right"
-            if opening is None
+            if args.open is None
             else "everything that this client and a stranger can check is right",
             bad="do not rely on this publication",
         )

@@ -194,8 +194,8 @@ GROUPS: dict[str, dict[str, str]] = {
             "what is in it, and nobody can show anything else."
         ),
         "opening": (
-            "What opens a commitment: 32 random bytes and the content. A client's opening holds its "
-            "own budget and schedule, so it is handed to that client alone."
+            "What opens a commitment: 32 random bytes and the content. A client's opening holds "
+            "its own budget and schedule, so it is handed to that client alone."
         ),
         "signature": (
             "Proof that the holder of a key vouches for something, unchanged. It says who vouches, "

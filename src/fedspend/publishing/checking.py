@@ -30,6 +30,7 @@ from fedspend.publishing.commitments import opens
 from fedspend.publishing.publication import FORMAT, SAME_NOISE, VERSION, plan_guarantee
 from fedspend.publishing.words import SIMULATION, text
 from fedspend.publishing.writing import DOCUMENT, GUARANTEE
+from fedspend.signing.keys import public_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -88,10 +89,24 @@ class Wrong(FedspendError):
     """A check of a publication that failed."""
 
 
-def check_publication(
-    folder: Path, *, key: Ed25519PublicKey | None = None, opening: Path | None = None
+def verify_publication(
+    folder: str | Path, *, key: str | Path | None = None, opening: str | Path | None = None
 ) -> Checked:
-    """Check a publication; with `key`, that it is signed by it; with `opening`, a client's own."""
+    """Check a publication (`fedspend publish`), as a stranger or as one of its clients.
+
+    With `key`, a file with a public key, it must be signed by that key. With `opening`, the file
+    that a client was handed, that client's own budget, schedule and claim are checked, too. What is
+    wrong with the publication or the opening is in the result; a key that is none raises
+    `InvalidInput`.
+    """
+    return _checked(
+        Path(folder),
+        None if key is None else public_key(key),
+        None if opening is None else Path(opening),
+    )
+
+
+def _checked(folder: Path, key: Ed25519PublicKey | None, opening: Path | None) -> Checked:
     result = Checked(str(folder))
     form = _guarded("form", lambda: _read(folder, result))
     result.checks.append(form)
@@ -214,8 +229,11 @@ def _check_guarantee(document: Content, found: list[AnyPlan]) -> tuple[bool, str
     for name, true in plan_guarantee(bound).items():
         if guarantee[name] != true:
             raise Wrong(f"the guarantee's {name} is not that of its rounds")
-    if type(guarantee["lifetime"]) is not bool or guarantee["epsilon"] != bound.budget[0]:
+    stated = guarantee["epsilon"]
+    if type(stated) not in (int, float) or stated != bound.budget[0]:
         raise Wrong("the stated epsilon is not the one that its rounds were checked for")
+    if type(guarantee["lifetime"]) is not bool:
+        raise Wrong("the guarantee does not say whether earlier runs count, too")
     verdict = bound.verify()
     if not verdict.ok:
         raise Wrong(f"epsilon {guarantee['epsilon']:g} was not reproduced: {verdict.failures[0]}")

@@ -11,7 +11,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedspend.basics.files import sync_folder, write_whole
 from fedspend.client.state import file_name
@@ -19,10 +19,9 @@ from fedspend.errors import InvalidInput
 from fedspend.planning.plan_json import readable
 from fedspend.publishing.publication import finished, made
 from fedspend.publishing.words import text
+from fedspend.signing.keys import fingerprint, private_key, raw
+from fedspend.signing.signatures import PUBLICATION, signed
 from fedspend.stored.files import MODEL
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 DOCUMENT, GUARANTEE = "publication.json", "guarantee.txt"
 OWNER = "owner.json"
@@ -53,10 +52,19 @@ def openings_beside(folder: Path) -> Path:
 
 
 def publish(
-    run: Path, output: Path | None = None, sign: Ed25519PrivateKey | None = None
+    run: str | Path, output: str | Path | None = None, *, sign: str | Path | None = None
 ) -> Written:
-    """Publish the finished run in the run directory `run`."""
-    folder = default_folder(run) if output is None else output
+    """Write what a stranger may have of the finished run in the run directory `run`.
+
+    It goes to the folder `output` (default: `RUN.publication`), and the openings of its
+    commitments to `OUTPUT.openings`, which is private: hand each client its own. `sign` is a file
+    with a private key (`fedspend keys new`).
+
+        made = fedspend.publish("runs/first", sign="keys/fedspend.key")
+        fedspend.verify_publication(made.folder, key="keys/fedspend.pub").ok
+    """
+    key = None if sign is None else private_key(sign)
+    run, folder = Path(run), default_folder(Path(run)) if output is None else Path(output)
     openings = openings_beside(folder)
     _refuse_taken(folder, openings)
     found = finished(run)
@@ -72,12 +80,9 @@ def publish(
         "files": {name: hashlib.sha256(body).hexdigest() for name, body in files.items()}
     }
     signed_by = None
-    if sign is not None:
-        from fedspend.signing.keys import fingerprint, raw
-        from fedspend.signing.signatures import PUBLICATION, signed
-
-        document["signature"] = signed(PUBLICATION, document, sign)
-        signed_by = fingerprint(raw(sign.public_key()))
+    if key is not None:
+        document["signature"] = signed(PUBLICATION, document, key)
+        signed_by = fingerprint(raw(key.public_key()))
     _write_openings(openings, publication.openings, publication.owner)
     folder.mkdir(parents=True, exist_ok=True)
     for name, body in files.items():
