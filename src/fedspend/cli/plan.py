@@ -27,6 +27,8 @@ EXAMPLES = """examples:
   fedspend plan --epsilon 10:34,20:43,30:23 --delta 1e-5 --rounds 25 --rate 0.9 \\
     --saving-rate 10:0.5,20:0.6,30:0.7
   fedspend plan --budgets clients.csv --delta 1e-6 --rounds 100 --rate 0.1 --json
+  fedspend plan --epsilon 10:34,20:43,30:23 --delta 1e-5 --rounds 25 --rate 0.9 \\
+    --policy optimal --contraction 0.9 --tail 4
   fedspend plan examples/quickstart.toml --ledger accounts.db --output next.json
   fedspend plan examples/quickstart.toml --compare uniform,spend-as-you-go --plot compare.svg
   fedspend plan examples/hospitals/hospitals.toml --output plan.json  # a budget for every record
@@ -87,6 +89,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="budget shares of the rounds, for example 1,1,2; or geometric:1.05",
     )
     add("--clip", type=float, metavar="C", help="clip norm of the average client (default: 1)")
+    add(
+        "--clip-schedule",
+        metavar="S",
+        help=(
+            "clip of each round: lr (follows train.lr_schedule; the default where that falls), "
+            "constant, or factors such as 1,1,0.5"
+        ),
+    )
+    add(
+        "--contraction",
+        type=float,
+        metavar="R",
+        help=(
+            "policy optimal: part of a push against the model that one round leaves, in (0, 1] "
+            "(default: do well for all from 0.5 to 1)"
+        ),
+    )
+    add(
+        "--tail",
+        type=int,
+        metavar="K",
+        help="policy optimal: the final model is the mean of K last iterates (default: 1)",
+    )
     add(
         "--accountant",
         metavar="A",
