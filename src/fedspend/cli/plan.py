@@ -65,29 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="what clients compute and how the server combines it: {methods}",
     )
-    add(
-        "--saving-rate",
-        metavar="Q",
-        help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6",
-    )
-    add(
-        "--transition",
-        metavar="T",
-        help=(
-            "first round at the full rate: one for all, or by epsilon as 10:13,20:10 (default: the "
-            "middle)"
-        ),
-    )
-    add(
-        "--permute-rates",
-        action="store_true",
-        help="assign the saving rates so that the strictest budgets get the smallest (Eq. 8)",
-    )
-    add(
-        "--weights",
-        metavar="W,...",
-        help="budget shares of the rounds, for example 1,1,2; or geometric:1.05",
-    )
+    add_policy_arguments(parser)
     add("--clip", type=float, metavar="C", help="clip norm of the average client (default: 1)")
     add(
         "--clip-schedule",
@@ -96,21 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "clip of each round: lr (follows train.lr_schedule; the default where that falls), "
             "constant, or factors such as 1,1,0.5"
         ),
-    )
-    add(
-        "--contraction",
-        type=float,
-        metavar="R",
-        help=(
-            "policy optimal: part of a push against the model that one round leaves, in (0, 1] "
-            "(default: do well for all from 0.5 to 1)"
-        ),
-    )
-    add(
-        "--tail",
-        type=int,
-        metavar="K",
-        help="policy optimal: the final model is the mean of K last iterates (default: 1)",
     )
     add(
         "--accountant",
@@ -138,6 +101,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="override one config value, for example privacy.rate=0.5",
     )
     add("--quiet", action="store_true", help="print nothing but errors and the --json output")
+
+
+def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
+    """What some policies need to know."""
+    add = parser.add_argument
+    add(
+        "--saving-rate",
+        metavar="Q",
+        help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6",
+    )
+    add(
+        "--transition",
+        metavar="T",
+        help=(
+            "first round at the full rate: one for all, or by epsilon as 10:13,20:10 (default: the "
+            "middle)"
+        ),
+    )
+    add(
+        "--permute-rates",
+        action="store_true",
+        help="assign the saving rates so that the strictest budgets get the smallest (Eq. 8)",
+    )
+    add(
+        "--weights",
+        metavar="W,...",
+        help="budget shares of the rounds, for example 1,1,2; or geometric:1.05",
+    )
+    add(
+        "--contraction",
+        type=float,
+        metavar="R",
+        help=(
+            "policy optimal: part of a push against the model that one round leaves, in (0, 1] "
+            "(default: do well for all from 0.5 to 1)"
+        ),
+    )
+    add(
+        "--tail",
+        type=int,
+        metavar="K",
+        help="policy optimal: the final model is the mean of K last iterates (default: 1)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
