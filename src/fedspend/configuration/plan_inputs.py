@@ -31,6 +31,7 @@ from fedspend.budgets.population import (
 )
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
 from fedspend.configuration.learning_rates import relative_rates
+from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
@@ -164,6 +165,7 @@ def resolve(
         if not POLICIES[chosen].weighs and flags.weights is None:
             weights = None
     foresees = POLICIES[chosen].foresees or bool(flags.compare)
+    noise = noise_of(config)
     request = PlanRequest(
         epsilons=population.epsilons,
         clients=population.clients,
@@ -182,7 +184,7 @@ def resolve(
         tail=either(flags.tail, config.train.tail_average if foresees else None),
         server_momentum=config.train.server_momentum,
         accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
-        noise=config.privacy.noise if config.privacy.noise.startswith("discrete") else "continuous",
+        noise=noise if noise.startswith("discrete") else "continuous",
         bits=config.privacy.bits,
         options=own_options(config, chosen),
     )
