@@ -71,7 +71,7 @@ def test_a_sound_export_passes_on_the_command_line(export, capsys):
 
 def test_what_is_asked_must_be_one_thing(export, capsys):
     for arguments, words in (
-        ([str(export), "--ledger", "x.db"], "exactly one"),
+        ([str(export), "--ledger", "x.db"], "an export, FILE.json, or the ledger"),
         ([str(export), "--runs", "r"], "--runs is for a ledger"),
         (["missing.json"], "cannot read the export"),
     ):

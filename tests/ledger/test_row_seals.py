@@ -17,6 +17,7 @@ from fedspend.client.row_digests import digest, digests
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.row_seals import RowSeals
+from fedspend.runs.row_checks import seals_file
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
 
@@ -198,7 +199,7 @@ def test_a_kill_between_file_and_ledger_leaves_a_file_that_fits(book, tmp_path, 
     train_real(tmp_path / "three", ledger=book, clients=clients(south=rows(9)))
 
 
-def test_a_run_with_a_ledger_of_its_own_keeps_it_with_its_clients(tmp_path):
+def test_rows_that_change_in_the_middle_of_a_run_are_noticed(book, tmp_path):
     class Stop(Exception):
         pass
 
@@ -207,13 +208,21 @@ def test_a_run_with_a_ledger_of_its_own_keeps_it_with_its_clients(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        train_real(tmp_path / "run", on_round=stop)
-    kept = tmp_path / "run.clients" / "rows.json"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert not any("rows" in path.name for path in (tmp_path / "run").iterdir())
+        train_real(tmp_path / "run", ledger=book, on_round=stop)
     with pytest.raises(Refused, match="rows of client 'east'"):
-        train_real(tmp_path / "run", resume=True, clients=clients(east=rows(11)))
-    train_real(tmp_path / "run", resume=True)
+        train_real(tmp_path / "run", ledger=book, resume=True, clients=clients(east=rows(11)))
+    train_real(tmp_path / "run", ledger=book, resume=True)
+
+
+def test_a_run_with_a_ledger_of_its_own_keeps_it_with_its_clients(book, tmp_path):
+    """Private state is never in a run directory; real runs of version 0.1 had their ledger there."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(book, folder / "ledger.db")
+    with Ledger.open(folder / "ledger.db") as inside, Ledger.open(book) as outside:
+        assert seals_file(inside, folder) == tmp_path / "run.clients" / "rows.json"
+        assert seals_file(inside, None) == folder / "ledger.db.rows"
+        assert seals_file(outside, folder) == tmp_path / "accounts.db.rows"
 
 
 def test_the_place_can_be_stated(book, tmp_path, monkeypatch):
