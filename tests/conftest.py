@@ -51,6 +51,17 @@ TINY = {
 }
 
 
+@pytest.fixture(autouse=True)
+def ledger_of_this_user(tmp_path_factory, monkeypatch):
+    """Real runs that name no ledger are charged here, and not to the ledger of who runs the tests.
+
+    Gives its path; nothing is there before something was charged.
+    """
+    path = tmp_path_factory.mktemp("user") / "ledger.db"
+    monkeypatch.setenv("FEDSPEND_LEDGER", str(path))
+    return path
+
+
 @pytest.fixture
 def tiny():
     """A config as a dict of sections, free to change."""

@@ -100,7 +100,8 @@ def plan_of(
         config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])]
     )
     refuse_without_effect(settings)
-    with nullcontext() if ledger is None else Ledger.open(ledger) as book:
+    project = settings.ledger.project or ""
+    with nullcontext() if ledger is None else Ledger.open(ledger, project=project) as book:
         return record_plan(settings, record_federation(Source(settings)), book)
 
 
@@ -433,13 +434,13 @@ def check_lasting_numbers(config: Config, federation: Federation) -> None:
             raise InvalidInput(
                 f"{name} = {config.value(name)!r} draws only some of the rows, so a record would "
                 "not keep its number from run to run; name a column with each record's id "
-                "(data.record), or do without --ledger"
+                "(data.record), or simulate without --ledger"
             )
     if is_real(config):
         raise InvalidInput(
             "a ledger that outlives the run would know records by row number, which belongs to "
             "another person once a row is added or removed; name a column with each record's id "
-            "(data.record), or do without --ledger"
+            '(data.record), or simulate (privacy.randomness = "seeded")'
         )
 
 

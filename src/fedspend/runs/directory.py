@@ -22,7 +22,7 @@ from fedspend.basics.files import append_line, one_at_a_time, write_whole
 from fedspend.basics.tensors import pack
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.ledger.account import RunAccount, check_same, locate
+from fedspend.ledger.account import RunAccount, check_same, check_same_project, locate
 from fedspend.ledger.participants import check_planned_on
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.checkpoints import pack_kept, pack_state, read_kept, read_state
@@ -94,6 +94,14 @@ class RunDirectory:
         if asked is not None:
             check_same(asked, named.location, self.folder)
         return asked or locate(named.location, self.folder)
+
+    def ledger_project(self, asked: str) -> str:
+        """The project whose accounts this run charges, and no other."""
+        named = self.stored.facts().ledger
+        if named is None:
+            return asked
+        check_same_project(asked, named.project, self.folder)
+        return named.project
 
     @property
     def run_id(self) -> str:

@@ -14,6 +14,7 @@ import torch
 
 from fedspend.basics.files import one_at_a_time
 from fedspend.configuration.config import Config, any_config, needed
+from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect
 from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
@@ -22,9 +23,10 @@ from fedspend.runs.checks import approved, check_names_last
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnRound, Result
-from fedspend.runs.run_ledger import RunLedger
+from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
+from fedspend.server.methods.table import DEFAULT, METHODS
 from fedspend.stored.run import StoredRun
 
 
@@ -40,6 +42,7 @@ def train(
     plan: AnyPlan | None = None,
     test: tuple[Any, Any] | None = None,
     ledger: str | Path | None = None,
+    project: str | None = None,
     replan: bool = False,
     on_note: OnNote = lambda _: None,
     **options: Any,
@@ -51,7 +54,12 @@ def train(
     lr=0.1, batch_size=32, local_steps=10)`. Clients are matched with the plan by id; one that is
     missing has no rows. A list means clients "0", "1", ...
 
-    `ledger` (a path or postgresql://...) is charged; by default it is one in the run directory.
+    `ledger` (a path or postgresql://...) is charged, for the accounts of `project` in it. By
+    default a real run is charged to the ledger of this user, which needs a project: FEDSPEND_LEDGER
+    names it, else it is fedspend/ledger.db in the user's data folder. A simulation is charged to
+    one in its run directory, if it has a directory. `Result.ledger` says where it was.
+
+    Without `output` nothing but the account is kept, so the run cannot be resumed.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
     spread over the missing rounds. `on_note` is called with what a recovery found.
     """
@@ -67,20 +75,20 @@ def train(
             )
         settings = any_config(config, overrides)
         where = str(ledger) if ledger is not None else settings.ledger.location
+        project = project if project is not None else settings.ledger.project
+        charged = is_real(settings) and METHODS[settings.method.name or DEFAULT].unit is not None
     else:
         assert clients is not None
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
-        check_named(clients, where, setup)
-    with RunLedger.of_run(folder, where, resume=resume) as opened:
+        check_named(clients, setup)
+        charged = not setup.randomness.simulation
+    with RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened:
         if config is not None:
             begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
             setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)
-        if folder is None and where is not None:
-            raise InvalidInput(
-                "a run that charges a ledger needs a run directory to recover from; give output=, "
-                "or drop the ledger"
-            )
+        if where is None and opened.asked is not None:
+            on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}")
         return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened)
 
 
