@@ -42,6 +42,7 @@ from fedspend.ledger.participants import plan_fits
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import histories
 from fedspend.noise.randomness import Randomness
+from fedspend.planning.making import warn_of_delta
 from fedspend.planning.protocol import AnyPlan
 from fedspend.records.agreement import check_agrees
 from fedspend.records.budget_file import RecordBudgets, read_record_budgets
@@ -264,6 +265,7 @@ def record_plan(
             terms=terms_given(config),
             budget=None if lifetime else budget,
         )
+    warn_of_delta(needed(config.privacy.delta, "privacy.delta"), len(asked.records), "record")
     if budget is None or remaining:
         return _plan_remaining(config, asked, ledger)
     return _plan_given(config, asked, budget, ledger)
