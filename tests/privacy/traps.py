@@ -682,10 +682,16 @@ def check_buffers(_: Path) -> None:
                 engine.close()
 
 
-def trains_the_module_itself(patch: pytest.MonkeyPatch) -> None:
+def one_copy_for_all_clients(patch: pytest.MonkeyPatch) -> None:
     from fedspend.client import training
 
-    patch.setattr(training, "copy", SimpleNamespace(deepcopy=lambda module: module))
+    copies: dict[int, Any] = {}
+
+    def deepcopy(module: nn.Module) -> nn.Module:
+        found: nn.Module = copies.setdefault(id(module), copy.deepcopy(module))
+        return found
+
+    patch.setattr(training, "copy", SimpleNamespace(deepcopy=deepcopy))
 
 
 def takes_every_module_for_forgetful(patch: pytest.MonkeyPatch) -> None:
@@ -802,8 +808,9 @@ def check_on_account(folder: Path) -> None:
     """
     with pytest.MonkeyPatch.context() as user:
         user.setenv("FEDSPEND_LEDGER", str(folder / "user.db"))
-        runs_training.train(**own_arrays(), project="clinics")
-        with Ledger.open(folder / "user.db", project="clinics") as ledger:
+        result = runs_training.train(**own_arrays(), project="clinics")
+        assert result.ledger is not None
+        with Ledger.open(result.ledger, project="clinics") as ledger:
             (run,) = ledger.state.runs.values()
             assert list(run.rounds.values()) == ["committed"] * 2
             assert ledger.balances().spent.min() > 0
@@ -944,7 +951,7 @@ TRAPS = (
     Trap(
         "a buffer that survives a client",
         check_buffers,
-        (trains_the_module_itself, takes_every_module_for_forgetful),
+        (one_copy_for_all_clients, takes_every_module_for_forgetful),
     ),
     Trap("a scalar released as a double", check_scalar, (scalar_as_a_double,)),
     Trap(
