@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedspend.errors import InvalidInput
+from fedspend.stored.files import LEDGER
 
 if TYPE_CHECKING:
     from fedspend.basics.arrays import FloatArray
@@ -18,7 +19,7 @@ HELP = "keep account of who has spent what, over all runs"
 DESCRIPTION = (
     "An append-only account of privacy budgets over all runs, in a file or in PostgreSQL. "
     "fedspend train charges it; these commands set it up, read it and check it. Without --ledger "
-    "they mean the ledger of this user: FEDSPEND_LEDGER, or ~/.local/share/fedspend/ledger.db."
+    f"they mean the ledger of this user: FEDSPEND_LEDGER, or ~/.local/share/fedspend/{LEDGER}."
 )
 EXAMPLES = """examples:
   fedspend ledger init --ledger accounts.db

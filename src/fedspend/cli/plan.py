@@ -150,9 +150,10 @@ def ledger_of(args: argparse.Namespace, config: Config) -> tuple[str | None, str
     if ledger is None and config.ledger.spend == "remaining":
         ledger = config.ledger.location
         if ledger is None:
+            from fedspend.configuration.data_inputs import is_real
             from fedspend.ledger.default import default_ledger
 
-            ledger = default_ledger()
+            ledger = default_ledger() if is_real(config) else None
     if args.project is not None and ledger is None:
         raise InvalidInput(
             "--project is for plans that spend what a ledger has left; name it with --ledger, or "

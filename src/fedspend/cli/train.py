@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.ledger import add_project
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.stored.files import REPORT
+from fedspend.stored.files import LEDGER, REPORT
 
 if TYPE_CHECKING:
     from fedspend.runs.result import OnRound, Result
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH|URL",
         help=(
             "ledger to charge: a file (created if missing) or postgresql://user@host/database "
-            "(default for real runs: FEDSPEND_LEDGER, or ~/.local/share/fedspend/ledger.db)"
+            f"(default for real runs: FEDSPEND_LEDGER, or ~/.local/share/fedspend/{LEDGER})"
         ),
     )
     add_project(add)

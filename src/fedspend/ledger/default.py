@@ -15,6 +15,7 @@ from pathlib import Path
 from fedspend.basics.files import sync_folder
 from fedspend.errors import InvalidInput
 from fedspend.ledger.storage import is_url, path_of
+from fedspend.stored.files import LEDGER
 
 VARIABLE = "FEDSPEND_LEDGER"
 # file systems in memory, and layers over an image that are thrown away with the container
@@ -34,7 +35,7 @@ def default_ledger() -> str:
         return given if is_url(given) else os.path.abspath(os.path.expanduser(path_of(given)))
     folder = data_folder()
     check_lasts(folder)
-    return str(folder / "fedspend" / "ledger.db")
+    return str(folder / "fedspend" / LEDGER.name)
 
 
 def data_folder() -> Path:
@@ -110,7 +111,7 @@ def is_default(location: str) -> bool:
     if os.environ.get(VARIABLE):
         return False
     try:
-        return location == str(data_folder() / "fedspend" / "ledger.db")
+        return location == str(data_folder() / "fedspend" / LEDGER.name)
     except InvalidInput:
         return False
 

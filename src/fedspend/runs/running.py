@@ -35,15 +35,17 @@ def run(
     on_round: OnRound | None = None,
     on_note: OnNote = lambda _: None,
     ledger: RunLedger | None = None,
+    project: str | None = None,
 ) -> Result:
     """Verify, open the account, run the remaining rounds, write the model, close the account.
 
-    `ledger` is the one to charge; if none is given, a simulation's is in the run directory.
+    `ledger` is the one to charge. If none is given, a simulation's is in the run directory, and a
+    real run is charged to the ledger of this user, for the accounts of `project`.
     """
     if ledger is not None:
         return _run(setup, folder, ledger, resume, on_round, on_note)
     charged = setup.plan is not None and not setup.randomness.simulation
-    with RunLedger.of_run(folder, None, resume=resume, charged=charged) as own:
+    with RunLedger.of_run(folder, None, resume=resume, project=project, charged=charged) as own:
         return _run(setup, folder, own, resume, on_round, on_note)
 
 

@@ -74,6 +74,8 @@ def train(
                 "model, test and training options are for clients=...; a config sets these itself"
             )
         settings = any_config(config, overrides)
+        if not goes_on(folder, resume):  # a run that has begun keeps its config
+            refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
         charged = is_real(settings) and METHODS[settings.method.name or DEFAULT].unit is not None
@@ -106,8 +108,6 @@ def _planned(
     """
     book = ledger.found()
     stored = begun if given is None else approved(given, begun, settings)
-    if begun is None:  # a run that has begun keeps its config
-        refuse_without_effect(settings)
     if replanning is not None and folder is not None and book is not None and stored is not None:
         rounds = needed(settings.train.rounds, "train.rounds")
         with one_at_a_time(folder):  # a round that another process is running is not lost
