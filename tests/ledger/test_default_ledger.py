@@ -60,7 +60,7 @@ def test_a_real_run_from_python_is_charged_to_the_ledger_of_this_user(ledger_of_
     notes = []
     result = train(**arrays(), project="clinics", on_note=notes.append)
     assert (result.ledger, result.project) == (str(ledger_of_this_user), "clinics")
-    assert notes == [f"charged to {ledger_of_this_user}, project 'clinics'"]
+    assert notes == [f"charged to {ledger_of_this_user}, project 'clinics', which is new there"]
     with Ledger.open(ledger_of_this_user, project="clinics") as ledger:
         run = ledger.run(result.run)
         assert list(run.rounds.values()) == ["committed"] * 3
@@ -183,6 +183,44 @@ def test_a_run_of_before_goes_on_with_the_ledger_in_its_directory(tiny, tmp_path
     result = train(tiny, output=tmp_path / "run", resume=True)
     assert result.ledger == str(tmp_path / "run" / "ledger.db")
     assert len(result.metrics) == 4
+
+
+def test_a_password_in_the_environment_is_used_on_resuming_and_never_stored(
+    tiny, tmp_path, postgres, monkeypatch
+):
+    tiny["privacy"]["randomness"] = "os"
+    secret = postgres.new_database().replace("postgresql://postgres:@", "postgresql://postgres:pw@")
+    assert ":pw@" in secret
+    monkeypatch.setenv("FEDSPEND_LEDGER", secret)
+
+    def stop(line, _):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny, output=tmp_path / "run", project="tiny", on_round=stop)
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())["ledger"]
+    assert "pw" not in stored["location"]
+    seen = []
+    find = Ledger.find.__func__
+    monkeypatch.setattr(
+        Ledger,
+        "find",
+        classmethod(lambda cls, place, **more: (seen.append(place), find(cls, place, **more))[1]),
+    )
+    result = train(tiny, output=tmp_path / "run", resume=True)
+    assert len(result.metrics) == 4
+    assert "pw" not in result.ledger
+    assert seen == [secret]
+
+
+def test_a_method_without_privacy_cannot_be_put_on_an_account(tiny, tmp_path):
+    tiny["privacy"] = {"randomness": "os"}
+    tiny["method"] = {"name": "fedavg"}
+    for named in ({"project": "tiny"}, {"ledger": tmp_path / "accounts.db"}):
+        with pytest.raises(InvalidInput, match="'fedavg' adds no noise"):
+            train(tiny, **named)
+    assert train(tiny).ledger is None
 
 
 # --- without a run directory ---

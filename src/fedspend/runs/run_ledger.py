@@ -52,6 +52,7 @@ class RunLedger:
         named = project_name(project or "")
         if folder is not None and goes_on(folder, resume):
             directory = RunDirectory(folder)
+            asked = asked or directory.ledger_as_given()
             own = directory.ledger_location(asked)
             return cls(asked, own, directory.ledger_project(named))
         if asked is None and charged:
@@ -64,6 +65,12 @@ class RunLedger:
                     "--ledger"
                 )
         return cls(asked, asked, named)
+
+    @property
+    def new_project(self) -> bool:
+        """Whether the ledger, as it is now, does not know the project."""
+        book = self.found()
+        return book is None or self.project not in book.state.by_project
 
     @property
     def location(self) -> str | None:

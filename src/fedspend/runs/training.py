@@ -52,7 +52,7 @@ def train(
     Either `train("quickstart.toml", output="runs/first")`, optionally with a `plan` made
     beforehand, or `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y),
     lr=0.1, batch_size=32, local_steps=10)`. Clients are matched with the plan by id; one that is
-    missing has no rows. A list means clients "0", "1", ...
+    missing has no rows. A list means clients "0", "1", ..., for simulations.
 
     `ledger` (a path or postgresql://...) is charged, for the accounts of `project` in it. By
     default a real run is charged to the ledger of this user, which needs a project: FEDSPEND_LEDGER
@@ -78,7 +78,13 @@ def train(
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
-        charged = is_real(settings) and METHODS[settings.method.name or DEFAULT].unit is not None
+        charged = is_real(settings) and _has_privacy(settings)
+        if is_real(settings) and not charged and (where is not None or project is not None):
+            raise InvalidInput(
+                f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
+                "gives away; choose a private method, or, if that is meant, name no ledger and no "
+                "project"
+            )
     else:
         assert clients is not None
         setup = from_arrays(clients, model, plan, test, **options)
@@ -90,8 +96,13 @@ def train(
             begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
             setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)
         if where is None and opened.asked is not None:
-            on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}")
+            new = ", which is new there" if opened.new_project else ""
+            on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
         return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened)
+
+
+def _has_privacy(settings: Config) -> bool:
+    return METHODS[settings.method.name or DEFAULT].unit is not None
 
 
 def _planned(
