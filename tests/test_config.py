@@ -133,7 +133,12 @@ GOOD = {
         "seed": 3,
         "tensorboard": True,
     },
-    "ledger": {"location": "/l.db", "spend": "remaining", "exhausted": "leave-out"},
+    "ledger": {
+        "location": "/l.db",
+        "project": "clinics",
+        "spend": "remaining",
+        "exhausted": "leave-out",
+    },
     "design": {
         "rates": [0.5],
         "noise_levels": [0.1],

@@ -313,7 +313,14 @@ class TrainSettings:
 class LedgerSettings:
     location: str | None = setting(
         ledger(
-            "where accounts are kept: a file, or postgresql://...; default: in the run directory"
+            "where accounts are kept: a file, or postgresql://...; default: the ledger of this "
+            "user, and for simulations one in the run directory"
+        )
+    )
+    project: str | None = setting(
+        text(
+            "whose accounts in that ledger: unrelated projects may both have a client 1; needed "
+            "for the ledger of this user"
         )
     )
     spend: str = setting(

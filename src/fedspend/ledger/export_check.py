@@ -43,9 +43,10 @@ def audit_export(path: str | Path, *, heads: Sequence[str] = ()) -> Audit:
         _guarded("statements", lambda: _check_statements(document, state)),
         _guarded("heads", lambda: _check_heads(found, wanted)),
         *(
-            _guarded(f"{unit} balances", partial(_check_unit, document, state, unit))
+            _guarded(f"{unit} balances{where}", partial(_check_unit, listed, one, unit))
+            for where, listed, one in _projects(document, state)
             for unit in UNITS
-            if len(state.accounts[unit])
+            if len(one.accounts[unit])
         ),
     ]
     return result
@@ -100,6 +101,15 @@ def _rows(entries: list[Any]) -> Iterator[tuple[int, bytes, bytes]]:
             raise Damaged(f"the ledger is damaged: entry {place} cannot be read") from None
 
 
+def _projects(document: dict[str, Any], state: State) -> Iterator[tuple[str, Any, State]]:
+    """What the file lists of each project's balances, and the entries as that project sees them."""
+    yield "", document.get("balances"), state.of("")
+    listed = document.get("projects")
+    for name in state.projects:
+        mine = listed.get(name) if isinstance(listed, dict) else None
+        yield f", {name}", mine, state.of(name)
+
+
 def _check_statements(document: dict[str, Any], state: State) -> tuple[bool, str]:
     """What the file says beside its entries must be what they say."""
     stated = {
@@ -111,10 +121,13 @@ def _check_statements(document: dict[str, Any], state: State) -> tuple[bool, str
         said = document.get(name)
         if type(said) is not type(true) or said != true:
             raise Damaged(f"the export says {name} {_short(said)}, but its entries say {true!r}")
-    units = {unit for unit in UNITS if len(state.accounts[unit])}
-    listed = document.get("balances")
-    if not isinstance(listed, dict) or set(listed) != units:
-        raise Damaged("the export does not list the balances of exactly the accounts it has")
+    for _, listed, one in _projects(document, state):
+        units = {unit for unit in UNITS if len(one.accounts[unit])}
+        if not isinstance(listed, dict) or set(listed) != units:
+            raise Damaged("the export does not list the balances of exactly the accounts it has")
+    named = document.get("projects", {})
+    if not isinstance(named, dict) or set(named) != set(state.projects):
+        raise Damaged("the export does not list the projects that its entries have")
     return True, "ledger, head, and simulation or not are those of the entries"
 
 
@@ -139,10 +152,10 @@ def _check_heads(found: _Read, wanted: Sequence[tuple[Head, str]]) -> tuple[bool
     return True, f"all {len(wanted)} heads are in the chain"
 
 
-def _check_unit(document: dict[str, Any], state: State, unit: str) -> tuple[bool, str]:
+def _check_unit(project: Any, state: State, unit: str) -> tuple[bool, str]:
     """The balances that are listed are those of the entries, and the second accountant agrees."""
     computed = balances(state, unit)
-    listed = document["balances"][unit]
+    listed = project.get(unit) if isinstance(project, dict) else None
     if not isinstance(listed, list) or len(listed) != len(computed.names):
         raise Damaged(f"the export does not list the balance of every {unit}")
     for row, true in zip(listed, computed.rows(unit=unit), strict=True):

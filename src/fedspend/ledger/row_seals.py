@@ -166,12 +166,13 @@ def _mac(content: dict[str, Any], name: str, digest: bytes) -> str:
     return hmac.digest(bytes.fromhex(content["key"]), text + b"\n" + digest, "sha256").hex()
 
 
-def refuse_changed(unit: str, changed: Sequence[str], location: str) -> None:
+def refuse_changed(unit: str, changed: Sequence[str], location: str, project: str) -> None:
     if changed:
         others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         raise Refused(
             f"the rows of {unit} {changed[0]!r}{others} are not those that its account was charged "
             "for; put the right ones back, or record that the change is meant: fedspend ledger "
             f"accept-rows {quote(changed[0])} --reason WORDS --ledger {location}"
+            + (f" --project {quote(project)}" if project else "")
             + (f" --unit {unit}" if unit != "client" else "")
         )

@@ -295,11 +295,11 @@ def foresight_of(
     return None
 
 
-def warn_of_delta(delta: float, clients: int) -> None:
-    if delta >= 1 / clients:
+def warn_of_delta(delta: float, units: int, unit: str = "client") -> None:
+    if delta >= 1 / units:
         warnings.warn(
-            f"delta {delta:g} is at or above 1/clients = {1 / clients:g}: it would permit "
-            "exposing one client completely; choose a smaller delta",
+            f"delta {delta:g} is at or above 1/{unit}s = {1 / units:g}: it would permit "
+            f"exposing one {unit} completely; choose a smaller delta",
             FedspendWarning,
             stacklevel=4,
         )

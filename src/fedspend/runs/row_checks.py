@@ -32,7 +32,7 @@ def refuse_other_rows(setup: Setup, folder: Path | None, ledger: RunLedger) -> N
     }
     seals = RowSeals(seals_file(book, folder))
     changed, _ = seals.changed(accounts, book.group(setup.plan.unit), known)
-    refuse_changed(setup.plan.unit, changed, book.location)
+    refuse_changed(setup.plan.unit, changed, book.location, book.project)
 
 
 def seal_rows(setup: Setup, folder: Path | None, ledger: RunLedger) -> None:
