@@ -48,6 +48,7 @@ OTHERS = (
     "weights",
     "clip_schedule",
     "contraction",
+    "influence",
     "tail",
     "accountant",
     "compare",
