@@ -11,9 +11,10 @@ import pytest
 import fedspend
 from fedspend.cli.main import main
 from fedspend.configuration.config import config_of
-from fedspend.design.influence import Trial, measure_influence, measured_on
+from fedspend.design.influence import Trial, measure_influence, measured_on, proposals
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.influence import Course, read_influence
+from fedspend.planning.request import PlanRequest
 from fedspend.server.methods.base import Release
 from fedspend.server.methods.fedavg import FedAvg
 from fedspend.server.rounds import Server, begin, step
@@ -43,6 +44,9 @@ lr = 0.5
 """
 
 
+HEAD = '{"format": "fedspend-influence", '
+
+
 @pytest.fixture
 def config(tmp_path):
     path = tmp_path / "run.toml"
@@ -70,7 +74,7 @@ def quadratic(
     return Trial(
         states=states[:-1],
         releases=releases,
-        base=states[-1],
+        iterates=[state.parameters for state in states[1:]],
         play=played,
         step=stepped,
         loss=lambda model: float((curvature * model.astype(np.float64) ** 2).sum()),
@@ -78,6 +82,7 @@ def quadratic(
         seed=1,
         server_lr=server.lr,
         course=Course(rounds, tail, momentum),
+        clip_factors=np.ones(rounds),
     )
 
 
@@ -87,8 +92,10 @@ def test_it_finds_the_influence_of_a_known_contraction(rho, tail, momentum):
     found = measured_on(trial, 1)
     exact = trial.course.influence(rho)
     assert found.by == "loss"
-    assert np.allclose(found.of_model, exact, rtol=1e-3)
-    assert np.allclose(found.in_loss, exact, rtol=1e-2)
+    assert np.allclose(found.own.of_model, exact, rtol=1e-3)
+    assert np.allclose(found.own.in_loss, exact, rtol=1e-2)
+    for other, reading in found.readings.items():
+        assert np.allclose(reading.of_model, trial.course.influence(rho, other), rtol=1e-3)
     assert found.contraction == pytest.approx(rho, abs=0.006)
 
 
@@ -100,9 +107,33 @@ def test_directions_in_which_the_loss_is_flat_hide_contraction():
     trial = quadratic(np.where(flat, 1.0, 0.6), 6, 1, 0.0, np.where(flat, 0.0, 1.0))
     found = measured_on(trial, 2)
     exact = trial.course.influence(0.6)
-    assert np.allclose(found.in_loss, exact, rtol=0.05)
-    assert np.allclose(found.of_model, np.sqrt((1 + exact**2) / 2), rtol=0.05)
-    assert np.array_equal(measured_on(trial, 2, "model").influence, found.of_model)
+    assert np.allclose(found.own.in_loss, exact, rtol=0.05)
+    assert np.allclose(found.own.of_model, np.sqrt((1 + exact**2) / 2), rtol=0.05)
+    assert np.array_equal(measured_on(trial, 2, "model").influence, found.own.of_model)
+
+
+def test_a_tail_is_proposed_where_it_lowers_the_loss_with_its_noise():
+    """Exact on a quadratic: what noise adds is its variance times the curvature, and a tail lags
+    behind; so a long tail is for much noise, and the last iterate for little.
+    """
+    trial = quadratic(np.full(300, 0.7), 16, 1, 0.0, np.full(300, 2.0))
+    found = measured_on(trial, 2)
+    budgets = {"delta": 1e-3, "rounds": 16, "rate": 0.9}
+    tails = {}
+    for clip in (1e-5, 10.0):
+        request = PlanRequest(np.full(20, 4.0), tuple("abcdefghijklmnopqrst"), clip=clip, **budgets)
+        offers = proposals(found, request, trial.clip_factors)
+        assert [one.tail for one in offers] == [1, 2, 4, 8]
+        for one in offers:
+            planned = replace(
+                request, policy="optimal", influence=found.readings[one.tail].in_loss.tolist()
+            ).plan()
+            h = trial.course.influence(0.7, one.tail) * trial.server_lr
+            exact = 300 * 2.0 * float(((h * planned.noise_of_average) ** 2).sum())
+            assert one.noise == pytest.approx(exact, rel=0.15), "two random directions"
+            assert one.noise <= one.uniform * (1 + 1e-9)
+        tails[clip] = min(offers, key=lambda one: one.total).tail
+    assert tails == {1e-5: 1, 10.0: 8}
 
 
 def test_where_a_push_lowers_the_loss_it_is_read_of_the_model():
@@ -120,7 +151,7 @@ def test_many_rounds_are_read_off_between_those_that_were_pushed():
     found = measured_on(trial, 1)
     assert len(found.measured) == 25
     assert found.influence.size == 60
-    assert np.allclose(found.of_model, trial.course.influence(0.95), atol=0.01)
+    assert np.allclose(found.own.of_model, trial.course.influence(0.95), atol=0.01)
 
 
 def test_a_real_config_is_measured_and_planned_with(config, tmp_path, capsys):
@@ -132,7 +163,10 @@ def test_a_real_config_is_measured_and_planned_with(config, tmp_path, capsys):
     assert np.all(np.diff(found["of_model"]) > 0), "earlier pushes are pulled back longer"
     assert main(["plan", str(config), "--influence", str(out), "--json"]) == 0
     expected = json.loads(capsys.readouterr().out)["expected"]
-    assert expected["influence"] == read_influence(out)
+    assert expected["influence"] == read_influence(out, 1)
+    assert [one["tail"] for one in found["proposals"]] == [1, 2]
+    assert main(["plan", str(config), "--influence", str(out), "--tail", "5"]) == 2
+    assert "only for 1, 2" in capsys.readouterr().err
     assert expected["variance_of_uniform"] <= 1
     assert main(["plan", str(config), "--influence", str(out)]) == 0
     assert "by the influence that was measured" in " ".join(capsys.readouterr().out.split())
@@ -143,7 +177,7 @@ def test_a_real_config_is_measured_and_planned_with(config, tmp_path, capsys):
     )
     assert stated.metrics[-1]["round"] == 6
     again = measure_influence(config_of(json.loads(json.dumps(_sections()))))
-    assert again.of_model.tolist() == found["of_model"], "the same seed, the same influence"
+    assert again.own.of_model.tolist() == found["of_model"], "the same seed, the same influence"
 
 
 def _sections():
@@ -187,10 +221,10 @@ def test_wrong_commands_and_files_are_one_line(config, tmp_path, capsys):
     broken = tmp_path / "broken.json"
     for body, message in (
         ("{", "is not a file of influences"),
-        ('{"influence": [1, 2]}', "its format is None"),
-        ('{"format": "fedspend-influence", "influence": [1, 2]}', "got 2 for 6 rounds"),
-        ('{"format": "fedspend-influence", "influence": [0, 0, 0, 0, 0, 0]}', "nor 0 in all"),
-        ('{"format": "fedspend-influence", "influence": [1, 1, 1, 1, 1, -1]}', "not be negative"),
+        ('{"rounds": 6, "influence": {"1": [1, 2]}}', "its format is None"),
+        (HEAD + '"rounds": 6, "influence": {"1": [1, 2]}}', "got 2 for 6 rounds"),
+        (HEAD + '"rounds": 6, "influence": {"1": [0, 0, 0, 0, 0, 0]}}', "nor 0 in all"),
+        (HEAD + '"rounds": 6, "influence": {"1": [1, 1, 1, 1, 1, -1]}}', "not be negative"),
     ):
         broken.write_text(body)
         assert message in fails("plan", config, "--influence", broken)

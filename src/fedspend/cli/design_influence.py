@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedspend.design.influence import Measured
 
 
@@ -63,14 +65,15 @@ def show(found: Measured, saved: str | None, runs: str) -> None:
     )
     out.print()
     shown = [t - 1 for t in found.measured]
-    loss = [found.in_loss[t] for t in shown]
+    loss = [found.own.in_loss[t] for t in shown]
     columns = [
         ("round", [str(t + 1) for t in shown]),
-        ("left of a push", [figures(found.of_model[t], "#.3g") for t in shown]),
+        ("left of a push", [figures(found.own.of_model[t], "#.3g") for t in shown]),
         ("in excess loss", ["-" if x != x else figures(x, "#.3g") for x in loss]),
     ]
     out.print(table(columns))
     out.print()
+    show_tails(out, found)
     if saved is None:
         out.print(Text("Next: add --output influence.json, to plan with it", style="dim"))
     else:
@@ -78,3 +81,30 @@ def show(found: Measured, saved: str | None, runs: str) -> None:
         out.print(
             Text(f"Next: fedspend plan ... --policy optimal --influence {saved}", style="dim")
         )
+
+
+def show_tails(out: Console, found: Measured) -> None:
+    """What each tail promises."""
+    from rich.text import Text
+
+    from fedspend.cli.tables import figures, table
+
+    best = found.best
+    if best is None:
+        return
+    tails = found.proposals
+    columns = [
+        ("tail", [str(one.tail) for one in tails]),
+        ("loss without\nnoise", [figures(one.loss, "#.4g") for one in tails]),
+        ("noise adds\noptimal", [figures(one.noise, "#.3g") for one in tails]),
+        ("noise adds\nuniform", [figures(one.uniform, "#.3g") for one in tails]),
+        ("together\noptimal", [figures(one.total, "#.4g") for one in tails]),
+    ]
+    out.print(table(columns))
+    out.print()
+    out.print(
+        Text.assemble(
+            ("proposal    ", "bold"),
+            f"train.tail_average = {best.tail}, policy optimal with its influence",
+        )
+    )

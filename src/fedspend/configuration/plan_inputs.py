@@ -171,6 +171,7 @@ def resolve(
     contraction, influence = flags.contraction, flags.influence
     if foresees and contraction is None and influence is None:
         contraction, influence = config.privacy.contraction, config.privacy.influence
+    tail = either(flags.tail, config.train.tail_average if foresees else None)
     noise = noise_of(config)
     request = PlanRequest(
         epsilons=population.epsilons,
@@ -187,8 +188,8 @@ def resolve(
         clip_schedule=clip_schedule_of(config, flags),
         learning_rates=relative_rates(config.train, rounds) or [1.0] * rounds,
         contraction=contraction,
-        influence=None if influence is None else read_influence(influence),
-        tail=either(flags.tail, config.train.tail_average if foresees else None),
+        influence=None if influence is None else read_influence(influence, tail or 1),
+        tail=tail,
         server_momentum=config.train.server_momentum,
         accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
         noise=noise if noise.startswith("discrete") else "continuous",

@@ -161,14 +161,18 @@ def checked_influence(influence: Any, contraction: float | None, rounds: int) ->
 FORMAT = "fedspend-influence"
 
 
-def read_influence(path: str | Path) -> list[float]:
-    """The influence of each round from a file that `fedspend design influence` wrote."""
+def read_influence(path: str | Path, tail: int) -> list[float]:
+    """The influence of each round from a file that `fedspend design influence` wrote.
+
+    It is for one tail, and a file has several.
+    """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-        values = [float(one) for one in content["influence"]]
+        by_tail = {int(one): [float(h) for h in hs] for one, hs in content["influence"].items()}
+        rounds = int(content["rounds"])
     except OSError as error:
         raise InvalidInput(f"cannot read the influence {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(
             f"{path} is not a file of influences; make one with fedspend design influence"
         ) from None
@@ -177,7 +181,12 @@ def read_influence(path: str | Path) -> list[float]:
             f"{path} is not a file of influences: its format is {content.get('format')!r}, not "
             f"{FORMAT!r}"
         )
-    return values
+    if min(tail, rounds) not in by_tail:
+        raise InvalidInput(
+            f"{path} has no influence for a tail of {tail}, only for "
+            f"{', '.join(map(str, sorted(by_tail)))}; measure it with train.tail_average={tail}"
+        )
+    return by_tail[min(tail, rounds)]
 
 
 def checked_contraction(contraction: Any) -> float | None:
