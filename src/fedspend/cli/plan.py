@@ -141,6 +141,11 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     add(
+        "--influence",
+        metavar="FILE",
+        help="policy optimal: what fedspend design influence measured, in place of --contraction",
+    )
+    add(
         "--tail",
         type=int,
         metavar="K",

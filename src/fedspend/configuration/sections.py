@@ -220,6 +220,11 @@ class PrivacySettings:
             "well for all from 0.5 to 1"
         )
     )
+    influence: str | None = setting(
+        file(
+            "policy optimal: file of what is left of a push in each round, in place of contraction"
+        )
+    )
     saving_rate: float | None = setting(
         probability(
             "sampling rate before the transition round, for clients without one of their own"
