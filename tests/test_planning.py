@@ -292,7 +292,7 @@ def test_one_value_for_all_clients():
 
 
 def test_pld_plan_needs_less_noise_and_keeps_the_shape():
-    by_rdp = fedspend.plan([8.0], **TERMS, saving_rate=0.4, transition=4)
+    by_rdp = fedspend.plan([8.0], **TERMS, saving_rate=0.4, transition=4, accountant="rdp")
     by_pld = fedspend.plan([8.0], **TERMS, saving_rate=0.4, transition=4, accountant="pld")
     ratio = by_pld.noise_multiplier / by_rdp.noise_multiplier
     assert np.ptp(ratio) < 1e-12
