@@ -232,7 +232,7 @@ class PrivacySettings:
         ),
         AUTO,
     )
-    noise: str = setting(
+    noise: str | None = setting(
         choice(
             "central",
             "distributed",
@@ -240,10 +240,9 @@ class PrivacySettings:
             "discrete-distributed",
             help=(
                 "who adds the noise: the server, or each client its part; discrete: exact noise in "
-                "whole numbers"
+                "whole numbers; default: discrete in real runs, else central"
             ),
         ),
-        "central",
     )
     bits: int = setting(whole(8, "discrete noise: sums are taken modulo 2^bits; at most 32"), 32)
     clipping: str = setting(
