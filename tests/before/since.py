@@ -1,5 +1,6 @@
 """What changed on purpose since version 0.1.0, put back for the comparison: which accountant plans
-by default, how plans by PLD and for discrete noise are read, and how the noise on bits is drawn. All
+by default, how plans by PLD and for discrete noise are read, how the noise on bits is drawn, and
+that the clip follows a learning rate that falls unless `privacy.clip_schedule` says otherwise. All
 else is held to the stored bits.
 """
 
@@ -37,11 +38,13 @@ def by_dp_accounting(noise, rate, delta, near):
 
 
 def plan_as_it_was(request, progress=None):
-    """The accountant was rdp by default, and the plan did not say that it was chosen. Discrete
-    noise was read at whole orders, and plans stated no steps.
+    """The accountant was rdp by default, and the plan did not say that it was chosen. Clips stayed;
+    discrete noise was read at whole orders, and plans stated no steps.
     """
     if request.accountant == AUTO:
         request = replace(request, accountant="rdp")
+    if request.clip_schedule is None:
+        request = replace(request, clip_schedule="constant")
     if request.noise == "continuous":
         return make_plan(request, progress)
     with (

@@ -31,9 +31,12 @@ from fedspend.budgets.population import (
     positive,
 )
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
+from fedspend.configuration.learning_rates import relative_rates
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
+from fedspend.planning.clipping import WORDS as CLIP_WORDS
+from fedspend.planning.clipping import round_clips
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
@@ -62,6 +65,9 @@ class Flags:
     permute_rates: bool = False
     weights: str | None = None
     clip: float | None = None
+    clip_schedule: str | None = None
+    contraction: float | None = None
+    tail: int | None = None
     accountant: str | None = None
     compare: str | None = None
 
@@ -120,6 +126,8 @@ class Inputs:
             saving_rate=asked.saving_rate if POLICIES[policy].saves else None,
             transition=asked.transition if POLICIES[policy].saves else None,
             weights=asked.weights if fits else None,
+            contraction=asked.contraction if POLICIES[policy].foresees else None,
+            tail=asked.tail if POLICIES[policy].foresees else None,
             options={
                 key: value for key, value in asked.options.items() if key in POLICIES[policy].keys
             },
@@ -157,6 +165,7 @@ def resolve(
             transition = None if flags.transition is None else transition
         if not POLICIES[chosen].weighs and flags.weights is None:
             weights = None
+    foresees = POLICIES[chosen].foresees or bool(flags.compare)
     noise = noise_of(config)
     request = PlanRequest(
         epsilons=population.epsilons,
@@ -170,6 +179,11 @@ def resolve(
         transition=transition,
         weights=weights,
         clip=config.privacy.clip if flags.clip is None else flags.clip,
+        clip_schedule=clip_schedule_of(config, flags),
+        learning_rates=relative_rates(config.train, rounds) or [1.0] * rounds,
+        contraction=either(flags.contraction, config.privacy.contraction if foresees else None),
+        tail=either(flags.tail, config.train.tail_average if foresees else None),
+        server_momentum=config.train.server_momentum,
         accountant=accountant_of(who, registered),
         noise=noise if noise.startswith("discrete") else "continuous",
         bits=config.privacy.bits,
@@ -182,6 +196,14 @@ def accountant_of(who: Clients, registered: Registered | None) -> str:
     """The accountant that is asked for. A noise level is already accounted, by Rényi curves."""
     asked = who.flags.accountant or who.config.privacy.accountant
     return "rdp" if asked == AUTO and registered is None and has_noise_level(who) else asked
+
+
+def clip_schedule_of(config: Config, flags: Flags) -> str | list[float] | None:
+    """The clip schedule that a flag or the config asks for; None for the default."""
+    text = flags.clip_schedule
+    if text is None or text in CLIP_WORDS:
+        return text or config.privacy.clip_schedule
+    return [number("a factor in --clip-schedule", part) for part in text.split(",")]
 
 
 def members_of(
@@ -355,10 +377,17 @@ def population_of_noise(who: Clients) -> Population | None:
         if ids is None
         else len(ids),
         clip=config.privacy.clip if flags.clip is None else flags.clip,
-        rounds=needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds"),
+        rounds=released_rounds(config, flags, dp_fedsgd.NAME),
         delta=needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta"),
     )
     return who.groups([Group(budget)])
+
+
+def released_rounds(config: Config, flags: Flags, method: str) -> int:
+    """The rounds that are planned: without those whose clip would be 0."""
+    rounds = needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds")
+    rates = np.array(relative_rates(config.train, rounds) or [1.0] * rounds)
+    return rounds - round_clips(clip_schedule_of(config, flags), rounds, rates, method).dropped
 
 
 def find_population(who: Clients) -> Population:

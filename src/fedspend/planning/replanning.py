@@ -18,6 +18,7 @@ from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput, Refused
+from fedspend.planning.clipping import stretched
 from fedspend.planning.plan import Plan, harmonic_mean
 from fedspend.planning.policies import Spending, Terms, by_itself
 from fedspend.planning.schedules import Schedules
@@ -59,16 +60,23 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
     noise = np.where(rest, drawn(noise, plan.grid_steps), as_drawn)
+    factors = stretched(plan.clip_factors, plan.dropped_rounds, begun, more)
     s_t = harmonic_mean(noise, np.bincount(of_client, minlength=first.size))
     schedules = Schedules(
-        noise, rate, plan.clip * s_t[:, None] / noise, spending.epsilon, spending.order, of_client
+        noise,
+        rate,
+        plan.clip * (factors * s_t)[:, None] / noise,
+        spending.epsilon,
+        spending.order,
+        of_client,
     )
-    chosen = {"accountant": "Rényi curves since it was replanned"} if plan.accountant == PLD else {}
-    return plan.replace(
-        schedules=schedules,
-        accountant="rdp",
-        parameters=plan.parameters | {"planned_anew_after": begun} | chosen,
-    )
+    parameters = plan.parameters | {"planned_anew_after": begun}
+    if "clip_factors" in parameters:
+        parameters["clip_factors"] = factors.tolist()
+    parameters.pop("expected", None)  # it was about the rounds as they were planned
+    if plan.accountant == PLD:
+        parameters["accountant"] = "Rényi curves, since it was replanned"
+    return plan.replace(schedules=schedules, accountant="rdp", parameters=parameters)
 
 
 def _longer(table: FloatArray, more: int) -> FloatArray:
