@@ -79,7 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--accountant",
         metavar="A",
-        help="{accountants}; default rdp. pld needs less noise and more time",
+        help=(
+            "auto, {accountants}; default auto: pld (less noise) for up to 20 distinct schedules, "
+            "else rdp"
+        ),
     )
     add(
         "--ledger",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-from fedspend.accounting.accountants import ACCOUNTANTS
+from fedspend.accounting.accountants import ACCOUNTANTS, AUTO
 from fedspend.configuration.keys import (
     GROUP,
     KEY,
@@ -244,7 +244,15 @@ class PrivacySettings:
         )
     )
     accountant: str = setting(
-        registered(ACCOUNTANTS, help="which accountant plans the noise"), "rdp"
+        registered(
+            ACCOUNTANTS,
+            help=(
+                "which accountant plans the noise; auto: pld for up to 20 distinct schedules, else "
+                "rdp"
+            ),
+            also=(AUTO,),
+        ),
+        AUTO,
     )
     noise: str | None = setting(
         choice(
