@@ -1,0 +1,149 @@
+"""Spending over time: does it pay to save budget for later, and under which learning rate?
+
+Learning rate {constant, annealed, annealed with the clip following it} x spending {uniform, saving
+by exact plans, by the paper's own algorithm, `optimal`, geometric early and late} x budgets x data:
+Gabor features and logistic regression (Adult: its columns), 25 rounds at rate 0.9, as in Kiani et
+al. (2025).
+
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only time
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from experiment import Arm, Choice
+
+from fedspend.configuration.sections import SECTIONS
+from fedspend.planning.policies.table import POLICIES
+
+STUDY = "time"
+BUDGETS = ((2, 5, 10), (10, 20, 30), (5, 5, 5), (10, 10, 10))
+DATA = ("fashion-mnist", "mnist", "adult", "cifar10")
+SHARES = (34, 43, 23)
+SAVING_RATES = {"adult": (0.6, 0.7, 0.8)}  # Table 4 of the paper; the others (0.5, 0.6, 0.7)
+START: dict[str, Choice] = {"adult": (1.0, 2.0)}  # of the search; the others (0.2, 1.0)
+
+# What annealing over 25 rounds leaves of the learning rate in the last one: (1 + cos(24 pi/25)) / 2
+END = 0.004
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "annealed": {
+        "train.lr_schedule": "cosine",
+        "train.lr_end": END,
+        "privacy.clip_schedule": "constant",
+    },
+    "constant": {"train.lr_schedule": "constant", "privacy.clip_schedule": "constant"},
+    "following": {
+        "train.lr_schedule": "cosine",
+        "train.lr_end": END,
+        "privacy.clip_schedule": "lr",
+    },
+}
+# Averaging and annealing both quieten the end of training: each learning rate has one of them.
+READOUT = {"annealed": "last", "constant": "tail", "following": "last"}
+SPENDING: dict[str, dict[str, Any]] = {
+    "uniform": {"method.name": "idp-fedavg", "privacy.policy": "uniform"},
+    "exact": {
+        "method.name": "time-adaptive",
+        "privacy.policy": "spend-as-you-go",
+        "privacy.transition": 13,
+    },
+    "literal": {
+        "method.name": "time-adaptive",
+        "privacy.policy": "spend-as-you-go-literal",
+        "privacy.transition": 13,
+    },
+    "geometric 1.05": {
+        "method.name": "time-adaptive",
+        "privacy.policy": "geometric",
+        "privacy.weights": 1.05,
+    },
+    "geometric 0.95": {
+        "method.name": "time-adaptive",
+        "privacy.policy": "geometric",
+        "privacy.weights": 0.95,
+    },
+    "optimal": {"method.name": "time-adaptive", "privacy.policy": "optimal"},
+}
+
+
+def groups(budgets: tuple[float, ...], rates: tuple[float, ...] | None) -> list[dict[str, float]]:
+    """The three groups of clients; with saving rates if the policy saves."""
+    made: list[dict[str, float]] = [
+        {"epsilon": epsilon, "share": share} for epsilon, share in zip(budgets, SHARES, strict=True)
+    ]
+    if rates is not None:
+        for group, rate in zip(made, rates, strict=True):
+            group["saving_rate"] = rate
+    return made
+
+
+def common(data: str) -> dict[str, Any]:
+    """Every setting that is the same for all arms of a data set."""
+    adult = data == "adult"
+    return {
+        "data.name": data,
+        "data.clients": 80 if adult else 100,
+        "data.partition": "dirichlet",
+        "data.alpha": 0.1,
+        "model.name": "logistic",
+        "model.features": "none" if adult else "gabor",
+        "privacy.delta": 1e-5,
+        "privacy.rate": 0.9,
+        "privacy.accountant": "rdp",
+        "privacy.noise": "central",
+        "privacy.clipping": "flat",
+        "privacy.randomness": "seeded",
+        "train.rounds": 25,
+        "train.local_steps": 20 if adult else 40,
+        "train.batch_size": 32 if adult else 64,
+        "train.momentum": 0.0,
+        "train.server_lr": 1.0,
+        "train.server_momentum": 0.0,
+        "train.tail_average": 1,
+    }
+
+
+def arm(data: str, budgets: tuple[float, ...], schedule: str, spending: str) -> Arm:
+    policy = SPENDING[spending]
+    saves = "privacy.transition" in policy
+    rates = SAVING_RATES.get(data, (0.5, 0.6, 0.7)) if saves else None
+    settings = common(data) | SCHEDULES[schedule] | policy
+    settings["privacy.groups"] = groups(budgets, rates)
+    return Arm(
+        STUDY,
+        (data, "/".join(f"{epsilon:g}" for epsilon in budgets), schedule, spending),
+        settings,
+        START.get(data, (0.2, 1.0)),
+        READOUT[schedule],
+    )
+
+
+def blocks() -> Iterator[list[Arm]]:
+    """All arms, one list for each data set and budgets; the most telling ones first."""
+    first = [
+        ("fashion-mnist", (2, 5, 10)),
+        ("mnist", (2, 5, 10)),
+        ("fashion-mnist", (10, 20, 30)),
+        ("mnist", (10, 20, 30)),
+    ]
+    rest = [pair for pair in itertools.product(DATA, BUDGETS) if pair not in first]
+    for data, budgets in [*first, *rest]:
+        yield [
+            arm(data, budgets, schedule, spending)
+            for schedule, spending in itertools.product(SCHEDULES, SPENDING)
+        ]
+
+
+def known(one: Arm) -> bool:
+    """Whether this version has everything that the arm needs."""
+    return one.settings.get("privacy.policy") in POLICIES.names and (
+        one.settings["privacy.clip_schedule"] == "constant"
+        or "clip_schedule" in SECTIONS["privacy"]
+    )
+
+
+def arms() -> list[Arm]:
+    return [one for block in blocks() for one in block if known(one)]
