@@ -144,6 +144,19 @@ def by_policy(what: str, *keys: str) -> Rule:
     )
 
 
+def by_group(key: str) -> Rule:
+    """A rule for a value that groups fall back on: no group does if each has one of its own."""
+    return Rule(
+        (f"privacy.{key}",),
+        lambda config: (
+            config.privacy.groups is None
+            or any(key not in group for group in config.privacy.groups)
+        ),
+        f"a group without a {key} of its own",
+        tuple(f"privacy.{source}" for source in BUDGET_SOURCES),
+    )
+
+
 def workers_work(config: Config) -> bool:
     name = config.model.name
     return (
@@ -176,6 +189,8 @@ RULES = (
         needs=f"a record-level method ({', '.join(methods_for('record'))})",
     ),
     by_policy("with weights", "privacy.weights"),
+    by_group("saving_rate"),
+    by_group("transition"),
     by_policy("that saves", "privacy.saving_rate", "privacy.transition"),
     Rule(
         ("privacy.bits",),
