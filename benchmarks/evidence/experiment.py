@@ -205,6 +205,7 @@ def _trained(settings: Settings) -> dict[str, Any]:
         "last": accuracy(iterates[-1]),
         "tail": accuracy(np.mean(iterates[-TAIL:], axis=0)),
         "clipped": round(float(np.mean(clipped)), 3),
+        "plan": None if setup.plan is None else setup.plan.hash[:16],
         "curve": [accuracy(model) for model in iterates],
     }
 

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from experiment import Arm, Choice
+from experiment import TAIL, Arm, Choice
 
 from fedspend.configuration.sections import SECTIONS
 from fedspend.planning.policies.table import POLICIES
@@ -32,15 +32,22 @@ SCHEDULES: dict[str, dict[str, Any]] = {
         "train.lr_schedule": "cosine",
         "train.lr_end": END,
         "privacy.clip_schedule": "constant",
+        "train.tail_average": 1,
     },
-    "constant": {"train.lr_schedule": "constant", "privacy.clip_schedule": "constant"},
+    "constant": {
+        "train.lr_schedule": "constant",
+        "privacy.clip_schedule": "constant",
+        "train.tail_average": TAIL,
+    },
     "following": {
         "train.lr_schedule": "cosine",
         "train.lr_end": END,
         "privacy.clip_schedule": "lr",
+        "train.tail_average": 1,
     },
 }
 # Averaging and annealing both quieten the end of training: each learning rate has one of them.
+# Every run is read both ways; this is the reading that counts.
 READOUT = {"annealed": "last", "constant": "tail", "following": "last"}
 SPENDING: dict[str, dict[str, Any]] = {
     "uniform": {"method.name": "idp-fedavg", "privacy.policy": "uniform"},
@@ -101,7 +108,6 @@ def common(data: str) -> dict[str, Any]:
         "train.momentum": 0.0,
         "train.server_lr": 1.0,
         "train.server_momentum": 0.0,
-        "train.tail_average": 1,
     }
 
 
