@@ -21,9 +21,10 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import numpy as np
+from in_memory import in_memory
 
 from fedspend.configuration.sections import SECTIONS
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
@@ -72,25 +73,25 @@ class Arm:
 
 @dataclass
 class Results:
-    """The finished runs in a file, one JSON line each. A last line that was cut off is dropped."""
+    """The finished runs in a file, one JSON line each."""
 
     path: Path
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> Results:
-        """What the file holds; a file that does not exist yet holds nothing."""
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        whole, _, rest = text.rpartition("\n")
-        if rest:
-            path.write_text(whole + "\n" if whole else "", encoding="utf-8")
-        lines = map(json.loads, whole.splitlines())
-        return cls(path, {line["key"]: line for line in lines})
+    def read(cls, path: Path, also: Sequence[Path] = ()) -> Self:
+        """What the file holds; a file that does not exist yet holds nothing.
+
+        Runs that are in one of the `also` files are not repeated either.
+        """
+        return cls(path, {line["key"]: line for one in (*also, path) for line in lines_of(one)})
 
     def add(self, line: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with self.path.open("a+b") as file:
+            if file.tell() and not _ends_whole(file):
+                file.write(b"\n")
+            file.write(json.dumps(line).encode() + b"\n")
         self.found[line["key"]] = line
 
     def of(self, arm: Arm, choice: Choice, seed: int, held_out: float = 0.0) -> dict[str, Any]:
@@ -108,11 +109,27 @@ class Results:
                 "held_out": held_out,
                 **measured(settings),
             }
-            if held_out:  # curves are for results only
-                line.pop("curve", None)
             self.add(line)
             print(time.strftime("%H:%M:%S"), arm.name, _told(line), flush=True)
         return self.found[key]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The lines of a results file; one that was cut off in the middle counts as not written."""
+    if not path.exists():
+        return []
+    found = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            continue
+    return found
+
+
+def _ends_whole(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def _told(line: dict[str, Any]) -> str:
@@ -148,8 +165,9 @@ def by_section(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def measured(settings: Settings) -> dict[str, Any]:
-    """Plan, verify and train once; accuracy of the last iterate, of the mean of the last ones, and
-    after every round, with the CPU seconds that it took. What fedspend refuses is a result too.
+    """Plan, verify and train once; accuracy of the last iterate and of the mean of the last ones,
+    with the CPU seconds that it took; if nothing is held out, also after every round. What fedspend
+    refuses is a result too.
     """
     began = time.process_time()
     try:
@@ -174,7 +192,7 @@ def _trained(settings: Settings) -> dict[str, Any]:
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedspendWarning)
-        setup = from_config(any_config(by_section(settings)))
+        setup = from_config(any_config(by_section(in_memory(dict(settings)))))
     examine(setup, None)
     rows = torch.from_numpy(setup.federation.dataset.test_features)
     answers = torch.from_numpy(setup.federation.dataset.test_labels)
@@ -201,13 +219,15 @@ def _trained(settings: Settings) -> dict[str, Any]:
         _, share = evaluate(setup.module, torch.from_numpy(model.astype(np.float32)), rows, answers)
         return round(share, 5)
 
-    return {
+    found = {
         "last": accuracy(iterates[-1]),
         "tail": accuracy(np.mean(iterates[-TAIL:], axis=0)),
         "clipped": round(float(np.mean(clipped)), 3),
         "plan": None if setup.plan is None else setup.plan.hash[:16],
-        "curve": [accuracy(model) for model in iterates],
     }
+    if not settings["data.validation"]:
+        found["curve"] = [accuracy(model) for model in iterates]
+    return found
 
 
 # --- tuning ---------------------------------------------------------------------------------------

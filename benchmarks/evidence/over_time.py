@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from experiment import TAIL, Arm, Choice
@@ -20,6 +21,7 @@ from fedspend.configuration.sections import SECTIONS
 from fedspend.planning.policies.table import POLICIES
 
 STUDY = "time"
+UNTUNED = "time, untuned"
 BUDGETS = ((2, 5, 10), (10, 20, 30), (5, 5, 5), (10, 10, 10))
 DATA = ("fashion-mnist", "mnist", "adult", "cifar10")
 SHARES = (34, 43, 23)
@@ -134,6 +136,19 @@ def arm(data: str, budgets: tuple[float, ...], schedule: str, spending: str) -> 
     )
 
 
+def untuned() -> list[Arm]:
+    """The same, with the learning rate and the clip of examples/papers instead of tuned ones: what
+    saving gains if the clip is not chosen for the noise.
+    """
+    given = {"fashion-mnist": (0.1, 1.0), "mnist": (0.2, 1.0)}
+    return [
+        replace(arm(data, (2, 5, 10), schedule, spending), study=UNTUNED, start=choice, tries=1)
+        for (data, choice), schedule, spending in itertools.product(
+            given.items(), SCHEDULES, ("uniform", "exact", "literal")
+        )
+    ]
+
+
 def blocks() -> Iterator[list[Arm]]:
     """All arms, one list for each data set and budgets; the most telling ones first."""
     first = [
@@ -159,4 +174,6 @@ def known(one: Arm) -> bool:
 
 
 def arms() -> list[Arm]:
-    return [one for block in blocks() for one in block if known(one)]
+    """In the order in which they are run."""
+    first, *rest = blocks()
+    return [one for block in (first, untuned(), *rest) for one in block if known(one)]
