@@ -15,7 +15,7 @@ from fedspend.data.dataset import Rows
 from fedspend.data.loading import DATA_SETS, load, read
 from fedspend.models.feature_cache import cached_features
 
-NAMES = ("fashion-mnist", "mnist", "cifar10", "mnist-writers", "adult")
+NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "mnist-writers", "adult")
 
 
 @lru_cache(maxsize=2)
