@@ -54,6 +54,7 @@ class Arm:
     readout: str = "last"
     seeds: tuple[int, ...] = SEEDS
     tries: int = MOST_TRIES  # 1: nothing is tuned, `start` is used
+    clips: bool = True  # False: nothing is clipped, so only the learning rate is tuned
 
     @property
     def name(self) -> str:
@@ -234,7 +235,7 @@ def _trained(settings: Settings) -> dict[str, Any]:
 
 
 def searched(
-    score: Callable[[Choice], float], start: Choice, most: int = MOST_TRIES
+    score: Callable[[Choice], float], start: Choice, most: int = MOST_TRIES, clips: bool = True
 ) -> tuple[Choice, int]:
     """The best learning rate and clip, and how many were tried.
 
@@ -243,12 +244,16 @@ def searched(
 
     >>> searched(lambda choice: -abs(choice[0] - 0.4) - abs(choice[1] - 1), (0.1, 1.0))
     ((0.4, 1.0), 11)
+    >>> searched(lambda choice: -abs(choice[0] - 0.4), (0.1, 1.0), clips=False)
+    ((0.4, 1.0), 5)
     """
     scores: dict[Choice, float] = {}
     best = start
     while True:
         lr, clip = best
-        around = [best, (lr * STEP, clip), (lr, clip * STEP), (lr / STEP, clip), (lr, clip / STEP)]
+        around = [best, (lr * STEP, clip), (lr / STEP, clip)]
+        if clips:
+            around += [(lr, clip * STEP), (lr, clip / STEP)]
         for choice in around:
             if choice not in scores and len(scores) < most:
                 scores[choice] = score(choice)
@@ -267,7 +272,7 @@ def tuned(results: Results, arm: Arm) -> tuple[Choice, int]:
         line = results.of(arm, choice, TUNING_SEED, HELD_OUT)
         return float(line.get(arm.readout, -np.inf))
 
-    return searched(score, arm.start, arm.tries)
+    return searched(score, arm.start, arm.tries, arm.clips)
 
 
 def finish(results: Results, arm: Arm) -> None:

@@ -11,7 +11,6 @@ al. (2025).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -149,20 +148,15 @@ def untuned() -> list[Arm]:
     ]
 
 
-def blocks() -> Iterator[list[Arm]]:
-    """All arms, one list for each data set and budgets; the most telling ones first."""
-    first = [
+def cells() -> list[tuple[str, tuple[float, ...]]]:
+    """Data and budgets, the most telling ones first."""
+    first: list[tuple[str, tuple[float, ...]]] = [
         ("fashion-mnist", (2, 5, 10)),
         ("mnist", (2, 5, 10)),
         ("fashion-mnist", (10, 20, 30)),
         ("mnist", (10, 20, 30)),
     ]
-    rest = [pair for pair in itertools.product(DATA, BUDGETS) if pair not in first]
-    for data, budgets in [*first, *rest]:
-        yield [
-            arm(data, budgets, schedule, spending)
-            for schedule, spending in itertools.product(SCHEDULES, SPENDING)
-        ]
+    return first + [pair for pair in itertools.product(DATA, BUDGETS) if pair not in first]
 
 
 def known(one: Arm) -> bool:
@@ -174,6 +168,14 @@ def known(one: Arm) -> bool:
 
 
 def arms() -> list[Arm]:
-    """In the order in which they are run."""
-    first, *rest = blocks()
-    return [one for block in (first, untuned(), *rest) for one in block if known(one)]
+    """In the order in which they are run: what the question is about first, variants later."""
+    main, variants = (
+        ("uniform", "exact", "optimal"),
+        ("literal", "geometric 1.05", "geometric 0.95"),
+    )
+    head, *rest = [
+        [arm(data, budgets, schedule, spending) for spending in spendings for schedule in SCHEDULES]
+        for spendings in (main, variants)
+        for data, budgets in cells()
+    ]
+    return [one for block in (head, untuned(), *rest) for one in block if known(one)]

@@ -13,11 +13,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import kiani
 import over_time
 from experiment import Arm, Results, finish
 
 HERE = Path(__file__).parent
-STUDIES: dict[str, Callable[[], list[Arm]]] = {over_time.STUDY: over_time.arms}
+STUDIES: dict[str, Callable[[], list[Arm]]] = {
+    over_time.STUDY: over_time.arms,
+    kiani.STUDY: kiani.arms,
+}
 
 
 def main() -> None:
@@ -32,7 +36,8 @@ def main() -> None:
     args.results.mkdir(parents=True, exist_ok=True)
     (args.results / "run_all.pid").write_text(f"{os.getpid()}\n")
     for study in args.only or STUDIES:
-        results = Results.read(args.results / f"{study}.jsonl")
+        others = sorted(args.results.glob("*.jsonl"))
+        results = Results.read(args.results / f"{study}.jsonl", also=others)
         for arm in STUDIES[study]():
             finish(results, arm)
 
