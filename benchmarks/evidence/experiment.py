@@ -55,6 +55,10 @@ class Arm:
     seeds: tuple[int, ...] = SEEDS
     tries: int = MOST_TRIES  # 1: nothing is tuned, `start` is used
     clips: bool = True  # False: nothing is clipped, so only the learning rate is tuned
+    like: Arm | None = None  # uses the learning rate and clip that were chosen for this arm
+    over_lr: Settings = field(
+        default_factory=dict
+    )  # settings that are divided by the learning rate
 
     @property
     def name(self) -> str:
@@ -65,6 +69,7 @@ class Arm:
         lr, clip = choice
         return {
             **self.settings,
+            **{name: value / lr for name, value in self.over_lr.items()},
             "train.lr": lr,
             "privacy.clip": clip,
             "train.seed": seed,
@@ -224,7 +229,7 @@ def _trained(settings: Settings) -> dict[str, Any]:
         "last": accuracy(iterates[-1]),
         "tail": accuracy(np.mean(iterates[-TAIL:], axis=0)),
         "clipped": round(float(np.mean(clipped)), 3),
-        "plan": None if setup.plan is None else setup.plan.hash[:16],
+        "plan": None if setup.plan is None else setup.plan.hash.removeprefix("sha256:")[:16],
     }
     if not settings["data.validation"]:
         found["curve"] = [accuracy(model) for model in iterates]
@@ -265,6 +270,8 @@ def searched(
 
 def tuned(results: Results, arm: Arm) -> tuple[Choice, int]:
     """Learning rate and clip with the best accuracy on held-out training rows."""
+    if arm.like is not None:
+        return tuned(results, arm.like)
     if arm.tries == 1:
         return arm.start, 1
 

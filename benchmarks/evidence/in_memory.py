@@ -6,16 +6,45 @@ made of with `model.features`: a feature vector depends on its own image alone.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import fedspend
-from fedspend.data.dataset import Rows
-from fedspend.data.loading import DATA_SETS, load, read
+from fedspend.data.dataset import Rows, finished
+from fedspend.data.loading import DATA_SETS, read
+from fedspend.errors import InvalidInput
 from fedspend.models.feature_cache import cached_features
 
-NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "mnist-writers", "adult")
+FEMNIST = "femnist"
+WRITERS = "femnist/femnist-writers.npz"  # in FEDSPEND_DATA
+NAMES = ("digits", "fashion-mnist", "mnist", "cifar10", "mnist-writers", "adult", FEMNIST)
+
+
+def femnist(_folder: Path | None = None, _seed: int = 0) -> Rows:
+    """FEMNIST by writer, 62 classes. Test images that equal a training image are dropped."""
+    path = Path(os.environ.get("FEDSPEND_DATA", ".")) / WRITERS
+    if not path.is_file():
+        raise InvalidInput(f"{path} is missing; set FEDSPEND_DATA to the folder of femnist/")
+    with np.load(path) as found:
+        images, test = found["features"], found["test_features"]
+        seen = {image.tobytes() for image in images}
+        fresh = np.array([image.tobytes() not in seen for image in test])
+        return Rows(
+            _scaled(images),
+            found["label"].astype(np.int64),
+            62,
+            _scaled(test[fresh]),
+            found["test_label"][fresh].astype(np.int64),
+            found["client"],
+        )
+
+
+def _scaled(images: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.divide(images.reshape(-1, 1, 28, 28), np.float32(255), dtype=np.float32)
 
 
 @lru_cache(maxsize=2)
@@ -23,7 +52,7 @@ def _rows(name: str, features: str) -> Rows:
     found = read(name)
     if features == "none":
         return found
-    made = cached_features(features, load(name, rows=found))
+    made = cached_features(features, finished(name, found, 0.0, 0, public=True, by_row=False))
     return Rows(
         made.features,
         made.labels,
@@ -48,6 +77,9 @@ def place(name: str, features: str) -> str:
 
 
 def register() -> None:
+    fedspend.register(
+        "data set", FEMNIST, femnist, help="FEMNIST by writer", public=True, natural=True
+    )
     for name in NAMES:
         for features in ("none", "gabor") if name != "adult" else ("none",):
             fedspend.register(
@@ -65,6 +97,6 @@ def in_memory(settings: dict[str, Any]) -> dict[str, Any]:
     name, features = settings["data.name"], settings.get("model.features", "none")
     if name not in NAMES:
         return settings
-    if place(name, features) not in DATA_SETS:
+    if FEMNIST not in DATA_SETS:
         register()
     return {**settings, "data.name": place(name, features), "model.features": "none"}

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import over_time_page
+import papers_page
 from experiment import Finished
 
 HERE = Path(__file__).parent
@@ -23,7 +24,10 @@ DOCS = HERE.parents[1] / "docs"
 RESULTS = HERE / "results"
 Block = Callable[[Finished], str]
 
-BLOCKS: dict[str, dict[str, Block]] = {"results-time.md": over_time_page.BLOCKS}
+BLOCKS: dict[str, dict[str, Block]] = {
+    "results-time.md": over_time_page.BLOCKS,
+    "results-papers.md": papers_page.BLOCKS,
+}
 
 
 def everything(folder: Path) -> Finished:

@@ -14,13 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import kiani
+import networks
 import over_time
+import shaping
 from experiment import Arm, Results, finish
 
 HERE = Path(__file__).parent
 STUDIES: dict[str, Callable[[], list[Arm]]] = {
     over_time.STUDY: over_time.arms,
     kiani.STUDY: kiani.arms,
+    shaping.STUDY: shaping.arms,
+    networks.STUDY: networks.arms,
 }
 
 
