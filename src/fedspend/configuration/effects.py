@@ -9,7 +9,7 @@ gives without effect is still refused. `[design]` is for `fedspend design`, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedspend.basics.registry import entries_with, own_keys
 from fedspend.configuration.config import BUDGET_SOURCES, Config
@@ -145,17 +145,15 @@ def by_policy(what: str, *keys: str) -> Rule:
     )
 
 
-def by_group(key: str) -> Rule:
+def saving(key: str) -> Rule:
     """A rule for a value that groups fall back on: no group does if each has one of its own."""
-    return Rule(
-        (f"privacy.{key}",),
-        lambda config: (
-            config.privacy.groups is None
-            or any(key not in group for group in config.privacy.groups)
-        ),
-        f"a group without a {key} of its own",
-        tuple(f"privacy.{source}" for source in BUDGET_SOURCES),
-    )
+    rule = by_policy("that saves", f"privacy.{key}")
+
+    def used(config: Config) -> bool:
+        groups = config.privacy.groups
+        return rule.used(config) and (groups is None or any(key not in group for group in groups))
+
+    return replace(rule, used=used, needs=f"{rule.needs}, and no {key} of its own in every group")
 
 
 def workers_work(config: Config) -> bool:
@@ -190,9 +188,8 @@ RULES = (
         needs=f"a record-level method ({', '.join(methods_for('record'))})",
     ),
     by_policy("with weights", "privacy.weights"),
-    by_group("saving_rate"),
-    by_group("transition"),
-    by_policy("that saves", "privacy.saving_rate", "privacy.transition"),
+    saving("saving_rate"),
+    saving("transition"),
     Rule(
         ("privacy.bits",),
         is_discrete,
