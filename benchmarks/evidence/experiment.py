@@ -26,7 +26,6 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from in_memory import in_memory
 
-from fedspend.configuration.sections import SECTIONS
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.runs.comparison import interval
 
@@ -164,8 +163,6 @@ def by_section(settings: Settings) -> dict[str, dict[str, Any]]:
     tables: dict[str, dict[str, Any]] = {}
     for name, value in settings.items():
         section, key = name.split(".")
-        if name == "privacy.clip_schedule" and key not in SECTIONS[section]:
-            continue  # a version whose clip never changes
         tables.setdefault(section, {})[key] = value
     return tables
 

@@ -66,10 +66,9 @@ def arm(name: str, budgets: tuple[float, ...], schedule: str, spending: str) -> 
 
 
 def arms() -> list[Arm]:
-    found = [
+    return [
         arm(name, budgets, schedule, spending)
         for name, budgets, schedule, spending in itertools.product(
             NETWORKS, BUDGETS, over_time.SCHEDULES, SPENDING
         )
     ]
-    return [one for one in found if over_time.known(one)]

@@ -16,9 +16,6 @@ from typing import Any
 
 from experiment import TAIL, Arm, Choice
 
-from fedspend.configuration.sections import SECTIONS
-from fedspend.planning.policies.table import POLICIES
-
 STUDY = "time"
 UNTUNED = "time, untuned"
 BUDGETS = ((2, 5, 10), (10, 20, 30), (5, 5, 5), (10, 10, 10))
@@ -159,14 +156,6 @@ def cells() -> list[tuple[str, tuple[float, ...]]]:
     return first + [pair for pair in itertools.product(DATA, BUDGETS) if pair not in first]
 
 
-def known(one: Arm) -> bool:
-    """Whether this version has everything that the arm needs."""
-    return one.settings.get("privacy.policy") in POLICIES.names and (
-        one.settings["privacy.clip_schedule"] == "constant"
-        or "clip_schedule" in SECTIONS["privacy"]
-    )
-
-
 def arms() -> list[Arm]:
     """In the order in which they are run: what the question is about first, variants later."""
     main, variants = (
@@ -178,4 +167,4 @@ def arms() -> list[Arm]:
         for spendings in (main, variants)
         for data, budgets in cells()
     ]
-    return [one for block in (head, untuned(), *rest) for one in block if known(one)]
+    return [one for block in (head, untuned(), *rest) for one in block]
