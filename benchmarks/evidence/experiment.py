@@ -18,16 +18,20 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 from in_memory import in_memory
 
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.runs.comparison import interval
+
+if TYPE_CHECKING:
+    from fedspend.runs.setup import Setup
+    from fedspend.server.rounds import TrainingState
 
 SEEDS = (1, 2, 3, 4, 5)
 TUNING_SEED = 1000
@@ -180,12 +184,17 @@ def measured(settings: Settings) -> dict[str, Any]:
     return found | {"seconds": round(time.process_time() - began, 2)}
 
 
-def _trained(settings: Settings) -> dict[str, Any]:
+Play = Callable[["TrainingState | None"], Iterator["TrainingState"]]
+
+
+def prepared(settings: Settings) -> tuple[Setup, Play]:
+    """The parts of a run whose plan is verified, and a function that plays its rounds from a state,
+    or from the beginning, giving the state after each.
+    """
     import torch
 
     from fedspend.client.state import MemoryStates
     from fedspend.configuration.config import any_config
-    from fedspend.models.evaluation import evaluate
     from fedspend.runs.certifying import examine
     from fedspend.runs.running import open_engine
     from fedspend.runs.setup import flat_parameters, from_config
@@ -197,26 +206,36 @@ def _trained(settings: Settings) -> dict[str, Any]:
         warnings.simplefilter("ignore", FedspendWarning)
         setup = from_config(any_config(by_section(in_memory(dict(settings)))))
     examine(setup, None)
+
+    def play(state: TrainingState | None) -> Iterator[TrainingState]:
+        engine = open_engine(setup, MemoryStates())
+        try:
+            rounds = run_rounds(
+                state or begin(flat_parameters(setup.module), setup.method),
+                setup.method,
+                engine,
+                setup.training,
+                setup.randomness,
+                MemoryStore(),
+                lambda _, statistics: statistics,
+            )
+            for after, _ in rounds:
+                yield after
+        finally:
+            engine.close()
+
+    return setup, play
+
+
+def _trained(settings: Settings) -> dict[str, Any]:
+    import torch
+
+    from fedspend.models.evaluation import evaluate
+
+    setup, play = prepared(settings)
     rows = torch.from_numpy(setup.federation.dataset.test_features)
     answers = torch.from_numpy(setup.federation.dataset.test_labels)
-    engine = open_engine(setup, MemoryStates())
-    iterates = []
-    try:
-        rounds = run_rounds(
-            begin(flat_parameters(setup.module), setup.method),
-            setup.method,
-            engine,
-            setup.training,
-            setup.randomness,
-            MemoryStore(),
-            lambda _, statistics: statistics,
-        )
-        clipped = []
-        for state, statistics in rounds:
-            iterates.append(state.parameters)
-            clipped.append(statistics.get("clipped_share", 0.0))
-    finally:
-        engine.close()
+    iterates = [state.parameters for state in play(None)]
 
     def accuracy(model: np.ndarray[Any, Any]) -> float:
         _, share = evaluate(setup.module, torch.from_numpy(model.astype(np.float32)), rows, answers)
@@ -225,7 +244,6 @@ def _trained(settings: Settings) -> dict[str, Any]:
     found = {
         "last": accuracy(iterates[-1]),
         "tail": accuracy(np.mean(iterates[-TAIL:], axis=0)),
-        "clipped": round(float(np.mean(clipped)), 3),
         "plan": None if setup.plan is None else setup.plan.hash.removeprefix("sha256:")[:16],
     }
     if not settings["data.validation"]:

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 
+import influence
+import numpy as np
 import over_time
-from experiment import Finished, Outcome, cpu_hours, difference, outcome
+from experiment import Finished, Outcome, Unfinished, cpu_hours, difference, outcome, tuned
 from over_time import SCHEDULES, SPENDING
 from tables import accuracy, gain, markdown
 
@@ -182,7 +184,6 @@ def chosen(results: Finished) -> str:
             if found is None or found.refused:
                 continue
             other = "tail" if found.arm.readout == "last" else "last"
-            clipped = sum(line["clipped"] for line in found.lines) / len(found.lines)
             body.append(
                 [
                     f"{NAMES[data]}, {budgets}",
@@ -191,7 +192,6 @@ def chosen(results: Finished) -> str:
                     f"{found.choice[0]:g}",
                     f"{found.choice[1]:g}",
                     str(found.tried),
-                    f"{100 * clipped:.0f}%",
                     accuracy(*interval(found.percent())),
                     accuracy(*interval(found.percent(other))),
                     f"{found.seconds / len(found.lines):.0f}",
@@ -204,7 +204,6 @@ def chosen(results: Finished) -> str:
         "lr",
         "clip",
         "tried",
-        "clipped",
         "accuracy",
         "read the other way",
         "CPU s a run",
@@ -212,7 +211,26 @@ def chosen(results: Finished) -> str:
     return markdown(headings, body)
 
 
+def influences(results: Finished) -> str:
+    """Mean over seeds of what is left of a push in the scores, by round."""
+    body = []
+    for arm in influence.arms():
+        try:
+            choice, _ = tuned(results, arm)
+        except Unfinished:
+            continue
+        keys = [influence.key(arm, arm.at(choice, seed)) for seed in influence.SEEDS]
+        if not all(one in results.found for one in keys):
+            continue
+        left = np.mean([results.found[one]["scores"] for one in keys], axis=0)
+        data, budgets, schedule, _ = arm.label
+        title = f"{NAMES[data]}, ({budgets.replace('/', ', ')})"
+        body.append([title, COLUMNS[schedule], *(f"{value:.2f}" for value in left)])
+    return markdown(["push after round", "", *map(str, influence.ROUNDS)], body)
+
+
 BLOCKS = {
+    "time-influence": influences,
     "time-status": status,
     "time-tables": tables,
     "time-signs": signs,

@@ -13,18 +13,26 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import influence
 import kiani
 import networks
 import over_time
 import shaping
-from experiment import Arm, Results, finish
+from experiment import Arm, Results, run_arms
 
 HERE = Path(__file__).parent
-STUDIES: dict[str, Callable[[], list[Arm]]] = {
-    over_time.STUDY: over_time.arms,
-    kiani.STUDY: kiani.arms,
-    shaping.STUDY: shaping.arms,
-    networks.STUDY: networks.arms,
+
+
+def of_arms(arms: Callable[[], list[Arm]]) -> Callable[[Results], None]:
+    return lambda results: run_arms(results, arms())
+
+
+STUDIES: dict[str, Callable[[Results], None]] = {
+    influence.STUDY: influence.run,  # a few minutes, for what has been tuned so far
+    over_time.STUDY: of_arms(over_time.arms),
+    kiani.STUDY: of_arms(kiani.arms),
+    shaping.STUDY: of_arms(shaping.arms),
+    networks.STUDY: of_arms(networks.arms),
 }
 
 
@@ -41,9 +49,7 @@ def main() -> None:
     (args.results / "run_all.pid").write_text(f"{os.getpid()}\n")
     for study in args.only or STUDIES:
         others = sorted(args.results.glob("*.jsonl"))
-        results = Results.read(args.results / f"{study}.jsonl", also=others)
-        for arm in STUDIES[study]():
-            finish(results, arm)
+        STUDIES[study](Results.read(args.results / f"{study}.jsonl", also=others))
 
 
 if __name__ == "__main__":
