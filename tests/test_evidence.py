@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import experiment
+import in_memory
+import influence
+import kiani
+import networks
 import over_time
 import pytest
+import records_cnn
 import render
+import shaping
 from experiment import HELD_OUT, SEEDS, TUNING_SEED, Arm, Finished, Results
+
+from fedspend.data.loading import DATA_SETS
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,6 +44,15 @@ SMALL = {
     "train.tail_average": 1,
 }
 ARM = Arm("small", ("digits",), SMALL, (0.2, 1.0))
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    """Data sets in memory are entries of the registry, which other tests must not meet."""
+    before = DATA_SETS.names
+    yield
+    for name in set(DATA_SETS.names) - set(before):
+        DATA_SETS.remove(name)
 
 
 def fake(monkeypatch, score):
@@ -167,6 +185,44 @@ def test_arms_differ_only_in_what_they_are_named_after():
                 )
                 stated = {"privacy.accountant", "privacy.noise", "privacy.clip_schedule"}
                 assert stated <= set(arm.settings), "no default decides a result"
+
+
+def test_a_setting_may_depend_on_the_learning_rate_and_an_arm_on_anothers_choice(
+    tmp_path, monkeypatch
+):
+    made = fake(monkeypatch, lambda settings: settings["train.lr"])
+    results = Results.read(tmp_path / "small.jsonl")
+    shaped = replace(ARM, label=("shaped",), over_lr={"shape.blur": 0.01}, like=ARM)
+    experiment.finish(results, ARM)
+    tuning = len(made)
+    experiment.finish(results, shaped)
+    chosen, _ = experiment.tuned(results, ARM)
+    assert len(made) == tuning + len(SEEDS), "nothing is tuned anew"
+    assert {settings["train.lr"] for settings in made[tuning:]} == {chosen[0]}
+    assert made[-1]["shape.blur"] == pytest.approx(0.01 / chosen[0])
+
+
+@pytest.mark.parametrize("study", [over_time, kiani, shaping, networks, records_cnn])
+def test_every_arm_is_a_config_without_idle_keys(study):
+    from fedspend.configuration.config import config_of
+    from fedspend.configuration.effects import refuse_without_effect
+
+    found = study.arms()
+    names = [arm.name for arm in found]
+    assert len(set(names)) == len(names)
+    in_memory.register()
+    for arm in found:
+        refuse_without_effect(config_of(experiment.by_section(arm.at(arm.start, 1))))
+
+
+def test_what_is_left_of_a_push():
+    """All of it after the last round; none of what averaging leaves out."""
+    settings = ARM.at((0.2, 1.0), 1) | {"train.rounds": 25}
+    left = influence.measured(settings, "last", 1)
+    assert left["parameters"][-1] == left["scores"][-1] == pytest.approx(1, abs=1e-3)
+    assert all(0 < value < 1.5 for value in left["parameters"])
+    averaged = influence.measured(settings, "tail", 1)
+    assert averaged["parameters"][-1] == pytest.approx(1 / experiment.TAIL, rel=0.05)
 
 
 def test_results_files_hold_whole_runs():

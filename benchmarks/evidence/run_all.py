@@ -17,6 +17,7 @@ import influence
 import kiani
 import networks
 import over_time
+import records_cnn
 import shaping
 from experiment import Arm, Results, run_arms
 
@@ -33,6 +34,7 @@ STUDIES: dict[str, Callable[[Results], None]] = {
     kiani.STUDY: of_arms(kiani.arms),
     shaping.STUDY: of_arms(shaping.arms),
     networks.STUDY: of_arms(networks.arms),
+    records_cnn.STUDY: of_arms(records_cnn.arms),
 }
 
 
