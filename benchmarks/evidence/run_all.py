@@ -15,6 +15,7 @@ from pathlib import Path
 
 import influence
 import kiani
+import lenet
 import networks
 import over_time
 import records_cnn
@@ -35,6 +36,7 @@ STUDIES: dict[str, Callable[[Results], None]] = {
     shaping.STUDY: of_arms(shaping.arms),
     networks.STUDY: of_arms(networks.arms),
     records_cnn.STUDY: of_arms(records_cnn.arms),
+    lenet.STUDY: lenet.run,
 }
 
 
