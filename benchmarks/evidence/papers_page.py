@@ -245,7 +245,8 @@ def shown(results: Finished, table: Table) -> str:
             )
         body.append(line)
     headings = [table.name, *columns, *(f"{ours} minus {base}" for base, ours in pairs)]
-    return f"### {table.name}\n\n{table.about}.\n\n{markdown(headings, body)}"
+    about = table.about[0].upper() + table.about[1:]
+    return f"### {table.name}\n\n{about}.\n\n{markdown(headings, body)}"
 
 
 def tables(results: Finished) -> str:
