@@ -18,6 +18,7 @@ TINY = {
         "delta": 1e-3,
         "rate": 0.8,
         "clip": 0.5,
+        "accountant": "rdp",
     },
     "train": {
         "rounds": 4,

@@ -36,7 +36,12 @@ def half_spent(book):
     import fedspend
 
     plan = fedspend.plan(
-        [10.0, 10.0, 20.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"]
+        [10.0, 10.0, 20.0],
+        delta=1e-5,
+        rounds=10,
+        rate=0.5,
+        clients=["north", "south", "east"],
+        accountant="rdp",
     )
     with Ledger.open(book, write=True) as ledger:
         ledger.admit("first", Proposal.of_plan(plan), simulation=False)
@@ -371,7 +376,12 @@ def test_lowering_a_budget_under_an_open_run(run, book):
     import fedspend
 
     plan = fedspend.plan(
-        [9.0, 9.0, 18.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"]
+        [9.0, 9.0, 18.0],
+        delta=1e-5,
+        rounds=10,
+        rate=0.5,
+        clients=["north", "south", "east"],
+        accountant="rdp",
     )
     with Ledger.open(book, write=True) as ledger:
         ledger.admit("first", Proposal.of_plan(plan), simulation=False)

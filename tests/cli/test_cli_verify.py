@@ -15,7 +15,8 @@ import fedspend
 
 @pytest.fixture(scope="module")
 def plan():
-    return fedspend.plan([10.0, 10.0, 20.0], delta=1e-5, rounds=4, rate=0.9, saving_rate=0.5)
+    terms = {"delta": 1e-5, "rounds": 4, "rate": 0.9, "saving_rate": 0.5, "accountant": "rdp"}
+    return fedspend.plan([10.0, 10.0, 20.0], **terms)
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ DELTA = 1e-4
 
 
 def make_plan(budget, rounds=6, clients=4, **options):
-    return fedspend.plan(np.full(clients, budget), delta=DELTA, rounds=rounds, rate=0.5, **options)
+    terms = {"delta": DELTA, "rounds": rounds, "rate": 0.5, "accountant": "rdp"}
+    return fedspend.plan(np.full(clients, budget), **(terms | options))
 
 
 def admit(ledger, run, plan, **options):

@@ -41,6 +41,7 @@ name = "time-adaptive"
 groups = [{epsilon = 4.0, share = 1}, {epsilon = 12.0, share = 2}]
 saving_rate = 0.4
 transition = 4
+accountant = "rdp"
 delta = 1e-3
 rate = 0.8
 randomness = "os"

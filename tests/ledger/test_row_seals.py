@@ -215,7 +215,7 @@ def test_rows_that_change_in_the_middle_of_a_run_are_noticed(book, tmp_path):
 
 
 def test_a_run_with_a_ledger_of_its_own_keeps_it_with_its_clients(book, tmp_path):
-    """Private state is never in a run directory; real runs of version 0.1 had their ledger there."""
+    """Private state is never in a run directory; runs of version 0.1 had their ledger there."""
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(book, folder / "ledger.db")

@@ -79,7 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--accountant",
         metavar="A",
-        help="{accountants}; default rdp. pld needs less noise and more time",
+        help=(
+            "auto, {accountants}; default auto: pld (less noise) for up to 20 distinct schedules, "
+            "else rdp"
+        ),
     )
     add(
         "--ledger",
@@ -139,6 +142,11 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
             "policy optimal: part of a push against the model that one round leaves, in (0, 1] "
             "(default: do well for all from 0.5 to 1)"
         ),
+    )
+    add(
+        "--influence",
+        metavar="FILE",
+        help="policy optimal: what fedspend design influence measured, in place of --contraction",
     )
     add(
         "--tail",

@@ -49,6 +49,7 @@ OTHERS = (
     "weights",
     "clip_schedule",
     "contraction",
+    "influence",
     "tail",
     "accountant",
     "compare",

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.accounting.accountants import AUTO
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.budgets.identity import hint_alike
 from fedspend.budgets.population import numbered
@@ -53,17 +54,18 @@ from fedspend.records.preferences import PREFERENCES
 from fedspend.records.remaining import Past
 from fedspend.records.terms import Terms
 
-# Settings that record-level methods do not use, and the values they must have: a setting without
-# effect would look as if it had one.
-CLIENT_LEVEL = {
-    "privacy.noise": "central",
-    "privacy.clipping": "flat",
-    "privacy.accountant": "rdp",
-    "privacy.policy": None,
-    "privacy.saving_rate": None,
-    "privacy.weights": None,
-    "shape.blur": 0.0,
-    "shape.lus": 0.0,
+# Settings that record-level methods do not use, and the values they may have: a setting without
+# effect would look as if it had one. Records are accounted by Rényi curves: clients are sampled
+# around them, and no privacy loss distribution is proven for both together.
+CLIENT_LEVEL: dict[str, tuple[Any, ...]] = {
+    "privacy.noise": ("central",),
+    "privacy.clipping": ("flat",),
+    "privacy.accountant": (AUTO, "rdp"),
+    "privacy.policy": (None,),
+    "privacy.saving_rate": (None,),
+    "privacy.weights": (None,),
+    "shape.blur": (0.0,),
+    "shape.lus": (0.0,),
 }
 
 
@@ -231,7 +233,7 @@ def record_plan(
     A `stored` plan is used unchanged, if it is for this config.
     """
     for name, usual in CLIENT_LEVEL.items():
-        if config.value(name) not in (usual, None):
+        if config.value(name) not in (*usual, None):
             raise InvalidInput(
                 f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose "
                 "another method"

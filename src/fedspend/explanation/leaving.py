@@ -145,8 +145,11 @@ def _without(state: State, run: str, unit: str, account: int) -> float:
     """What other runs have spent and hold on the account."""
     past = histories(state, unit, held=True, without=run)
     mine = past.for_accounts(np.array([account]))
-    delta = state.accounts[unit].delta[account : account + 1]
-    return float(epsilons(mine, delta, past.by_pld[past.of_account[[account]]])[0][0])
+    delta, budget = (
+        column[account : account + 1]
+        for column in (state.accounts[unit].delta, state.accounts[unit].budget)
+    )
+    return float(epsilons(mine, delta, past.by_pld[past.of_account[[account]]], budget)[0][0])
 
 
 def _member(run: Run, account: int) -> int:

@@ -278,12 +278,17 @@ def refuse_second_hand(state: State, run: str, round: int) -> None:
 
 
 def same_beginning(new: Run, old: Run) -> bool:
-    """Whether two plans of a run agree on who takes part, the mechanism and every round begun."""
+    """Whether two plans of a run agree on who takes part, the mechanism and every round begun.
+
+    A plan by PLD is replanned by Rényi curves; the account goes on reading it by PLD, which is
+    never higher.
+    """
     alike = all(
         getattr(new, name) == getattr(old, name)
-        for name in ("unit", "accountant", "client_rate", "discrete", "grid_steps")
+        for name in ("unit", "client_rate", "discrete", "grid_steps")
     )
-    return alike and np.array_equal(new.accounts, old.accounts) and old.begins_like(new)
+    same = new.accountant in (old.accountant, "rdp")
+    return alike and same and np.array_equal(new.accounts, old.accounts) and old.begins_like(new)
 
 
 def check_kind(state: State, simulation: bool, location: str) -> None:

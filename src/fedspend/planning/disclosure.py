@@ -27,10 +27,10 @@ ANYONE = "anyone"  # the made-up unit of a bound
 _NEEDED = ("policy", "noise", "grid_steps")
 
 
-def bound(plan: Plan) -> Plan:
+def bound(plan: Plan, slack: float) -> Plan:
     """A plan of one made-up client that costs no less than any client of `plan`.
 
-    Its budget is its claim, rounded up: the number to state.
+    Its budget is its claim, that part `slack` more, and rounded up: the number to state.
     """
     from fedspend.planning.plan import Plan
 
@@ -45,7 +45,6 @@ def bound(plan: Plan) -> Plan:
         reader = ACCOUNTANTS[accountant].epsilon
         assert reader is not None
         epsilon, order = float(reader(counted, rate, plan.delta, epsilon)), 0.0
-    slack = 1e-4 if accountant == "pld" else 0.0  # two readings by PLD may differ by that much
     return Plan(
         clients=(ANYONE,),
         budget=[rounded_up(epsilon * (1 + slack))],

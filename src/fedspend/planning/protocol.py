@@ -95,9 +95,10 @@ class AnyPlan(Protocol):
 
     # --- what may be shown ---
 
-    def bound(self) -> AnyPlan:
+    def bound(self, slack: float = 0.0) -> AnyPlan:
         """A plan of one made-up unit that costs no less than any unit of this plan, and shows
-        nothing else about them; its budget is the epsilon to state.
+        nothing else about them. Its budget is the epsilon to state: the claim, that part `slack`
+        more, rounded up.
         """
 
     def part_of(self, client: int) -> AnyPlan:

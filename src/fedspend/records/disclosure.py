@@ -17,7 +17,7 @@ from fedspend.records.planning import RecordPlan, claims
 _NEEDED = ("policy", "method", "charge")
 
 
-def bound(plan: RecordPlan) -> RecordPlan:
+def bound(plan: RecordPlan, slack: float) -> RecordPlan:
     """A plan of one made-up record that costs no less than any record of `plan`."""
     used = np.flatnonzero(plan.schedules.clients_of > 0)
     rate = plan.schedules.sampling_rate[:, used].max(axis=1)[:, None]
@@ -27,7 +27,7 @@ def bound(plan: RecordPlan) -> RecordPlan:
         records=(ANYONE,),
         owner=np.zeros(1, dtype=np.int64),
         clients=(ANYONE,),
-        budget=np.array([rounded_up(float(epsilon[0]))]),
+        budget=np.array([rounded_up(float(epsilon[0]) * (1 + slack))]),
         schedules=Schedules(
             noise_multiplier=np.full(rate.shape, plan.terms.noise_multiplier),
             sampling_rate=rate,

@@ -232,11 +232,11 @@ class RecordPlan(BasePlan):
             steps=self.terms.local_steps if self.short is None else self.steps,
         )
 
-    def bound(self) -> RecordPlan:
+    def bound(self, slack: float = 0.0) -> RecordPlan:
         """A plan of one made-up record that costs no less than any record of this one."""
         from fedspend.records.disclosure import bound
 
-        return bound(self)
+        return bound(self, slack)
 
     def part_of(self, client: int) -> RecordPlan:
         """What this plan says about one client's records."""

@@ -78,8 +78,9 @@ class RunDirectory:
         found = cls(folder)
         facts = found.stored.facts()
         then, now = facts.settings, settings["settings"]
-        # a replanned run continues under another plan
-        for key in sorted((set(then) | set(now)) - {"plan"}):
+        # A replanned run continues under another plan. The accountant matters only while a plan is
+        # made; its default is another one in older versions.
+        for key in sorted((set(then) | set(now)) - {"plan", "privacy.accountant"}):
             if then.get(key) != now.get(key):
                 raise InvalidInput(
                     f"{folder} holds another run: {key} was {then.get(key)!r} and is now "
