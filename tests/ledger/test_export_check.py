@@ -69,6 +69,29 @@ def test_a_sound_export_passes_on_the_command_line(export, capsys):
     assert main(["ledger", "verify", str(export), "--head", f"{int(entries) + 1}:{hash}"]) == 1
 
 
+def test_projects_are_checked_one_by_one(tmp_path):
+    """Each project's balances are those of its own entries."""
+    place, path = tmp_path / "accounts.db", tmp_path / "account.json"
+    Ledger.create(place, simulation=False).close()
+    for project, budget in (("first", 2.0), ("second", 3.0)):
+        with Ledger.open(place, write=True, project=project) as ledger:
+            ledger.register(["north"], budget, delta=1e-5)
+            export_json(ledger, path, "client")
+    document = json.loads(path.read_text())
+    names = [one.check for one in audit_export(path).checks]
+    assert {"client balances, first", "client balances, second"} <= set(names)
+    assert failed(path) == []
+    projects = document["projects"]
+    for forged, wrong in (
+        ({"first": projects["second"], "second": projects["first"]}, "client balances, first"),
+        ({"first": projects["first"]}, "statements"),
+        (projects | {"third": {}}, "statements"),
+        (7, "statements"),
+    ):
+        path.write_text(json.dumps(document | {"projects": forged}))
+        assert wrong in failed(path)
+
+
 def test_what_is_asked_must_be_one_thing(export, capsys):
     for arguments, words in (
         ([str(export), "--ledger", "x.db"], "an export, FILE.json, or the ledger"),

@@ -128,6 +128,29 @@ def test_a_client_without_rows_stands_for_nobody_and_its_old_rows_may_come_back(
     assert sealed == [list(BUDGETS)]
 
 
+def test_projects_have_rows_of_their_own(tmp_path):
+    """Two projects in one ledger may both have a client called south."""
+    book = tmp_path / "accounts.db"
+    Ledger.create(book, simulation=False).close()
+    for project in ("first", "second"):
+        with Ledger.open(book, write=True, project=project) as ledger:
+            ledger.register(list(BUDGETS), 100.0, delta=1e-3)
+    train_real(tmp_path / "one", ledger=book, project="first")
+    train_real(tmp_path / "two", ledger=book, project="second", clients=clients(south=rows(7)))
+    for project, mine in (("first", rows(7)), ("second", rows(1))):
+        with pytest.raises(Refused, match=f"rows of client 'south' .* --project {project}"):
+            train_real(
+                tmp_path / "three", ledger=book, project=project, clients=clients(south=mine)
+            )
+    sealed = [one for one in entries(book) if one["kind"] == "rows"]
+    assert [one["project"] for one in sealed] == ["first", "second"]
+    arguments = ["--reason", "new", "--ledger", str(book), "--project", "first"]
+    assert main(["ledger", "accept-rows", "south", *arguments]) == 0
+    for project in ("first", "second"):
+        with Ledger.open(book, project=project) as ledger:
+            assert ("south" in ledger.accounts().rows_of) == (project == "second")
+
+
 def test_what_is_kept_is_private_and_the_ledger_cannot_be_used_to_try_rows(book, tmp_path):
     train_real(tmp_path / "one", ledger=book)
     kept = tmp_path / "accounts.db.rows"

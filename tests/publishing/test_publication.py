@@ -222,7 +222,7 @@ def test_an_epsilon_that_its_rounds_do_not_give_is_not_believed(published):
 
 def test_a_bound_that_is_too_good_is_noticed_by_the_clients_it_does_not_cover(published):
     """A stranger cannot know whether all clients are within the bound; they can."""
-    careful = fedspend.plan([3.0], delta=1e-3, rounds=3, rate=0.8, clients=["x"]).bound()
+    careful = fedspend.plan([3.0], delta=1e-3, rounds=3, rate=0.8, accountant="rdp").bound()
     document = published.document
     guarantee = document["guarantee"] | {"epsilon": float(careful.budget[0])}
     document |= {"guarantee": guarantee, "bound": with_hash(careful.content())}
@@ -356,7 +356,10 @@ def test_nothing_is_overwritten(original, tmp_path):
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"saving_rate": 0.5}, {"accountant": "pld"}])
+@pytest.mark.parametrize(
+    "more",
+    [{"accountant": "rdp"}, {"saving_rate": 0.5, "accountant": "rdp"}, {"accountant": "pld"}],
+)
 def test_nobody_costs_more_than_the_bound(more):
     """The claim of every client is at most that of the bound, which covers it and verifies."""
     plan = fedspend.plan([2.0, 4.0, 9.0, 9.5], delta=1e-4, rounds=6, rate=0.7, **more)
