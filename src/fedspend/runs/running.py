@@ -70,10 +70,11 @@ def _run(
                 on_note(told(store, state.done, simulation=simulation))
             enrol(budgets, state, store, on_note)
             state = _play(setup, engine, store, state, folder, on_round)
+            write_model(setup, store, state)
             store.finish()
     finally:
         engine.close()
-    return _finished(setup, store, state, folder)
+    return Result(store.metrics(), setup.module, setup.plan, folder)
 
 
 def open_engine(setup: Setup, states: States) -> Engine:
@@ -104,12 +105,11 @@ def _play(
     return state
 
 
-def _finished(setup: Setup, store: RunStore, state: TrainingState, folder: Path | None) -> Result:
+def write_model(setup: Setup, store: RunStore, state: TrainingState) -> None:
     load_parameters(setup.module, state)
     plan_hash = "" if setup.plan is None else setup.plan.hash
     about = {"randomness": setup.randomness.source, "plan": plan_hash}
     store.write_model(named_arrays(setup.module), about)
-    return Result(store.metrics(), setup.module, setup.plan, folder)
 
 
 def load_parameters(module: torch.nn.Module, state: TrainingState) -> None:

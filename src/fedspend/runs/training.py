@@ -19,6 +19,7 @@ from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
+from fedspend.runs.moving import settle
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnRound, Result
@@ -41,6 +42,7 @@ def train(
     test: tuple[Any, Any] | None = None,
     ledger: str | Path | None = None,
     replan: bool = False,
+    moved: bool = False,
     on_note: OnNote = lambda _: None,
     **options: Any,
 ) -> Result:
@@ -53,7 +55,8 @@ def train(
 
     `ledger` (a path or postgresql://...) is charged; by default it is one in the run directory.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. `on_note` is called with what a recovery found.
+    spread over the missing rounds. With `resume` and `moved`, a run whose directory was moved goes
+    on in its new place, and no longer in the old one. `on_note` is called with what a recovery found.
     """
     if (config is None) == (clients is None):
         raise InvalidInput(
@@ -73,6 +76,8 @@ def train(
         where = None if ledger is None else str(ledger)
         check_named(clients, where, setup)
     with RunLedger.of_run(folder, where, resume=resume) as opened:
+        if moved:
+            settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
             begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
             setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)

@@ -39,6 +39,7 @@ class Facts:
     environment: dict[str, Any]
     began: str | None  # time in ISO 8601; None for version 0.1
     ledger: NamedLedger | None  # None: without a plan nothing is charged
+    sealed: bool  # whether its checkpoint and its releases carry digests; not in version 0.1
     content: dict[str, Any]  # the whole file
 
     @property
@@ -78,6 +79,7 @@ class StoredRun:
             environment=environment if isinstance(environment, dict) else {},
             began=began if isinstance(began := content.get("began"), str) else None,
             ledger=_named_ledger(path, content.get("ledger")),
+            sealed=content.get("sealed") is True,
             content=content,
         )
 
@@ -94,7 +96,7 @@ class StoredRun:
         path = METRICS.of(self.folder)
         try:
             lines = read_lines(path)
-        except (ValueError, OSError):
+        except (ValueError, OSError, RecursionError):
             lines = [{}]
         if not all(isinstance(line, dict) and _is_round(line.get("round")) for line in lines):
             raise InvalidInput(f"{path} is damaged: a line is not the record of a round")
