@@ -139,7 +139,7 @@ def write(result: Comparison, folder: Path) -> None:
     body = json.dumps(
         {"methods": rows, "seeds": list(result.seeds), "accuracy": result.curves()}, indent=1
     )
-    write_whole(folder / "comparison.json", body.encode(), private=False)
+    write_whole(folder / "comparison.json", body.encode())
     text = io.StringIO()
     table = csv.writer(text)
     table.writerow(["method", "mean", "interval", "difference", "difference_interval"])
@@ -147,7 +147,7 @@ def write(result: Comparison, folder: Path) -> None:
         [row["method"], row["mean"], row["interval"], row["difference"], row["difference_interval"]]
         for row in rows
     )
-    write_whole(folder / "comparison.csv", text.getvalue().encode(), private=False)
+    write_whole(folder / "comparison.csv", text.getvalue().encode())
     accuracy_plot(
         {name: result.accuracy[n] for n, name in enumerate(result.methods)}, folder / "accuracy.png"
     )

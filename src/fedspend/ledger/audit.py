@@ -83,7 +83,7 @@ def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ())
             _guarded("database", lambda: (True, ledger.check_storage())),
             _guarded("heads", lambda: _check_heads(ledger, wanted)),
             *(
-                _guarded(f"{unit} balances", partial(_check_balances, ledger, unit))
+                _guarded(f"{unit} balances", partial(recheck_balances, ledger, unit))
                 for unit in UNITS
                 if len(ledger.accounts(unit))
             ),
@@ -147,7 +147,7 @@ def _head_of_run(run: Run) -> Head | None:
     return Head.load(found.head_file) if here else None
 
 
-def _check_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:
+def recheck_balances(ledger: Ledger, unit: str) -> tuple[bool, str]:
     """Recompute what each account has spent and will have spent; equal histories only once."""
     state, balances = ledger.state, ledger.balances(unit)
     checked: dict[tuple[Any, ...], float] = {}

@@ -49,7 +49,6 @@ from fedspend.ledger.storage import (
     path_of,
 )
 
-
 # Entries that say when a person did something. How long a round takes tells how many clients were
 # sampled, so all others of a real ledger are dated to the day.
 BY_PEOPLE = ("ledger", "change", "withdraw")
@@ -465,9 +464,7 @@ class Ledger:
 
         self._write(entry)
 
-    def close_run(
-        self, run: str, *, reason: str, ending: Mapping[str, str] | None = None
-    ) -> None:
+    def close_run(self, run: str, *, reason: str, ending: Mapping[str, str] | None = None) -> None:
         """End a run, and free what it held for rounds that never began.
 
         `ending` has digests of what it leaves behind.

@@ -17,10 +17,10 @@ damage, whoever wrote it.
 | `move` | the run's directory has a new place; it begins no further round in the old one |
 | `close` | the run is over; what it held for rounds that never began is free again |
 
-Since version 0.1, entries also tie the files of a run directory to the chain, by digests: `open` and
-`replan` its first files, `reserve` the checkpoint that a round starts from, `commit` the file of the
-release, `close` the last checkpoint and the model. `open` also has the directory's place. Entries
-without these are read as before.
+Since version 0.1, entries also tie the files of a run directory to the chain, by digests: `open`
+and `replan` its first files, `reserve` the checkpoint that a round starts from, `commit` the file
+of the release, `close` the last checkpoint and the model. `open` also has the directory's place.
+Entries without these are read as before.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Guarantee: `metrics.jsonl`, the checkpoint and the model of a resumed seeded run are byte for byte
 those of an uninterrupted one. A release is on disk before anything uses it. The ledger decides
-which rounds were reserved and committed; a reserved round whose release is lost stays charged. Every
-file is tied to the ledger by its digest, and a run goes on only from the files that the ledger has
-seen last: not from a copy, not from older ones, and not without them.
+which rounds were reserved and committed; a reserved round whose release is lost stays charged.
+Every file is tied to the ledger by its digest, and a run goes on only from the files that the
+ledger has seen last: not from a copy, not from older ones, and not without them.
 
 `stored.files` lists the files and which of them may be published.
 """

@@ -56,7 +56,8 @@ def train(
     `ledger` (a path or postgresql://...) is charged; by default it is one in the run directory.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
     spread over the missing rounds. With `resume` and `moved`, a run whose directory was moved goes
-    on in its new place, and no longer in the old one. `on_note` is called with what a recovery found.
+    on in its new place, and no longer in the old one. `on_note` is called with what a recovery
+    found.
     """
     if (config is None) == (clients is None):
         raise InvalidInput(
