@@ -3,8 +3,8 @@
 Guarantee: if `RunVerification.ok`, the plan passes the independent accountants; plan, settings,
 certificate, account, releases, checkpoint, metrics, model and report are those of one run, as far
 as each is tied to the others; and the account, recomputed by the second accountant, is within every
-budget. What could not be checked is listed with its reason. It never raises, whatever the files
-hold, and writes nothing.
+budget. What could not be checked is listed with its reason. Whatever the files hold, it does not
+raise, and it writes nothing.
 
 What ties what (docs/ledger.md has the same list for people):
 
@@ -35,7 +35,7 @@ from fedspend.basics.arrays import Float32Array
 from fedspend.basics.tensors import Sealed, read_sealed
 from fedspend.basics.words import counted
 from fedspend.budgets.identity import normal
-from fedspend.errors import FedspendError
+from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import is_inside, locate, place_of
 from fedspend.ledger.audit import Finding, recheck_balances
@@ -100,6 +100,8 @@ def verify_run(folder: str | Path, *, ledger: str | Path | None = None) -> RunVe
 
     `ledger` says where the run's ledger is now, if it is not where the run directory says.
     """
+    if not any(file.of(Path(folder)).exists() for file in FILES):
+        raise InvalidInput(f"{folder} holds no run: name a run directory")
     checker = _Checker(Path(folder), None if ledger is None else str(ledger))
     result = RunVerification(str(folder), [_guarded("run", checker.check_run)])
     try:
@@ -391,6 +393,8 @@ class _Checker:
         if hashlib.sha256(body[:size]).hexdigest() != self.state.metrics:
             return False, f"{METRICS} is not what {CHECKPOINT} was written with"
         if len(body) > size:
+            if self.run.closed is not None or self.run.next_round == self.done:
+                return False, f"{METRICS} tells more than the {self.done} rounds that were played"
             return None, f"as {CHECKPOINT} says, and a round that is under way"
         return True, f"{counted(len(lines), 'round')}, byte for byte as {CHECKPOINT} says"
 
@@ -435,7 +439,7 @@ class _Checker:
         page = body.decode("utf-8", "replace")
         title = re.search(r"<title>(.*?) · fedspend</title>", page)
         day = re.search(r" · report of (\d{4}-\d{2}-\d{2})</p>", page)
-        again = b""
+        again: bytes | None = None
         if title is not None and day is not None:
             name, when = html.unescape(title[1]), begun(self.folder)
             dates = Dates(day[1], {} if when is None else {name: when})
