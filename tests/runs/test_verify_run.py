@@ -208,9 +208,7 @@ def pair(tmp_path_factory):
     place = tmp_path_factory.mktemp("pair")
     config = json.loads(json.dumps(TINY))
     config["privacy"]["randomness"] = "os"
-    return [
-        finished(config, place / name, ledger=place / f"{name}.db") for name in ("one", "two")
-    ]
+    return [finished(config, place / name, ledger=place / f"{name}.db") for name in ("one", "two")]
 
 
 @pytest.fixture

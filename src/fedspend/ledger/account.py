@@ -86,16 +86,16 @@ class RunAccount:
         return self.admitted and round in self.run.rounds
 
     def commit(self, round: int, release: Release, file: str | None) -> None:
-        self.ledger.commit(self.id, round, digest(release), file=file)
+        self.ledger.commit(self.id, round, digest(release), place=self.place, file=file)
         self._keep_head()
 
     def lose(self, round: int) -> None:
-        self.ledger.lose(self.id, round)
+        self.ledger.lose(self.id, round, place=self.place)
         self._keep_head()
 
     def close(self, reason: str, ending: Mapping[str, str]) -> None:
         if self.run.closed is None:
-            self.ledger.close_run(self.id, reason=reason, ending=ending)
+            self.ledger.close_run(self.id, reason=reason, place=self.place, ending=ending)
             self._keep_head()
 
     def _keep_head(self) -> None:

@@ -393,8 +393,7 @@ class Ledger:
                 rules.refuse_second_hand(state, run, round)
                 return []
             mine = rules.open_run(state, run)
-            if place is not None:
-                rules.refuse_elsewhere(mine, place)
+            rules.refuse_elsewhere(mine, place)
             if mine.disturbed:
                 rules.refuse_withdrawn(
                     state, mine.unit, mine.accounts[rules.busy(mine.rate[round:], mine.of_class)]
@@ -410,7 +409,15 @@ class Ledger:
 
         self._write(entry)
 
-    def commit(self, run: str, round: int, release: str, *, file: str | None = None) -> None:
+    def commit(
+        self,
+        run: str,
+        round: int,
+        release: str,
+        *,
+        place: Place | None = None,
+        file: str | None = None,
+    ) -> None:
         """Record that the release of a reserved round is stored; `file` is its file's digest.
 
         Recording the same release again changes nothing; a different one is refused.
@@ -426,6 +433,7 @@ class Ledger:
                     )
                 return []
             mine = rules.open_run(state, run)
+            rules.refuse_elsewhere(mine, place)
             if mine.rounds.get(round) != "reserved":
                 raise Refused(
                     f"round {round + 1} of run {run} is not reserved, so nothing can be released "
@@ -436,11 +444,13 @@ class Ledger:
 
         self._write(entry)
 
-    def lose(self, run: str, round: int) -> None:
+    def lose(self, run: str, round: int, *, place: Place | None = None) -> None:
         """Record that a reserved round has no release; it stays spent."""
 
         def entry(state: State) -> list[Body]:
-            reserved = rules.open_run(state, run).rounds.get(round) == "reserved"
+            mine = rules.open_run(state, run)
+            rules.refuse_elsewhere(mine, place)
+            reserved = mine.rounds.get(round) == "reserved"
             return [{"kind": "lost", "run": run, "round": round}] if reserved else []
 
         self._write(entry)
@@ -464,7 +474,14 @@ class Ledger:
 
         self._write(entry)
 
-    def close_run(self, run: str, *, reason: str, ending: Mapping[str, str] | None = None) -> None:
+    def close_run(
+        self,
+        run: str,
+        *,
+        reason: str,
+        place: Place | None = None,
+        ending: Mapping[str, str] | None = None,
+    ) -> None:
         """End a run, and free what it held for rounds that never began.
 
         `ending` has digests of what it leaves behind.
@@ -472,7 +489,7 @@ class Ledger:
         reason = rules.check_reason(reason)
 
         def entry(state: State) -> list[Body]:
-            rules.open_run(state, run)
+            rules.refuse_elsewhere(rules.open_run(state, run), place)
             known = {"ending": dict(ending)} if ending else {}
             return [{"kind": "close", "run": run, "reason": reason} | known]
 

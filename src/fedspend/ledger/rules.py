@@ -234,9 +234,11 @@ def open_run(state: State, run: str) -> Run:
     return found
 
 
-def refuse_elsewhere(run: Run, place: Place) -> None:
-    """A run goes on in one place only; of one of version 0.1 the place is not known."""
-    if run.place is not None and run.place != place:
+def refuse_elsewhere(run: Run, place: Place | None) -> None:
+    """A run goes on in one place only. Of one of version 0.1 the place is not known, and what a
+    person enters by hand has none.
+    """
+    if place is not None and run.place is not None and run.place != place:
         said = (
             f"in {run.place.folder}, and {place.folder} is a copy of it or it was moved"
             if run.place.folder != place.folder

@@ -92,7 +92,9 @@ def _play(
     on_round: OnRound | None,
 ) -> TrainingState:
     observer = Observer.of(setup)
-    log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
+    log = None
+    if setup.tensorboard and folder is not None:
+        log = tensorboard_writer(folder, timed=setup.randomness.simulation)
     rounds = run_rounds(
         state, setup.method, engine, setup.training, setup.randomness, store, observer.line
     )
