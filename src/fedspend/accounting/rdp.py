@@ -17,6 +17,7 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
 
 NOISE_RANGE = (0.05, 1e6)
+SMALLEST_RATE = 1e-9
 
 
 def _public_orders() -> tuple[float, ...]:
