@@ -43,8 +43,8 @@ def test_quickstart_reads():
     assert config.data.clients == 100
     assert [group["epsilon"] for group in config.privacy.groups] == [10, 20, 30]
     assert config.method.name == "time-adaptive"
-    assert config.privacy.noise == "central"
-    assert not config.given("privacy.noise")
+    assert config.privacy.clipping == "flat"
+    assert not config.given("privacy.clipping")
     line = QUICKSTART.read_text().splitlines().index("rounds = 25") + 1
     assert config.where("train.rounds") == f"{QUICKSTART}:{line}"
 
@@ -105,7 +105,9 @@ GOOD = {
         "delta": 1e-5,
         "rate": 0.5,
         "clip": 2,
+        "clip_schedule": [1, 0.5],
         "policy": "uniform",
+        "contraction": 0.9,
         "saving_rate": 0.5,
         "transition": 2,
         "permute_rates": True,
@@ -277,6 +279,9 @@ IDLE = [
     ("privacy.saving_rate=0.3", (), "method.name=time-adaptive"),
     ("privacy.transition=2", ("method.name='idp-fedavg'",), "method.name=time-adaptive"),
     ("privacy.bits=16", (), "privacy.noise=discrete"),
+    ("privacy.contraction=0.9", ("method.name='time-adaptive'",), "privacy.policy=optimal"),
+    ("privacy.clip_schedule='lr'", ("method.name='ae-dpfl'",), "method.name=dp-fedavg"),
+    ("privacy.clip_schedule='lr'", ("method.name='rpdp'",), "method.name=adaptive-clip"),
     ("train.lr_end=0.5", (), "train.lr_schedule=linear"),
     ("engine.workers=2", (), "model.name=small-cnn"),
     (

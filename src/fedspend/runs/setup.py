@@ -7,9 +7,7 @@ here: by default `seeded` (a simulation, which protects nobody) for public data,
 from __future__ import annotations
 
 import copy
-import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +23,8 @@ from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import Config, needed
 from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined
+from fedspend.configuration.learning_rates import lr_schedule
+from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.votes import student_of
@@ -36,7 +36,7 @@ from fedspend.ledger.participants import has_left, plan_within, registered
 from fedspend.ledger.rules import names_today
 from fedspend.models.feature_cache import cached_features
 from fedspend.models.flat import layer_sizes, parameter_count
-from fedspend.noise.grid import FEWEST_BITS, check_on_grid
+from fedspend.noise.grid import FEWEST_BITS, FINE_BITS, FINE_STEPS, check_on_grid
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
@@ -182,19 +182,22 @@ def _training(
     # replanning may have added rounds
     rounds = needed(train.rounds, "train.rounds") if made is None else made.rounds
     size = parameter_count(module) if student is None else student.ballot.size
-    place, bits = noise_terms(config.privacy.noise, config.privacy.bits, planned, size)
+    noise, real = noise_of(config, made), is_real(config)
+    place, bits, steps = noise_terms(noise, config.privacy.bits, planned, size, real=real)
     tail = min(rounds, train.tail_average)
+    # rounds that were not planned, since the learning rate ends at 0, count for its course
+    course = rounds + (0 if planned is None else planned.dropped_rounds)
     return Training(
         server=Server(rounds, train.server_lr, train.server_momentum, tail, student),
         clients=members.federation.clients,
         local=local,
         client_lr=lr_schedule(
-            needed(train.lr, "train.lr"), train.lr_schedule, train.lr_end, rounds
+            needed(train.lr, "train.lr"), train.lr_schedule, train.lr_end, course
         ),
         noise_place=place,
         layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
         bits=bits,
-        grid_steps=None if planned is None or bits is None else planned.grid_steps,
+        grid_steps=steps,
         plan="" if made is None else made.hash,
     )
 
@@ -216,14 +219,22 @@ def _shape(config: Config, method: str) -> Shape:
     return shape
 
 
-def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
-    """Who adds noise, and the bits of discrete noise (None without a plan: there is no noise)."""
+def noise_terms(
+    noise: str, bits: int, made: Plan | None, dimension: int, *, real: bool
+) -> tuple[str, int | None, int | None]:
+    """Who adds noise, the bits of its grid, and how many steps of the grid it has at least.
+
+    There is no grid without a plan (there is no noise), nor for continuous noise in a simulation. A
+    real run rounds continuous noise too.
+    """
     choose("noise", noise, ("central", "distributed", "discrete", "discrete-distributed"))
-    place = "distributed" if noise.endswith("distributed") else "central"
-    if made is None or not noise.startswith("discrete"):
-        return place, None
-    check_on_grid(made, dimension, whole_number("bits", bits, FEWEST_BITS), place == "distributed")
-    return place, bits
+    distributed, discrete = noise.endswith("distributed"), noise.startswith("discrete")
+    place = "distributed" if distributed else "central"
+    if made is None or not (discrete or real):
+        return place, None, None
+    bits = whole_number("bits", bits, FEWEST_BITS) if discrete else FINE_BITS
+    check_on_grid(made, dimension, bits, distributed)
+    return place, bits, made.grid_steps if discrete else FINE_STEPS
 
 
 def _plan(
@@ -345,20 +356,6 @@ def make_method(name: str, made: AnyPlan | None, config: Config, clients: int) -
     return method if made is None else held_to(made, method)
 
 
-def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int], float]:
-    """Learning rate of rounds 0..rounds-1, from `lr` to `end * lr`."""
-
-    def at(round: int) -> float:
-        share = round / max(1, rounds - 1)
-        if kind == "linear":
-            return lr * (1 - (1 - end) * share)
-        if kind == "cosine":
-            return lr * (end + (1 - end) * (1 + math.cos(math.pi * share)) / 2)
-        return lr
-
-    return at
-
-
 def _settings(
     source: Source, made: AnyPlan | None, randomness: Randomness, ballot: Ballot | None
 ) -> dict[str, Any]:
@@ -370,6 +367,7 @@ def _settings(
         for key in keys
     }
     values["data.partition"] = source.partition
+    values["privacy.noise"] = noise_of(config, made)
     if ballot is not None:
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
     sections = ("design", "votes") if ballot is None else ("design",)
