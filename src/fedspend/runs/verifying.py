@@ -276,8 +276,9 @@ class _Checker:
                 return False, f"{RUN} has {name} {stated!r}, but the plan has {planned!r}"
         rounds = settings.get("train.rounds", plan.rounds)
         lost = sum(bool(line.get("skipped")) for line in self.metrics)
-        if not rounds <= plan.rounds <= rounds + lost:  # lost rounds may have been made up for
-            return False, f"{RUN} has {rounds} rounds, but the plan has {plan.rounds}"
+        planned = plan.rounds + plan.parameters.get("dropped_rounds", 0)
+        if not rounds <= planned <= rounds + lost:  # lost rounds may have been made up for
+            return False, f"{RUN} has {rounds} rounds, but the plan has {planned}"
         noise = settings.get("privacy.noise")
         if isinstance(noise, str) and noise.startswith("discrete") != plan.discrete:
             return False, f"{RUN} has noise {noise!r}, but the plan is for another kind"
