@@ -251,6 +251,13 @@ def as_toml(config):
     return "\n".join(lines) + "\n"
 
 
+def test_without_its_plan_a_run_does_not_go_on(tiny, tmp_path):
+    folder = stopped(tiny, tmp_path / "run")
+    (folder / "plan.json").unlink()
+    with pytest.raises(InvalidInput, match=r"plan\.json cannot be read"):
+        train(tiny, output=folder, resume=True)
+
+
 def test_a_line_of_the_metrics_that_was_changed_is_noticed(tiny, tmp_path):
     folder = stopped(tiny, tmp_path / "run")
     path = folder / "metrics.jsonl"

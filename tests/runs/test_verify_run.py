@@ -14,6 +14,7 @@ import fedspend
 import fedspend.runs.directory
 import fedspend.server.rounds
 from fedspend import train, verify_run
+from fedspend.basics.files import one_at_a_time
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
@@ -323,6 +324,12 @@ def test_a_copy_of_an_interrupted_run_is_told_where_the_run_is(tiny, tmp_path):
     result = verify_run(tmp_path / "copy")
     assert result.ok
     assert str(folder) in notes(result)["place"]
+
+
+def test_a_run_that_is_going_on_is_not_judged(copy):
+    with one_at_a_time(copy):
+        result = verify_run(copy)
+    assert "another process is at work" in failed(result)["run"]
 
 
 def test_files_that_others_may_read_are_named(copy):

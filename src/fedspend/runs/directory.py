@@ -152,10 +152,14 @@ class RunDirectory:
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of the files that do not change while rounds are played."""
-        return {
-            file.name: hashlib.sha256(file.of(self.folder).read_bytes()).hexdigest()
-            for file in FIRST
-        }
+        found = {}
+        for file in FIRST:
+            path = file.of(self.folder)
+            try:
+                found[file.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            except OSError as error:
+                raise InvalidInput(f"{path} cannot be read ({error.strerror}); {REMEDY}") from None
+        return found
 
     def _check_files(self, account: RunAccount) -> None:
         """Refuse files that are not those that the run was admitted with."""

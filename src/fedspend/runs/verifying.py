@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import Float32Array
+from fedspend.basics.files import one_at_a_time
 from fedspend.basics.tensors import Sealed, read_sealed
 from fedspend.basics.words import counted
 from fedspend.budgets.identity import normal
@@ -104,9 +105,13 @@ def verify_run(folder: str | Path, *, ledger: str | Path | None = None) -> RunVe
         raise InvalidInput(f"{folder} holds no run: name a run directory")
     checker = _Checker(Path(folder), None if ledger is None else str(ledger))
     result = RunVerification(str(folder), [_guarded("run", checker.check_run)])
+    if not result.ok:
+        return result
     try:
-        for name, check in checker.checks() if result.ok else ():
-            result.checks.append(_guarded(name, check))
+        with one_at_a_time(Path(folder)):  # the files of a run that is going on change
+            result.checks += [_guarded(name, check) for name, check in checker.checks()]
+    except (FedspendError, OSError) as error:
+        result.checks.append(Finding("run", False, f"cannot be checked now: {error}"))
     finally:
         checker.close()
     result.plan, result.simulation = checker.verification, checker.simulation
