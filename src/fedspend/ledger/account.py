@@ -30,12 +30,12 @@ class RunAccount:
     """Charges the rounds of one run.
 
     The run directory keeps the head of the ledger, so that a ledger that was cut off or replaced by
-    an old copy is noticed.
+    an old copy is noticed. A run without a directory cannot be resumed, and keeps no head.
     """
 
-    def __init__(self, ledger: Ledger, run: str, folder: Path) -> None:
+    def __init__(self, ledger: Ledger, run: str, folder: Path | None) -> None:
         self.ledger, self.id, self.folder = ledger, run, folder
-        self.place = place_of(folder)
+        self.place = None if folder is None else place_of(folder)
 
     @property
     def run(self) -> Run:
@@ -47,8 +47,8 @@ class RunAccount:
 
     def check_head(self) -> None:
         """Refuse a ledger that is not the one this run has seen."""
-        path = SEEN_HEAD.of(self.folder)
-        if path.exists():
+        path = None if self.folder is None else SEEN_HEAD.of(self.folder)
+        if path is not None and path.exists():
             self.ledger.check_head(Head.load(path), str(path))
 
     @property
@@ -61,12 +61,14 @@ class RunAccount:
         if self.goes_on:
             refuse_elsewhere(self.run, self.place)
 
-    def moved(self) -> None:
-        """The run goes on here, and no longer where it was."""
-        self.ledger.move(self.id, self.place)
+    def moved(self, place: Place) -> None:
+        """The run goes on in `place`, and no longer where it was."""
+        self.ledger.move(self.id, place)
         self._keep_head()
 
-    def admit(self, proposal: Proposal, files: Mapping[str, str], *, simulation: bool) -> None:
+    def admit(
+        self, proposal: Proposal, files: Mapping[str, str] | None = None, *, simulation: bool
+    ) -> None:
         """Open the run, or replace its plan if it is already open under another one."""
         if self.goes_on and self.run.about["plan"] != proposal.plan:
             self.ledger.replan(self.id, proposal, files=files)
@@ -74,18 +76,18 @@ class RunAccount:
             self.ledger.admit(
                 self.id, proposal, simulation=simulation, place=self.place, files=files
             )
-        if self.goes_on and self.run.place is None:  # begun by version 0.1: from now on it has one
-            self.ledger.move(self.id, self.place)
+        if self.goes_on and self.run.place is None and self.place is not None:
+            self.ledger.move(self.id, self.place)  # begun by version 0.1: from now on it has one
         self._keep_head()
 
-    def reserve(self, round: int, start: str | None) -> None:
+    def reserve(self, round: int, start: str | None = None) -> None:
         self.ledger.reserve(self.id, round, place=self.place, start=start)
 
     def was_reserved(self, round: int) -> bool:
         self.ledger.read()
         return self.admitted and round in self.run.rounds
 
-    def commit(self, round: int, release: Release, file: str | None) -> None:
+    def commit(self, round: int, release: Release, file: str | None = None) -> None:
         self.ledger.commit(self.id, round, digest(release), place=self.place, file=file)
         self._keep_head()
 
@@ -93,13 +95,14 @@ class RunAccount:
         self.ledger.lose(self.id, round, place=self.place)
         self._keep_head()
 
-    def close(self, reason: str, ending: Mapping[str, str]) -> None:
+    def close(self, reason: str, ending: Mapping[str, str] | None = None) -> None:
         if self.run.closed is None:
             self.ledger.close_run(self.id, reason=reason, place=self.place, ending=ending)
             self._keep_head()
 
     def _keep_head(self) -> None:
-        self.ledger.state.head.save(SEEN_HEAD.of(self.folder))
+        if self.folder is not None:
+            self.ledger.state.head.save(SEEN_HEAD.of(self.folder))
 
 
 def digest(release: Release) -> str:
@@ -136,6 +139,14 @@ def locate(stored: str, folder: Path) -> str:
 def is_inside(stored: str) -> bool:
     """Whether the location that a run directory names is inside it."""
     return not (is_url(stored) or Path(stored).is_absolute())
+
+
+def check_same_project(asked: str, stored: str, folder: Path) -> None:
+    if asked not in ("", stored):
+        kept = f"under project {stored!r}" if stored else "under no project"
+        raise InvalidInput(
+            f"the run in {folder} keeps its account {kept}, not under {asked!r}; drop --project"
+        )
 
 
 def check_same(asked: str, stored: str, folder: Path) -> None:

@@ -29,16 +29,16 @@ def settle(folder: Path | None, ledger: RunLedger, *, resume: bool, on_note: OnN
     if book is None:
         raise Refused(f"the ledger of the run in {folder} is not there; restore it first")
     with one_at_a_time(folder):
-        account = RunAccount(book, directory.run_id, folder)
+        account, place = RunAccount(book, directory.run_id, folder), place_of(folder)
         account.check_head()
-        if not account.goes_on or account.run.place == account.place:
+        if not account.goes_on or account.run.place == place:
             on_note("the run was not moved, or is over: its place stays as it is")
             return
         directory.check_last(account)
         if account.run.place is not None and directory.keeps_ledger:
             _refuse_copy(Path(account.run.place.folder), folder, account.id)
-        account.moved()
-    on_note(f"the run is in {account.place.folder} now, and begins no round anywhere else")
+        account.moved(place)
+    on_note(f"the run is in {place.folder} now, and begins no round anywhere else")
 
 
 def _refuse_copy(old: Path, new: Path, run: str) -> None:

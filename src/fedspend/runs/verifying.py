@@ -201,7 +201,7 @@ class _Checker:
         if named is None:
             raise FedspendError(f"{RUN} names no ledger, so its rounds were charged nowhere")
         place = self.named or locate(named.location, self.folder)
-        found = Ledger.find(place)
+        found = Ledger.find(place, project=named.project)
         if found is None:
             raise FedspendError(
                 f"the ledger {named.location} is gone; restore it"
@@ -333,7 +333,7 @@ class _Checker:
         return True, f"run {run.id} {over}: {count} charged to the ids of the plan, as planned"
 
     def check_balances(self) -> Verdict:
-        return recheck_balances(self.book, self.run.unit)
+        return recheck_balances(self.book.state, self.run.unit)
 
     def check_first_files(self) -> Verdict:
         if not self.run.files and not self.facts.sealed:
