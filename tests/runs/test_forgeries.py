@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import TINY
 
 import fedspend.server.rounds
 from fedspend import train, verify_run
@@ -79,8 +80,6 @@ KNOWN = {}
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     """A finished run, another of the same config, and one that was killed in its third round."""
-    from conftest import TINY
-
     place = tmp_path_factory.mktemp("originals")
     config = copy.deepcopy(TINY)
     config["privacy"]["randomness"] = "os"

@@ -254,7 +254,7 @@ def as_toml(config):
 def test_without_its_plan_a_run_does_not_go_on(tiny, tmp_path):
     folder = stopped(tiny, tmp_path / "run")
     (folder / "plan.json").unlink()
-    with pytest.raises(InvalidInput, match=r"plan\.json cannot be read"):
+    with pytest.raises(InvalidInput, match=r"plan\.json is missing"):
         train(tiny, output=folder, resume=True)
 
 
@@ -299,7 +299,7 @@ def test_tensorboard_of_a_real_run_tells_no_times(tiny, tmp_path):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     tiny["privacy"]["randomness"] = "os"
     tiny["train"]["tensorboard"] = True
-    train(tiny, output=tmp_path / "run")
+    train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     events = reading.EventAccumulator(str(tmp_path / "run" / LOGS)).Reload()
     seen = {event.wall_time for name in events.Tags()["scalars"] for event in events.Scalars(name)}
     assert len(seen) == 1

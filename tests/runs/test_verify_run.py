@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from before.old_files import RUNS, copied
+from tiny import TINY
 
 import fedspend
 import fedspend.runs.directory
@@ -130,7 +131,7 @@ def test_an_interrupted_run_passes_and_says_what_is_not_tied_yet(tiny, tmp_path)
 def test_a_killed_run_passes(tiny, tmp_path, monkeypatch, when):
     """Killed while a round was under way, and after its release was stored."""
     tiny["privacy"]["randomness"] = "os"
-    folder = stopped(tiny, tmp_path / "run")
+    folder = stopped(tiny, tmp_path / "run", ledger=tmp_path / "accounts.db")
     real = fedspend.runs.directory.RunDirectory.keep
 
     def die(*_):
@@ -204,8 +205,6 @@ def test_the_command(tiny, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Two finished runs of the same config."""
-    from conftest import TINY
-
     place = tmp_path_factory.mktemp("pair")
     config = json.loads(json.dumps(TINY))
     config["privacy"]["randomness"] = "os"

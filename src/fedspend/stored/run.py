@@ -89,7 +89,13 @@ class StoredRun:
     def plan(self) -> AnyPlan | None:
         """The plan that the run was verified and begun with, or its replanned one."""
         path = PLAN.of(self.folder)
-        return load_any_plan(path) if path.exists() else None
+        if path.exists():
+            return load_any_plan(path)
+        if self.head_file.exists():  # it was written before the ledger admitted the run
+            raise InvalidInput(
+                f"{path} is missing; restore it from a copy, or start a new run in another folder"
+            )
+        return None
 
     def certificate(self) -> dict[str, Any] | None:
         return read_object(CERTIFICATE.of(self.folder))
