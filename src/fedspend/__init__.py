@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedspend.publishing.checking import verify_publication as verify_publication
     from fedspend.publishing.writing import publish as publish
     from fedspend.runs.training import train as train
+    from fedspend.runs.verifying import verify_run as verify_run
     from fedspend.verification.verify import Verification as Verification
     from fedspend.verification.verify import verify as verify
 
@@ -38,6 +39,7 @@ __all__ = [
     "train",
     "verify",
     "verify_publication",
+    "verify_run",
 ]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
@@ -50,6 +52,7 @@ _HOME = {
     "Verification": "verification.verify",
     "verify": "verification.verify",
     "verify_publication": "publishing.checking",
+    "verify_run": "runs.verifying",
 }
 
 

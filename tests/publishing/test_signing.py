@@ -11,7 +11,7 @@ from published import train_real
 
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput
-from fedspend.runs.signed import check_run
+from fedspend.runs.signed import check_signature
 from fedspend.signing.keys import new_keys, private_key, public_key
 from fedspend.signing.signatures import PUBLICATION, RUN, NotSigned, check, signed
 from fedspend.stored.files import CERTIFICATE, MODEL, PLAN, SEEN_HEAD, SIGNATURE
@@ -153,7 +153,7 @@ def test_a_run_that_was_changed_after_it_was_signed_fails(original, tmp_path, fi
     copy = tmp_path / "run"
     shutil.copytree(original.run, copy)
     path, key = file.of(copy), public_key(original.public)
-    assert check_run(copy, key).good
+    assert check_signature(copy, key).good
     if file == CERTIFICATE:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"ok": False}))
     elif file == SEEN_HEAD:
@@ -161,25 +161,25 @@ def test_a_run_that_was_changed_after_it_was_signed_fails(original, tmp_path, fi
     else:
         body = path.read_bytes()
         path.write_bytes(body[:-9] + bytes([body[-9] ^ 1]) + body[-8:])
-    found = check_run(copy, key)
+    found = check_signature(copy, key)
     assert found.good is False
     assert part in found.words
     path.unlink()
-    assert check_run(copy, key).good is False
+    assert check_signature(copy, key).good is False
 
 
 def test_an_unsigned_run_says_so_and_fails_under_a_key(original, tmp_path, capsys):
     copy = tmp_path / "run"
     shutil.copytree(original.run, copy)
     SIGNATURE.of(copy).unlink()
-    found = check_run(copy, None)
+    found = check_signature(copy, None)
     assert found.good is None
     assert "not signed" in found.words
     assert main(["verify", str(copy), "--key", str(original.public)]) == 1
     assert "not signed" in capsys.readouterr().out
     for body in ("{", "[]", '{"statement": 1}', '{"statement": {}, "signature": {}}'):
         SIGNATURE.of(copy).write_text(body)
-        assert check_run(copy, None).good is False
+        assert check_signature(copy, None).good is False
 
 
 def test_the_releases_are_those_of_the_account(original, tmp_path):
@@ -191,7 +191,7 @@ def test_the_releases_are_those_of_the_account(original, tmp_path):
     body["statement"]["releases"]["2"] = "x" * 43
     body["signature"] = signed(RUN, body["statement"], private_key(original.private))
     SIGNATURE.of(copy).write_text(json.dumps(body))
-    found = check_run(copy, public_key(original.public))
+    found = check_signature(copy, public_key(original.public))
     assert found.good is False
     assert "releases" in found.words
 

@@ -90,6 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sign the finished run with this private key (fedspend keys new)",
     )
     add(
+        "--moved",
+        action="store_true",
+        help="with --resume: the run directory was moved here; it goes on here and nowhere else",
+    )
+    add(
         "--set",
         action="append",
         default=[],
@@ -112,6 +117,11 @@ def run(args: argparse.Namespace) -> int:
     if args.replan and not args.resume:
         raise InvalidInput(
             "--replan replans the rest of an interrupted run, so it needs --resume; add it"
+        )
+    if args.moved and not args.resume:
+        raise InvalidInput(
+            "--moved says that the directory of an interrupted run was moved, so it needs "
+            "--resume; add it"
         )
     plan = None if args.plan is None else load_any_plan(args.plan)
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
@@ -137,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
             plan=plan,
             resume=args.resume,
             replan=args.replan,
+            moved=args.moved,
             ledger=args.ledger,
             sign=args.sign,
             project=args.project,

@@ -1,4 +1,4 @@
-"""`fedspend verify`: checks a plan, or a publication, independently of whoever made it.
+"""`fedspend verify`: checks a plan, a run directory or a publication, independently of its maker.
 
 A plan's claims are recomputed by accountants that share no code with the planner. Exits with 0 if
 everything that can be checked is right, with 1 if something is not.
@@ -12,16 +12,20 @@ from typing import Any
 
 from fedspend.errors import InvalidInput
 
-HELP = "check a plan, a signed run or a publication"
+HELP = "check a plan, a run directory or a publication"
 DESCRIPTION = (
-    "Recompute every claim of a plan with accountants that share no code with the planner; or "
-    "check a publication (fedspend publish), as a stranger or, with --open, as one of its clients. "
-    "Exit code 0: everything that can be checked is right; 1: something is not."
+    "Recompute every claim of a plan with accountants that share no code with the planner; check "
+    "that everything in a run directory belongs together: plan, settings, certificate, ledger, "
+    "releases, model and report; or check a publication (fedspend publish), as a stranger or, with "
+    "--open, as one of its clients. Exit code 0: everything that can be checked is right; 1: "
+    "something is not."
 )
 EXAMPLES = """examples:
   fedspend verify plan.json
   fedspend verify plan.json --colluders 10
   fedspend verify plan.json.gz --json
+  fedspend verify runs/first
+  fedspend verify runs/first --ledger accounts.db --json
   fedspend verify runs/first --key fedspend.pub
   fedspend verify public/first --key fedspend.pub
   fedspend verify public/first --open north.json
@@ -52,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OPENING.json",
         help="publications: also check this client's own budget, schedule and claim",
     )
+    add(
+        "--ledger",
+        metavar="PATH|URL",
+        help="run directories: where the run's ledger is now, if it was moved",
+    )
     add("--json", action="store_true", help="print JSON with full numbers instead of tables")
     add("--quiet", action="store_true", help="print nothing; the exit code is the verdict")
 
@@ -61,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
     path = Path(args.path)
     if not path.is_dir():
-        refuse_flags(args, "a plan file", "key", "open")
+        refuse_flags(args, "a plan file", "ledger", "key", "open")
         return verify_plan(args)
     if (path / DOCUMENT).exists():
-        refuse_flags(args, "a publication", "colluders")
+        refuse_flags(args, "a publication", "colluders", "ledger")
         return verify_publication(args)
     refuse_flags(args, "a run directory", "colluders", "open")
     return verify_run(args)
@@ -133,24 +142,26 @@ def verify_publication(args: argparse.Namespace) -> int:
 
 
 def verify_run(args: argparse.Namespace) -> int:
-    """A run directory: whether it is as it was signed."""
-    from fedspend.runs.signed import check_run
-    from fedspend.signing.keys import public_key
+    """A run directory: whether everything in it belongs together, and who signed it."""
+    import fedspend
 
-    if args.key is None:
-        raise InvalidInput(
-            f"{args.path!r} is a directory without a publication; name its plan file, or give "
-            "--key to check its signature"
-        )
-    finding = check_run(Path(args.path), public_key(args.key))
+    result = fedspend.verify_run(args.path, ledger=args.ledger, key=args.key)
     if args.json:
-        print_json({"run": args.path, "ok": finding.good is not False, "signature": finding.words})
+        print_json(result.to_dict())
     elif not args.quiet:
-        from fedspend.cli.checked import show_findings
+        from fedspend.cli.checked import show_findings, show_verdict
         from fedspend.cli.terminal import console
 
-        show_findings(console(), [finding])
-    return 1 if finding.good is False else 0
+        out = console()
+        show_verdict(
+            out,
+            ok=result.ok,
+            simulation=result.simulation,
+            good="everything in this run directory that can be checked belongs together",
+            bad="do not rely on this run directory",
+        )
+        show_findings(out, result.checks)
+    return 0 if result.ok else 1
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedspend.basics.json_values import number
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.ledger.audit import Audit, Finding, check_balances, named_head
+from fedspend.ledger.audit import Audit, Finding, named_head, recheck_balances
 from fedspend.ledger.chain import START, Damaged, Head, follow, parse
 from fedspend.ledger.spending import balances
 from fedspend.ledger.state import UNITS, State
@@ -172,7 +172,7 @@ def _check_unit(project: Any, state: State, unit: str) -> tuple[bool, str]:
                     f"the export says {key} {_short(row.get(key))} for {unit} {name!r}, but its "
                     f"entries say {true[key]:.9g}"
                 )
-    return check_balances(state, unit, computed)
+    return recheck_balances(state, unit, computed)
 
 
 def _guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:

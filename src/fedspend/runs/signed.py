@@ -41,8 +41,8 @@ def sign_run(folder: Path, key: Ed25519PrivateKey) -> str:
     return fingerprint(raw(key.public_key()))
 
 
-def statement_of(folder: Path) -> dict[str, Any]:
-    """What a signature of the run in `folder` vouches for."""
+def statement_of(folder: Path, ledger: str | None = None) -> dict[str, Any]:
+    """What a signature of the run in `folder` vouches for; `ledger` is where its ledger is now."""
     stored = StoredRun(folder)
     facts, plan = stored.facts(), stored.plan()
     head = SEEN_HEAD.of(folder)
@@ -55,7 +55,7 @@ def statement_of(folder: Path) -> dict[str, Any]:
         "model": hashlib.sha256(MODEL.of(folder).read_bytes()).hexdigest(),
         "run": None if facts.ledger is None else facts.ledger.run,
         "ledger_head": str(Head.load(head)) if head.exists() else None,
-        "releases": _releases(stored),
+        "releases": _releases(stored, ledger),
     }
 
 
@@ -66,12 +66,12 @@ def _digest(content: dict[str, Any] | None) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _releases(stored: StoredRun) -> dict[str, str] | None:
+def _releases(stored: StoredRun, ledger: str | None) -> dict[str, str] | None:
     """The digest of each release, from the account of the run; None without an account."""
     named = stored.facts().ledger
     if named is None:
         return None
-    book = Ledger.find(locate(named.location, stored.folder))
+    book = Ledger.find(ledger or locate(named.location, stored.folder))
     if book is None:
         raise NotSigned(f"the ledger {named.location} of the run is gone")
     with book:
@@ -79,20 +79,24 @@ def _releases(stored: StoredRun) -> dict[str, str] | None:
     return {str(round + 1): digest for round, digest in releases.items()}
 
 
-def check_run(folder: Path, key: Ed25519PublicKey | None) -> Finding:
+def check_signature(
+    folder: Path, key: Ed25519PublicKey | None, ledger: str | None = None
+) -> Finding:
     """Whether the run in `folder` is signed, and by whom; never raises.
 
-    With `key`, it must be signed by that key.
+    With `key`, it must be signed by that key. `ledger` is where its ledger is now, if it was moved.
     """
     try:
-        return Finding(NAME, *_checked(folder, key))
+        return Finding(NAME, *_checked(folder, key, ledger))
     except FedspendError as error:
         return Finding(NAME, False, " ".join(str(error).split()))
     except Exception as error:  # files that nobody would write may fail in any way
         return Finding(NAME, False, f"cannot be checked: damaged ({type(error).__name__})")
 
 
-def _checked(folder: Path, key: Ed25519PublicKey | None) -> tuple[bool | None, str]:
+def _checked(
+    folder: Path, key: Ed25519PublicKey | None, ledger: str | None
+) -> tuple[bool | None, str]:
     found = read_object(SIGNATURE.of(folder))
     if found is None:
         if key is not None:
@@ -102,7 +106,7 @@ def _checked(folder: Path, key: Ed25519PublicKey | None) -> tuple[bool | None, s
     if not isinstance(stated, dict):
         raise NotSigned(f"{SIGNATURE} is damaged")
     name = check(RUN, stated, found.get("signature"), key)
-    true = statement_of(folder)
+    true = statement_of(folder, ledger)
     differing = sorted(part for part in {*true, *stated} if true.get(part) != stated.get(part))
     if differing:
         raise NotSigned(f"the run was changed after {name} had signed it: {', '.join(differing)}")

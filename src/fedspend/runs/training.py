@@ -20,6 +20,7 @@ from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
+from fedspend.runs.moving import settle
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnRound, Result
@@ -47,6 +48,7 @@ def train(
     project: str | None = None,
     replan: bool = False,
     sign: str | Path | None = None,
+    moved: bool = False,
     on_note: OnNote = lambda _: None,
     **options: Any,
 ) -> Result:
@@ -64,8 +66,10 @@ def train(
 
     Without `output` nothing but the account is kept, so the run cannot be resumed.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. `sign` is a file with a private key (`fedspend keys new`) that
-    the finished run is signed with. `on_note` is called with what a recovery found.
+    spread over the missing rounds. With `resume` and `moved`, a run whose directory was moved goes
+    on in its new place, and no longer in the old one. `sign` is a file with a private key
+    (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
+    recovery found.
     """
     key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None):
@@ -99,6 +103,8 @@ def train(
         check_named(clients, setup)
         charged = not setup.randomness.simulation
     with RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened:
+        if moved:
+            settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
             begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
             setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)
