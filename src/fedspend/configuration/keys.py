@@ -249,10 +249,14 @@ GROUP: Mapping[str, AnyKey] = {
 
 POLICY: Mapping[str, AnyKey] = {
     "policy": choice(
-        "uniform", "spend-as-you-go", "geometric", help="how a budget is spread over the rounds"
+        "uniform",
+        "spend-as-you-go",
+        "spend-as-you-go-literal",
+        "geometric",
+        help="how a budget is spread over the rounds",
     ),
-    "saving_rate": probability("spend-as-you-go: sampling rate before the transition round"),
-    "transition": whole(1, "spend-as-you-go: first round at the full rate"),
+    "saving_rate": probability("policies that save: sampling rate before the transition round"),
+    "transition": whole(1, "policies that save: first round at the full rate"),
     "ratio": positive("geometric: weight of a round relative to the one before"),
 }
 

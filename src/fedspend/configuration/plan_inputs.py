@@ -37,6 +37,7 @@ from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
 from fedspend.planning.clipping import round_clips
+from fedspend.planning.influence import read_influence
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
@@ -67,6 +68,7 @@ class Flags:
     clip: float | None = None
     clip_schedule: str | None = None
     contraction: float | None = None
+    influence: str | None = None
     tail: int | None = None
     accountant: str | None = None
     compare: str | None = None
@@ -127,6 +129,7 @@ class Inputs:
             transition=asked.transition if POLICIES[policy].saves else None,
             weights=asked.weights if fits else None,
             contraction=asked.contraction if POLICIES[policy].foresees else None,
+            influence=asked.influence if POLICIES[policy].foresees else None,
             tail=asked.tail if POLICIES[policy].foresees else None,
             options={
                 key: value for key, value in asked.options.items() if key in POLICIES[policy].keys
@@ -166,6 +169,10 @@ def resolve(
         if not POLICIES[chosen].weighs and flags.weights is None:
             weights = None
     foresees = POLICIES[chosen].foresees or bool(flags.compare)
+    contraction, influence = flags.contraction, flags.influence
+    if foresees and contraction is None and influence is None:
+        contraction, influence = config.privacy.contraction, config.privacy.influence
+    tail = either(flags.tail, config.train.tail_average if foresees else None)
     noise = noise_of(config)
     request = PlanRequest(
         epsilons=population.epsilons,
@@ -181,8 +188,9 @@ def resolve(
         clip=config.privacy.clip if flags.clip is None else flags.clip,
         clip_schedule=clip_schedule_of(config, flags),
         learning_rates=relative_rates(config.train, rounds) or [1.0] * rounds,
-        contraction=either(flags.contraction, config.privacy.contraction if foresees else None),
-        tail=either(flags.tail, config.train.tail_average if foresees else None),
+        contraction=contraction,
+        influence=None if influence is None else read_influence(influence, tail or 1),
+        tail=tail,
         server_momentum=config.train.server_momentum,
         accountant=accountant_of(who, registered),
         noise=noise if noise.startswith("discrete") else "continuous",

@@ -43,6 +43,7 @@ from fedspend.ledger.participants import plan_fits
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import histories
 from fedspend.noise.randomness import Randomness
+from fedspend.planning.making import warn_of_delta
 from fedspend.planning.protocol import AnyPlan
 from fedspend.records.agreement import check_agrees
 from fedspend.records.budget_file import RecordBudgets, read_record_budgets
@@ -102,7 +103,8 @@ def plan_of(
         config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])]
     )
     refuse_without_effect(settings)
-    with nullcontext() if ledger is None else Ledger.open(ledger) as book:
+    project = settings.ledger.project or ""
+    with nullcontext() if ledger is None else Ledger.open(ledger, project=project) as book:
         return record_plan(settings, record_federation(Source(settings)), book)
 
 
@@ -265,6 +267,7 @@ def record_plan(
             terms=terms_given(config),
             budget=None if lifetime else budget,
         )
+    warn_of_delta(needed(config.privacy.delta, "privacy.delta"), len(asked.records), "record")
     if budget is None or remaining:
         return _plan_remaining(config, asked, ledger)
     return _plan_given(config, asked, budget, ledger)
@@ -435,13 +438,13 @@ def check_lasting_numbers(config: Config, federation: Federation) -> None:
             raise InvalidInput(
                 f"{name} = {config.value(name)!r} draws only some of the rows, so a record would "
                 "not keep its number from run to run; name a column with each record's id "
-                "(data.record), or do without --ledger"
+                "(data.record), or simulate without --ledger"
             )
     if is_real(config):
         raise InvalidInput(
             "a ledger that outlives the run would know records by row number, which belongs to "
             "another person once a row is added or removed; name a column with each record's id "
-            "(data.record), or do without --ledger"
+            '(data.record), or simulate (privacy.randomness = "seeded")'
         )
 
 

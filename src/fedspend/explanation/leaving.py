@@ -103,13 +103,15 @@ def _registered(plan: AnyPlan, ledger: State | None) -> State:
     if ledger is None:
         _add(state, {"kind": "ledger", "format": FORMAT, "ledger": "", "simulation": False})
     if not len(state.accounts[plan.unit]):
+        if state.project and state.project not in state.projects:
+            _add(state, {"kind": "project", "name": state.project})
         _add(state, plan.proposal().registration())
     return state
 
 
 def _opened(state: State, plan: AnyPlan) -> Run:
     """The open run of this plan, or a new one."""
-    mine = [one for one in state.runs.values() if one.about["plan"] == plan.hash]
+    mine = [one for one in state.runs_of(plan.unit) if one.about["plan"] == plan.hash]
     found = [one for one in mine if one.closed is None]
     if len(found) > 1:
         raise InvalidInput(
@@ -159,4 +161,4 @@ def _value(found: Balances, name: str, account: int) -> float:
 
 
 def _add(state: State, body: Body) -> None:
-    state.apply(state.entries + 1, body, START)
+    state.apply(state.entries + 1, rules.said_of(state.project, body), START)

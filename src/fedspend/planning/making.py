@@ -37,7 +37,12 @@ from fedspend.errors import FedspendWarning, InvalidInput, Refused, finite_numbe
 from fedspend.noise.grid import check_bits
 from fedspend.planning.clipping import checked_rates, round_clips
 from fedspend.planning.columns import by_client, column_of, numbers_of
-from fedspend.planning.influence import Foresight, checked_contraction, checked_course
+from fedspend.planning.influence import (
+    Foresight,
+    checked_contraction,
+    checked_course,
+    checked_influence,
+)
 from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
 from fedspend.planning.policies import (
     POLICIES,
@@ -80,6 +85,7 @@ def plan(
     clip_schedule: Any = None,
     learning_rates: Any = None,
     contraction: float | None = None,
+    influence: Any = None,
     tail: int | None = None,
     server_momentum: float = 0.0,
     past: Mechanisms | None = None,
@@ -103,7 +109,8 @@ def plan(
     given; a round at the end whose learning rate is 0 is then not planned. Policy `optimal` puts
     noise where it does the least harm to the model that is handed out, the mean of the last `tail`
     iterates: `contraction` is the part of a push against the model that one round leaves. Without
-    one it does well for all from 0.5 to 1. What it expects to gain is in `parameters["expected"]`.
+    one it does well for all from 0.5 to 1. In its place, `influence` says for each round what part
+    of a push in it is left at the end. What is expected is in `parameters["expected"]`.
 
     `past`, one history per client, is what a ledger says was spent before. `epsilons` are then
     lifetime budgets, which past and plan together spend exactly, and `Plan.epsilon` is the epsilon
@@ -147,6 +154,7 @@ def plan(
         clip_schedule=clip_schedule,
         learning_rates=learning_rates,
         contraction=contraction,
+        influence=influence,
         tail=tail,
         server_momentum=server_momentum,
         past=past,
@@ -301,8 +309,13 @@ def foresight_of(
     contraction = checked_contraction(request.contraction)
     course = checked_course(terms.rounds, request.tail, request.server_momentum, rates)
     if policy.foresees:
-        return Foresight(course, contraction)
-    for name, given in (("contraction", request.contraction), ("tail", request.tail)):
+        measured = checked_influence(request.influence, contraction, terms.rounds)
+        return Foresight(course, contraction, measured)
+    for name, given in (
+        ("contraction", request.contraction),
+        ("influence", request.influence),
+        ("tail", request.tail),
+    ):
         if given is not None:
             warnings.warn(
                 f"{name} has no effect under policy {policy.name!r}", FedspendWarning, stacklevel=4
@@ -310,11 +323,11 @@ def foresight_of(
     return None
 
 
-def warn_of_delta(delta: float, clients: int) -> None:
-    if delta >= 1 / clients:
+def warn_of_delta(delta: float, units: int, unit: str = "client") -> None:
+    if delta >= 1 / units:
         warnings.warn(
-            f"delta {delta:g} is at or above 1/clients = {1 / clients:g}: it would permit "
-            "exposing one client completely; choose a smaller delta",
+            f"delta {delta:g} is at or above 1/{unit}s = {1 / units:g}: it would permit "
+            f"exposing one {unit} completely; choose a smaller delta",
             FedspendWarning,
             stacklevel=4,
         )

@@ -26,8 +26,9 @@ class PlanRequest:
 
     `saving_rate` and `transition` are one value for all, or one per client; `options` are for a
     user's own policy. `clip_schedule` is a word or one factor per round, None for the default.
-    `learning_rates` (relative, one per round), `contraction`, `tail` and `server_momentum` say how
-    training goes on after a round: what policy `optimal` plans for.
+    `learning_rates` (relative, one per round), `contraction` or `influence` (one number per round,
+    measured), `tail` and `server_momentum` say how training goes on after a round: what policy
+    `optimal` plans for.
     """
 
     epsilons: FloatArray
@@ -47,6 +48,7 @@ class PlanRequest:
     clip_schedule: str | Sequence[float] | None = None
     learning_rates: Sequence[float] | None = None
     contraction: float | None = None
+    influence: Sequence[float] | None = None
     tail: int | None = None
     server_momentum: float = 0.0
     past: Mechanisms | None = None

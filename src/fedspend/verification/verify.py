@@ -18,7 +18,7 @@ import numpy as np
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.basics.progress import OnProgress
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.verification.findings import Check, Findings, Verification
+from fedspend.verification.findings import Check, Findings, Verification, warnings_about
 from fedspend.verification.observers import (
     Observer,
     lowest_epsilon,
@@ -193,6 +193,7 @@ class _Verifier:
             failure_count=self.findings.failure_count,
             checks=tuple(self.findings.checks),
             observers=observers,
+            warnings=warnings_about(self.plan.delta, "client", len(self.plan.clients)),
         )
 
     def who(self, schedule: int) -> str:
