@@ -187,6 +187,7 @@ RULES = (
     ),
     by_policy("with weights", "privacy.weights"),
     by_policy("that saves", "privacy.saving_rate", "privacy.transition"),
+    by_policy("with rates by client", "privacy.split"),
     by_policy("that looks ahead", "privacy.contraction", "privacy.influence"),
     Rule(
         ("privacy.clip_schedule",),
