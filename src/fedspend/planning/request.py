@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.accounting.accountants import AUTO
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import BoolArray, FloatArray
 from fedspend.basics.progress import OnProgress
@@ -41,7 +42,7 @@ class PlanRequest:
     transition: float | FloatArray | None = None
     weights: float | list[float] | None = None
     clip: float = 1.0
-    accountant: str = "rdp"
+    accountant: str = AUTO
     noise: str = "continuous"
     bits: int = 32
     clip_schedule: str | Sequence[float] | None = None
