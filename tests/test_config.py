@@ -108,6 +108,7 @@ GOOD = {
         "clip_schedule": [1, 0.5],
         "policy": "uniform",
         "contraction": 0.9,
+        "influence": "/h.json",
         "saving_rate": 0.5,
         "transition": 2,
         "permute_rates": True,
@@ -133,7 +134,12 @@ GOOD = {
         "seed": 3,
         "tensorboard": True,
     },
-    "ledger": {"location": "/l.db", "spend": "remaining", "exhausted": "leave-out"},
+    "ledger": {
+        "location": "/l.db",
+        "project": "clinics",
+        "spend": "remaining",
+        "exhausted": "leave-out",
+    },
     "design": {
         "rates": [0.5],
         "noise_levels": [0.1],
@@ -280,6 +286,7 @@ IDLE = [
     ("privacy.transition=2", ("method.name='idp-fedavg'",), "method.name=time-adaptive"),
     ("privacy.bits=16", (), "privacy.noise=discrete"),
     ("privacy.contraction=0.9", ("method.name='time-adaptive'",), "privacy.policy=optimal"),
+    ("privacy.influence='/h.json'", ("method.name='time-adaptive'",), "privacy.policy=optimal"),
     ("privacy.clip_schedule='lr'", ("method.name='ae-dpfl'",), "method.name=dp-fedavg"),
     ("privacy.clip_schedule='lr'", ("method.name='rpdp'",), "method.name=adaptive-clip"),
     ("train.lr_end=0.5", (), "train.lr_schedule=linear"),
@@ -645,7 +652,14 @@ def test_byte_order_mark(tmp_path):
     assert load_config(config_file(tmp_path, "\ufeff[train]\nrounds = 3\n")).train.rounds == 3
 
 
-FILES = ("data.path", "data.test_path", "data.public_path", "privacy.budgets", "ledger.location")
+FILES = (
+    "data.path",
+    "data.test_path",
+    "data.public_path",
+    "privacy.budgets",
+    "privacy.influence",
+    "ledger.location",
+)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -92,7 +92,10 @@ def test_fedavg_needs_no_plan(config, tmp_path):
         (["CONFIG", "--set", "train.rounds=0"], "rounds"),
         (["CONFIG", "--set", "data.name=mnist"], "fedspend data get mnist"),
         (["CONFIG", "--set", "method.name=dp"], "dp-fedavg"),
-        (["CONFIG", "--set", "data.label=x", "--set", "data.name=csv"], "path"),
+        (
+            ["CONFIG", "--set", "data.label=x", "--set", "data.name=csv", "--project", "own"],
+            "path",
+        ),
         (["CONFIG", "--sett", "a=b"], "--set"),
         ([], "CONFIG.toml"),
     ],

@@ -199,7 +199,7 @@ RULES = (
     by_policy("with weights", "privacy.weights"),
     saving("saving_rate"),
     saving("transition"),
-    by_policy("that looks ahead", "privacy.contraction"),
+    by_policy("that looks ahead", "privacy.contraction", "privacy.influence"),
     Rule(
         ("privacy.clip_schedule",),
         clip_may_change,
