@@ -452,8 +452,10 @@ class _Verifier:
         )
         sampled = self.plan.accountant == "rdp" and chosen.size < int((self.clients_of > 0).sum())
         found = np.array(pld_epsilons(rounds, delta, self.progress, coarse=sampled))
-        # Every interval gives an upper bound, so after a near miss try a finer grid without merging
-        # rounds.
+        # Every reading is an upper bound, so after a near miss try a better one: not coarse, then a
+        # finer grid without merging rounds.
+        for i in np.flatnonzero(found > budget) if sampled and self.findings.ok else ():
+            found[i] = pld_epsilon(*rounds[int(i)], delta)
         near = np.flatnonzero((found > budget) & (found <= 1.05 * budget))
         for i in near[:MOST_FINER] if self.findings.ok else ():
             finer = pld_epsilon(
