@@ -289,7 +289,6 @@ def test_a_commitment_hides_and_binds():
 # --- what may not be published --------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quick_verify")
 def test_a_simulation_says_so_loudly(tiny, tmp_path, capsys):
     train(tiny, output=tmp_path / "run")
     assert main(["publish", str(tmp_path / "run")]) == 0
@@ -339,6 +338,9 @@ def test_what_is_not_finished_or_does_not_belong_together_is_not_published(tiny,
     refused("does not say that the run's plan was verified")
     (tmp_path / "run" / "run.json").write_text("{")
     refused("damaged")
+    metrics = tmp_path / "run" / "metrics.jsonl"  # not published, but no longer this run's
+    metrics.write_text(metrics.read_text().replace('"accuracy"', '"Accuracy"', 1))
+    refused("does not verify")
 
 
 def test_nothing_is_overwritten(original, tmp_path):

@@ -1,10 +1,11 @@
 """What a publication says, made from a finished run.
 
-Guarantee: of the plan it shows one bound that covers everyone (`AnyPlan.bound`); of the run, its
-model and the digests of its releases. Budgets, schedules, ids, how many budgets there are, the
-plan's hash and the ledger's head are behind commitments or not there at all: a hash of few unknown
-numbers would let anyone try them. Metrics are not published, and the model only without the plan's
-hash that the run's own file carries.
+Guarantee: a run directory that does not verify (`runs.verifying`) is not published. Of the plan a
+publication shows one bound that covers everyone (`AnyPlan.bound`); of the run, its model and the
+digests of its releases. Budgets, schedules, ids, how many budgets there are, the plan's hash and
+the ledger's head are behind commitments or not there at all: a hash of few unknown numbers would
+let anyone try them. Metrics are not published, and the model only without the plan's hash that the
+run's own file carries.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fedspend.ledger.state import Run
 from fedspend.planning.plan_json import Content, canonical, hash_of, to_runs
 from fedspend.planning.protocol import AnyPlan
 from fedspend.publishing.commitments import sealed
+from fedspend.runs.verifying import verify_run
 from fedspend.stored.files import CERTIFICATE, MODEL, RUN, SEEN_HEAD
 from fedspend.stored.run import Facts, StoredRun
 
@@ -70,7 +72,20 @@ def finished(folder: Path) -> Finished:
         )
     _refuse_private_simulation(facts, folder)
     account, head = _account(folder, facts, plan)
-    return Finished(folder, facts, plan, certificate, account, head, _model(folder, plan))
+    arrays = _model(folder, plan)
+    _refuse_unverified(folder)
+    return Finished(folder, facts, plan, certificate, account, head, arrays)
+
+
+def _refuse_unverified(folder: Path) -> None:
+    """A run directory whose parts do not belong together has nothing to state."""
+    checked = verify_run(folder)
+    wrong = next((one for one in checked.checks if one.good is False), None)
+    if wrong is not None:
+        raise Refused(
+            f"the run in {folder} does not verify ({wrong.check}: {wrong.words}), so nothing is "
+            "published; see fedspend verify"
+        )
 
 
 def _refuse_private_simulation(facts: Facts, folder: Path) -> None:

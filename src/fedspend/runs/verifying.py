@@ -243,10 +243,12 @@ class _Checker:
         facts = self.facts
         if facts.plan_hash is None:
             return False, "the run has no plan: its method promises nothing, so nothing is verified"
-        stamps = {
-            RUN.name: facts.simulation,
-            "settings": facts.settings.get("privacy.randomness") == "seeded",
-        } | {f"round {line['round']}": line.get("randomness") == "seeded" for line in self.metrics}
+        stamps: dict[str, bool | None] = {RUN.name: facts.simulation}
+        if "privacy.randomness" in facts.settings:  # those of runs on arrays do not have it
+            stamps["settings"] = facts.settings["privacy.randomness"] == "seeded"
+        stamps |= {
+            f"round {line['round']}": line.get("randomness") == "seeded" for line in self.metrics
+        }
         odd = next((name for name, stamp in stamps.items() if stamp is not facts.simulation), None)
         if odd is not None:
             return False, f"{odd} and {RUN} do not agree on whether this is a simulation"
@@ -427,7 +429,7 @@ class _Checker:
             return False, f"there is a {MODEL}, but the rounds are not done"
         if found.about.get("plan") != self.plan.hash:
             return False, f"{MODEL} names another plan"
-        if found.about.get("randomness") != self.facts.settings.get("privacy.randomness"):
+        if found.about.get("randomness") != ("seeded" if self.facts.simulation else "os"):
             return False, f"{MODEL} names another kind of randomness"
         if not _same_numbers(found, self.state.state.model):
             return False, f"{MODEL} is not the model of {CHECKPOINT}"
