@@ -352,7 +352,7 @@ def check_claims_are_bounds(_: Path) -> None:
         for count in (1, 7):
             exact = gaussian_epsilon(math.sqrt(count) / sigma, 1e-5)
             noise, rate = np.full(count, sigma), np.ones(count)
-            claim = pld.schedule_epsilon(noise, rate, 1e-5, pld.discretisation(exact))
+            claim = pld.schedule_epsilon(noise, rate, 1e-5)
             assert exact <= claim <= 1.01 * exact
     made = fedspend.plan([2.0], delta=1e-4, rounds=5, rate=1.0, accountant="pld")
     noise = made.noise_multiplier[:, 0]
