@@ -429,12 +429,12 @@ def loses(**lost: Any) -> Mutation:
     def mutate(patch: pytest.MonkeyPatch) -> None:
         sound = directory.pack_state
 
-        def pack_state(state: Any) -> bytes:
+        def pack_state(state: Any, *rest: Any) -> Any:
             kept = {
                 name: value(getattr(state, name)) if callable(value) else value
                 for name, value in lost.items()
             }
-            return sound(replace(state, **kept))
+            return sound(replace(state, **kept), *rest)
 
         patch.setattr(directory, "pack_state", pack_state)
 
@@ -467,9 +467,9 @@ def forgets_reservations(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(directory.RunDirectory, "was_reserved", lambda *_: False)
     sound = Ledger.reserve
 
-    def reserve(self: Any, run: str, t: int) -> None:
+    def reserve(self: Any, run: str, t: int, **more: Any) -> None:
         if t not in self.run(run).rounds:
-            sound(self, run, t)
+            sound(self, run, t, **more)
 
     patch.setattr(Ledger, "reserve", reserve)
 
