@@ -20,6 +20,7 @@ from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
+from fedspend.runs.moving import settle
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnRound, Result
@@ -44,6 +45,7 @@ def train(
     ledger: str | Path | None = None,
     project: str | None = None,
     replan: bool = False,
+    moved: bool = False,
     on_note: OnNote = lambda _: None,
     **options: Any,
 ) -> Result:
@@ -61,7 +63,9 @@ def train(
 
     Without `output` nothing but the account is kept, so the run cannot be resumed.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. `on_note` is called with what a recovery found.
+    spread over the missing rounds. With `resume` and `moved`, a run whose directory was moved goes
+    on in its new place, and no longer in the old one. `on_note` is called with what a recovery
+    found.
     """
     if (config is None) == (clients is None):
         raise InvalidInput(
@@ -92,6 +96,8 @@ def train(
         check_named(clients, setup)
         charged = not setup.randomness.simulation
     with RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened:
+        if moved:
+            settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
             begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
             setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)
