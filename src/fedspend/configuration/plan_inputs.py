@@ -30,11 +30,12 @@ from fedspend.budgets.population import (
     positive,
 )
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
-from fedspend.configuration.sections import PrivacySettings
+from fedspend.configuration.sections import PRIVATE, PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
+from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
 
 if TYPE_CHECKING:
     from fedspend.configuration.data_inputs import Source
@@ -115,6 +116,7 @@ class Inputs:
             asked,
             policy=policy,
             method=None,
+            bit=False,
             saving_rate=asked.saving_rate if POLICIES[policy].saves else None,
             transition=asked.transition if POLICIES[policy].saves else None,
             weights=asked.weights if fits else None,
@@ -170,6 +172,10 @@ def resolve(
         accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
         noise=config.privacy.noise if config.privacy.noise.startswith("discrete") else "continuous",
         bits=config.privacy.bits,
+        bit=method == ADAPTIVE_CLIP.name,
+        bit_noise=config.method.bit_noise if method == ADAPTIVE_CLIP.name else None,
+        metric=config.evaluation.mode == PRIVATE,
+        metric_noise=config.evaluation.noise,
         options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)

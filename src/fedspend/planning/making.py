@@ -28,7 +28,8 @@ from fedspend.budgets.identity import as_mapping, read_ids
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
 from fedspend.noise.grid import check_bits
 from fedspend.planning.columns import by_client, column_of, numbers_of
-from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
+from fedspend.planning.parts import with_parts
+from fedspend.planning.plan import Plan, check_client_ids, clips, harmonic_mean
 from fedspend.planning.policies import (
     POLICIES,
     Policy,
@@ -66,6 +67,8 @@ def plan(
     method: str | None = None,
     noise: str = "continuous",
     bits: int = 32,
+    bit_noise: float | None = None,
+    metric_noise: float | None = None,
     past: Mechanisms | None = None,
     options: Mapping[str, Any] | None = None,
     progress: OnProgress | None = None,
@@ -78,7 +81,9 @@ def plan(
     rate means `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for
     `noise="discrete"` (or `"discrete-distributed"`, where every client adds a part of it) has a
     hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
-    size of the sums.
+    size of the sums. With `bit_noise`, clients also report whether their update was within its
+    clip, and with `metric_noise` how well the model does on rows that they hold out: the deviation
+    of the noise on the sum of each, which is paid out of every round.
 
     `past`, one history per client, is what a ledger says was spent before. `epsilons` are then
     lifetime budgets, which past and plan together spend exactly, and `Plan.epsilon` is the epsilon
@@ -119,6 +124,10 @@ def plan(
         method=method,
         noise=noise,
         bits=bits,
+        bit=bit_noise is not None,
+        bit_noise=noise_of_numbers("bit_noise", bit_noise),
+        metric=metric_noise is not None,
+        metric_noise=noise_of_numbers("metric_noise", metric_noise),
         past=past,
         options={} if options is None else dict(options),
     )
@@ -169,7 +178,7 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         **({"weights": weights.tolist()} if policy.weighs else {}),
         **({"options": dict(request.options)} if request.options else {}),
     }
-    return Plan(
+    made = Plan(
         clients=ids,
         budget=budget,
         schedules=schedules_of(
@@ -181,6 +190,17 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         orders=terms.orders,
         parameters=parameters,
     )
+    return with_parts(made, request)
+
+
+def noise_of_numbers(name: str, noise: float | None) -> float | None:
+    """The deviation of the noise on a sum of bits or metrics, as a number."""
+    if noise is None:
+        return None
+    number = finite_number(name, noise)
+    if not number > 0:
+        raise InvalidInput(f"{name} must be positive, got {noise!r}")
+    return number
 
 
 # --- checking the request -------------------------------------------------------------------------
@@ -394,11 +414,11 @@ def grid_steps(request: PlanRequest, spending: Spending, of_client: IntArray) ->
 
 def schedules_of(spending: Spending, of_client: IntArray, clip: float) -> Schedules:
     """The schedules, with the clip of every client: `c_n = c s_t / sigma_n`."""
-    s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=spending.epsilon.size))
+    clients_of = np.bincount(of_client, minlength=spending.epsilon.size)
     return Schedules(
         noise_multiplier=spending.noise,
         sampling_rate=spending.rate,
-        clip_norm=clip * s_t[:, None] / spending.noise,
+        clip_norm=clips(clip, spending.noise, clients_of),
         epsilon=spending.epsilon,
         order=spending.order,
         of_client=of_client,

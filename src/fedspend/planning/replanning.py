@@ -15,7 +15,8 @@ from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput
-from fedspend.planning.plan import Plan, harmonic_mean
+from fedspend.planning.parts import left_for_updates
+from fedspend.planning.plan import Plan, clips
 from fedspend.planning.policies import Spending, Terms, by_itself
 from fedspend.planning.schedules import Schedules
 
@@ -48,10 +49,9 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
     noise = np.where(rest, drawn(noise, plan.grid_steps), as_drawn)
-    s_t = harmonic_mean(noise, np.bincount(of_client, minlength=first.size))
-    schedules = Schedules(
-        noise, rate, plan.clip * s_t[:, None] / noise, spending.epsilon, spending.order, of_client
-    )
+    updates = left_for_updates(noise, plan.bit_noise, plan.metric_noise)
+    clip_norm = clips(plan.clip, updates, np.bincount(of_client, minlength=first.size))
+    schedules = Schedules(noise, rate, clip_norm, spending.epsilon, spending.order, of_client)
     return plan.replace(
         schedules=schedules, parameters=plan.parameters | {"planned_anew_after": begun}
     )

@@ -41,6 +41,12 @@ class PlanRequest:
     accountant: str = "rdp"
     noise: str = "continuous"
     bits: int = 32
+    # whether clients also report a bit (whether their update was within the clip) or a metric, and
+    # the deviation of the noise on the sum of these; None: the usual one
+    bit: bool = False
+    bit_noise: float | None = None
+    metric: bool = False
+    metric_noise: float | None = None
     past: Mechanisms | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 

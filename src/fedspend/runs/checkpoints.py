@@ -50,9 +50,15 @@ def read_state(folder: Path) -> TrainingState | None:
 
 
 def pack_kept(round: int, kept: Kept) -> bytes:
-    about = {"round": round, "bit": kept.release.bit, "statistics": kept.statistics}
+    release = kept.release
+    about = {
+        "round": round,
+        "bit": release.bit,
+        "metric": release.metric,
+        "statistics": kept.statistics,
+    }
     memory = {f"{_MEMORY}{name}": array for name, array in kept.memory.items()}
-    return pack({"update": kept.release.update} | memory, about)
+    return pack({"update": release.update} | memory, about)
 
 
 def read_kept(folder: Path) -> tuple[int, Kept] | None:
@@ -66,5 +72,5 @@ def read_kept(folder: Path) -> tuple[int, Kept] | None:
         for name, array in arrays.items()
         if name.startswith(_MEMORY)
     }
-    release = Release(arrays["update"], about["bit"])
+    release = Release(arrays["update"], about["bit"], about.get("metric"))
     return about["round"], Kept(release, about["statistics"], memory)

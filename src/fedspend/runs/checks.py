@@ -10,6 +10,7 @@ from pathlib import Path
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import refuse_nameless
 from fedspend.configuration.record_plans import check_lasting_numbers
+from fedspend.configuration.sections import PRIVATE
 from fedspend.errors import InvalidInput
 from fedspend.ledger.participants import check_planned_on, plan_fits
 from fedspend.ledger.rules import check_kind, refuse_lost
@@ -99,6 +100,20 @@ def _check_terms(plan: Plan, config: Config) -> None:
             raise InvalidInput(
                 f"the plan has {name} {planned:g}, but the config says {said:g}; make them agree"
             )
+    for name, noise, wanted in (
+        ("bit_noise", plan.bit_noise, config.method.bit_noise),
+        ("evaluation.noise", plan.metric_noise, config.evaluation.noise),
+    ):
+        if noise is not None and wanted is not None and noise != wanted:
+            raise InvalidInput(
+                f"the plan has {name} {noise:g}, but the config says {wanted:g}; make them agree"
+            )
+    if (plan.metric_noise is not None) != (config.evaluation.mode == PRIVATE):
+        states = "no private metric" if plan.metric_noise is None else "a private metric"
+        raise InvalidInput(
+            f"the plan states {states}, but the config's evaluation.mode is "
+            f"{config.evaluation.mode!r}; make them agree"
+        )
     if plan.discrete != privacy.noise.startswith("discrete"):
         kind = "discrete" if plan.discrete else "continuous"
         raise InvalidInput(

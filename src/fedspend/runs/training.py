@@ -19,9 +19,10 @@ from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
+from fedspend.runs.hold_out_key import secret_of
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
-from fedspend.runs.result import OnNote, OnRound, Result
+from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
@@ -42,6 +43,7 @@ def train(
     ledger: str | Path | None = None,
     replan: bool = False,
     on_note: OnNote = lambda _: None,
+    on_operator: OnOperator | None = None,
     **options: Any,
 ) -> Result:
     """Train from a config (TOML file or dict of sections), or from arrays, a module and a plan.
@@ -53,7 +55,9 @@ def train(
 
     `ledger` (a path or postgresql://...) is charged; by default it is one in the run directory.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. `on_note` is called with what a recovery found.
+    spread over the missing rounds. `on_note` is called with what a recovery found. Under
+    `evaluation.mode = "operator"`, `on_operator` is called after each round with the round,
+    accuracy and loss: exact, about rows of clients, protected by nothing, and stored nowhere.
     """
     if (config is None) == (clients is None):
         raise InvalidInput(
@@ -74,14 +78,31 @@ def train(
         check_named(clients, where, setup)
     with RunLedger.of_run(folder, where, resume=resume) as opened:
         if config is not None:
-            begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
-            setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)
+            stored = folder if folder and goes_on(folder, resume) else None
+            begun = None if stored is None else StoredRun(stored).plan()
+            setup = _planned(
+                settings,
+                folder,
+                opened,
+                plan,
+                begun,
+                on_note if replan else None,
+                secret_of(settings, stored),
+            )
         if folder is None and where is not None:
             raise InvalidInput(
                 "a run that charges a ledger needs a run directory to recover from; give output=, "
                 "or drop the ledger"
             )
-        return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened)
+        return run(
+            setup,
+            folder,
+            resume=resume,
+            on_round=on_round,
+            on_note=on_note,
+            ledger=opened,
+            on_operator=on_operator,
+        )
 
 
 def _planned(
@@ -91,10 +112,12 @@ def _planned(
     given: AnyPlan | None,
     begun: AnyPlan | None,
     replanning: OnNote | None,
+    secret: bytes | None,
 ) -> Setup:
     """The setup of a config: with the plan it has `begun` with, the `given` plan, or a new one.
 
-    With `replanning`, which is called with notes, lost rounds are made up for.
+    With `replanning`, which is called with notes, lost rounds are made up for. `secret` is the key
+    of a real run's hold-out.
     """
     book = ledger.found()
     stored = begun if given is None else approved(given, begun, settings)
@@ -104,7 +127,7 @@ def _planned(
         rounds = needed(settings.train.rounds, "train.rounds")
         with one_at_a_time(folder):  # a round that another process is running is not lost
             stored = plan_anew(folder, book, stored, rounds, replanning)
-    setup = from_config(settings, book, stored, begun=begun is not None)
+    setup = from_config(settings, book, stored, begun=begun is not None, secret=secret)
     if ledger.asked is not None and setup.plan is not None:
         check_names_last(setup.plan, setup, settings)
     return setup

@@ -89,6 +89,12 @@ REPORT = RunFile(
     "report.html",
     EVERYONE,
 )
+HOLD_OUT = RunFile(
+    "hold_out.key",
+    "real runs with data.validation: the secret that decides which rows clients hold out",
+    "never",
+    "runs.directory",
+)
 OLD_NORMS = RunFile(
     "norms.safetensors",
     "version 0.1.0 only: what records have paid; handed to the clients and removed on resuming",
@@ -107,6 +113,7 @@ FILES = (
     SEEN_HEAD,
     METRICS,
     REPORT,
+    HOLD_OUT,
     OLD_NORMS,
 )
 LOGS = "tensorboard"  # a folder with the numbers of `metrics.jsonl`, if the config turns it on
