@@ -42,13 +42,14 @@ def learning(run: RunData) -> list[Panel]:
     """Accuracy and loss, exact where that may be shown, and as a private metric where one was paid
     for.
     """
-    panels = [*_exact(run), *_private(run)]
-    return [panel for panel in panels if not panel.chart.empty]
+    return [*(_exact(run) if run.exact else []), *_private(run)]
 
 
 def _private(run: RunData) -> list[Panel]:
     """The noised accuracy of the model that each round began with."""
     chart = _recorded(run, "private_accuracy", "Private accuracy", "accuracy", percent=True)
+    if chart.empty:
+        return []
     off = run.last("private_accuracy_deviation")
     noise = "" if off is None else f" Noise: a standard deviation of {100 * off:.1f} points."
     caption = (

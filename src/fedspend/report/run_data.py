@@ -47,6 +47,11 @@ class RunData:
     public_rows: bool = True  # whether accuracy and loss were measured on public rows
 
     @property
+    def exact(self) -> bool:
+        """Whether exact accuracy and loss may be shown: on public rows, or in a simulation."""
+        return self.statistics or (self.public_rows and self.evaluation == "public")
+
+    @property
     def exact_mark(self) -> str:
         """Who may see accuracy and loss. Without a plan there is no noise, so they are not private;
         nor are they about rows of clients.

@@ -104,7 +104,7 @@ def tiles(run: RunData) -> Markup:
 def exact_tiles(run: RunData, majority: str | None) -> list[tuple[str, str, str | None, str]]:
     """How good the model is, as far as that may be said."""
     private, found = run.last("private_accuracy"), []
-    if run.last("accuracy") is not None or run.last("loss") is not None:
+    if run.exact:
         found = [
             ("Accuracy", percent(run.last("accuracy")), majority, run.exact_mark),
             ("Loss", figure(run.last("loss")), f"after round {run.done}", run.exact_mark),
