@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.basics.tensors import pack, unpack
 from fedspend.errors import InvalidInput
+from fedspend.noise.grid import FINE_BITS
 
 FORMAT = "fedspend contribution 1"
 
@@ -37,10 +38,10 @@ class Contribution:
 
     def to_bytes(self, grid_bits: int | None = None) -> bytes:
         """The contribution as bytes. With `grid_bits`, as whole numbers modulo 2^bits, like sums on
-        the grid, which halves the length.
+        the grid, which halves the length. (On the fine grid of continuous noise it does not.)
         """
         sent: npt.NDArray[Any] = self.vector
-        if grid_bits is not None:
+        if grid_bits is not None and grid_bits != FINE_BITS:
             half = 2 ** (grid_bits - 1)
             sent = ((sent.astype(np.int64) + half) % (2 * half) - half).astype(np.int32)
         about = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import refuse_nameless
+from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.configuration.sections import PRIVATE
 from fedspend.errors import InvalidInput
@@ -100,13 +101,13 @@ def _check_terms(plan: Plan, config: Config) -> None:
             raise InvalidInput(
                 f"the plan has {name} {planned:g}, but the config says {said:g}; make them agree"
             )
-    for name, noise, wanted in (
+    for name, stated, wanted in (
         ("bit_noise", plan.bit_noise, config.method.bit_noise),
         ("evaluation.noise", plan.metric_noise, config.evaluation.noise),
     ):
-        if noise is not None and wanted is not None and noise != wanted:
+        if stated is not None and wanted is not None and stated != wanted:
             raise InvalidInput(
-                f"the plan has {name} {noise:g}, but the config says {wanted:g}; make them agree"
+                f"the plan has {name} {stated:g}, but the config says {wanted:g}; make them agree"
             )
     if (plan.metric_noise is not None) != (config.evaluation.mode == PRIVATE):
         states = "no private metric" if plan.metric_noise is None else "a private metric"
@@ -114,9 +115,9 @@ def _check_terms(plan: Plan, config: Config) -> None:
             f"the plan states {states}, but the config's evaluation.mode is "
             f"{config.evaluation.mode!r}; make them agree"
         )
-    if plan.discrete != privacy.noise.startswith("discrete"):
+    noise = noise_of(config, plan)
+    if plan.discrete != noise.startswith("discrete"):
         kind = "discrete" if plan.discrete else "continuous"
         raise InvalidInput(
-            f"the plan is for {kind} noise, but the config's noise is {privacy.noise!r}; make them "
-            "agree"
+            f"the plan is for {kind} noise, but the config's noise is {noise!r}; make them agree"
         )

@@ -152,7 +152,7 @@ class Tally:
             metric is None or _fits(metric, shared.metric)
         ):
             return f"its metric is {metric!r}"
-        if shared.grid is not None and shared.own_deviation == 0:
+        if shared.grid is not None and not shared.grid.fine and shared.own_deviation == 0:
             norm, bound = _norm(vector) * shared.grid.step, task.clip_norm
             if not norm <= bound * _SLACK:
                 return f"its norm is {norm:.6g}, above its clip {bound:.6g}"
@@ -160,17 +160,17 @@ class Tally:
 
     def _within(self, contribution: Contribution, task: ClientTask) -> FloatArray:
         """The vector, clipped again if its norm is too large and can be checked."""
-        vector, shared = contribution.vector, task.shared
-        if shared.own_deviation > 0 or shared.grid is not None:
+        vector, shared, grid = contribution.vector, task.shared, task.shared.grid
+        if shared.own_deviation > 0 or (grid is not None and not grid.fine):
             return vector
-        norm = _norm(vector)
+        norm = _norm(vector) * (1.0 if grid is None else grid.step)
         if norm <= task.clip_norm * _SLACK:
             return vector
         self._reports[task.client] = (
             f"its norm was {norm:.6g}, above its clip {task.clip_norm:.6g}; it was clipped again"
         )
         clipped: FloatArray = vector * (task.clip_norm * ROUNDING / norm)
-        return clipped
+        return clipped if grid is None else np.trunc(clipped)
 
 
 def _fits(metric: float, grid: NumberGrid | None) -> bool:
