@@ -36,19 +36,23 @@ class Evaluation:
 ON_PUBLIC_ROWS = Evaluation(PUBLIC, PUBLIC_ROWS, exact=True)
 
 
-def evaluation_of(source: Source, method: str) -> Evaluation:
-    """What the config asks for, or the default; refuses what cannot be had."""
-    config, rows, real = source.config, source.test_rows, is_real(source.config)
-    asked = config.evaluation.mode
-    where = "" if asked is None else config.where("evaluation.mode")
-    if asked == PUBLIC and rows not in (PUBLIC_ROWS, NOBODY) and not source.stated and real:
+def check_mode(source: Source, method: str) -> None:
+    """Refuse a mode that cannot be had."""
+    config, asked = source.config, source.config.evaluation.mode
+    if asked == PUBLIC and is_real(config) and source.test_rows == CLIENTS and not source.stated:
         raise InvalidInput(
-            f'{where}: mode = "public", but the evaluation rows came out of clients; give public '
-            "ones (data.test_path, and no data.validation), or choose another mode"
+            f'{config.where("evaluation.mode")}: mode = "public", but the evaluation rows came out '
+            "of clients; give public ones (data.test_path, and no data.validation), or choose "
+            "another mode"
         )
     if asked == PRIVATE:
-        check_private(source, method, where)
-    if not real:
+        check_private(source, method, config.where("evaluation.mode"))
+
+
+def evaluation_of(source: Source) -> Evaluation:
+    """What the config asks for, or the default."""
+    asked, rows = source.config.evaluation.mode, source.test_rows
+    if not is_real(source.config):
         label = PUBLIC if rows == PUBLIC_ROWS else SIMULATION
         return Evaluation(PRIVATE if asked == PRIVATE else label, rows, exact=True)
     if source.stated and asked == PUBLIC:
@@ -132,6 +136,7 @@ __all__ = [
     "SIMULATION",
     "Evaluation",
     "HeldOutRows",
+    "check_mode",
     "evaluation_of",
     "hold_out",
     "operators",

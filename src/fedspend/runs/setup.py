@@ -29,6 +29,7 @@ from fedspend.configuration.evaluation import (
     ON_PUBLIC_ROWS,
     Evaluation,
     HeldOutRows,
+    check_mode,
     evaluation_of,
     hold_out,
 )
@@ -123,13 +124,14 @@ def from_config(
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
     local, source = _local_training(config, name), Source(config, secret)
+    check_mode(source, name)
     members = (
         _records(source, ledger, stored)
         if protects_records(name)
         else _clients(source, name, ledger, stored, begun=begun)
     )
     made, federation = members.plan, _with_features(config, members.federation, source)
-    evaluation, held_out = evaluation_of(source, name), None
+    evaluation, held_out = evaluation_of(source), None
     if evaluation.mode == PRIVATE:
         check_metric_planned(members.of_clients)
         federation, held_out = hold_out(source, federation)
