@@ -463,7 +463,7 @@ def test_a_plan_made_beforehand_must_state_the_same_metric(config, tmp_path, cap
     private = ["--set", "evaluation.mode=private", "--set", "evaluation.noise=40"]
     for name, options in (("with", private), ("without", [])):
         assert main(["plan", file, "-o", str(tmp_path / f"{name}.json"), *options]) == 0
-    capsys.readouterr()
+    assert "private metrics (noise 40 on their sum)" in capsys.readouterr().out
 
     def train(plan, *options):
         folder = str(tmp_path / f"run-{plan}-{len(options)}")

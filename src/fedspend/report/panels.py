@@ -130,9 +130,13 @@ def spending(run: RunData) -> list[Panel]:
 
 def client_schedule(run: RunData, plan: Plan) -> list[Panel]:
     """Noise, sampling rate, clip, and the noise that ends up in the averaged update."""
+    numbers = [
+        *(["clip bit"] if run.adaptive else []),
+        *([] if plan.metric_noise is None else ["private metric"]),
+    ]
     noise_note = (
-        "Noise relative to the client's clip, for update and clip bit together."
-        if run.adaptive
+        f"Noise relative to the client's clip, for update and {' and '.join(numbers)} together."
+        if numbers
         else "Noise relative to the clip."
     )
     return [
