@@ -403,10 +403,12 @@ def test_too_little_noise_is_refused_in_one_line():
             made(metric_noise=bad)
 
 
-def test_the_plan_keeps_its_parts_in_its_file_and_through_replanning(tmp_path):
+@pytest.mark.parametrize("factors", [None, [1.0, 0.8, 0.5, 0.3]])
+def test_the_plan_keeps_its_parts_in_its_file_and_through_replanning(tmp_path, factors):
     from fedspend.accounting.mechanisms import Mechanisms
 
-    found = made(metric_noise=9.0, bit_noise=8.0)
+    found = made(metric_noise=9.0, bit_noise=8.0, clip_schedule=factors)
+    assert verify(found, max_pld=1).ok
     found.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
     assert (again.metric_noise, again.bit_noise, again.hash) == (9.0, 8.0, found.hash)

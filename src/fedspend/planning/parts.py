@@ -110,14 +110,12 @@ def with_parts(plan: Plan, request: PlanRequest) -> Plan:
 def stating(plan: Plan, parts: dict[str, float]) -> Plan:
     from dataclasses import replace
 
-    from fedspend.planning.plan import clips
+    from fedspend.planning.plan import clip_norms
 
     parameters = plan.parameters | parts
     s = plan.schedules
     updates = left_for_updates(
         s.noise_multiplier, parameters.get(BIT_NOISE), parameters.get(METRIC_NOISE)
     )
-    return plan.replace(
-        parameters=parameters,
-        schedules=replace(s, clip_norm=clips(plan.clip, updates, s.clients_of)),
-    )
+    clip_norm = clip_norms(plan.clip * plan.clip_factors, updates, s.clients_of)
+    return plan.replace(parameters=parameters, schedules=replace(s, clip_norm=clip_norm))

@@ -15,8 +15,9 @@ from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput
+from fedspend.planning.clipping import stretched
 from fedspend.planning.parts import left_for_updates
-from fedspend.planning.plan import Plan, clips
+from fedspend.planning.plan import Plan, clip_norms
 from fedspend.planning.policies import Spending, Terms, by_itself
 from fedspend.planning.schedules import Schedules
 
@@ -49,12 +50,22 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
     noise = np.where(rest, drawn(noise, plan.grid_steps), as_drawn)
+    factors = stretched(plan.clip_factors, plan.dropped_rounds, begun, more)
     updates = left_for_updates(noise, plan.bit_noise, plan.metric_noise)
-    clip_norm = clips(plan.clip, updates, np.bincount(of_client, minlength=first.size))
-    schedules = Schedules(noise, rate, clip_norm, spending.epsilon, spending.order, of_client)
-    return plan.replace(
-        schedules=schedules, parameters=plan.parameters | {"planned_anew_after": begun}
+    clients_of = np.bincount(of_client, minlength=first.size)
+    schedules = Schedules(
+        noise,
+        rate,
+        clip_norms(plan.clip * factors, updates, clients_of),
+        spending.epsilon,
+        spending.order,
+        of_client,
     )
+    parameters = plan.parameters | {"planned_anew_after": begun}
+    if "clip_factors" in parameters:
+        parameters["clip_factors"] = factors.tolist()
+    parameters.pop("expected", None)  # it was about the rounds as they were planned
+    return plan.replace(schedules=schedules, parameters=parameters)
 
 
 def _longer(table: FloatArray, more: int) -> FloatArray:

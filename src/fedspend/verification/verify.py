@@ -112,8 +112,9 @@ def verify_clients(
     schedules from the strictest to the loosest; it gets no PLD reading.
     - Bits and metrics, if the plan states noise for them: what they take of a round is recomputed,
     and something is left for every client's update.
-    - Clip norms: `clip_norm` times the noise multiplier of the update is `clip` times the harmonic
-      mean of these multipliers over clients, in every round.
+    - Clip norms: in every round, `clip_norm` times the noise multiplier of the update is `clip`
+      times the round's factor of the clip schedule (1 without one) times the harmonic mean of these
+      multipliers over clients.
 
     `colluders` is the number of colluding clients among the observers (default 10, or all but one
     client if there are fewer).
@@ -509,13 +510,16 @@ class _Verifier:
         return updates
 
     def check_clips(self, noise: FloatArray) -> None:
-        """Check `c_n = c s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed from
-        the noise multipliers of updates.
+        """Check `c_n = c f_t s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed
+        from the noise multipliers of updates.
+
+        The factor f_t is what the plan states for the round; without a clip schedule it is 1.
         """
         table, plan = self.table, self.plan
+        factors = stated_factors(plan.parameters.get("clip_factors"), table.rounds)
         with np.errstate(all="ignore"):
             round_noise = self.clients_of.sum() / (self.clients_of / noise).sum(axis=1)
-            wanted = plan.clip * round_noise[:, None]
+            wanted = (plan.clip * factors * round_noise)[:, None]
             off = np.abs(table.clip_norm * noise / wanted - 1)
             good = (off <= CLIP_TOLERANCE) | (self.clients_of == 0)
 
@@ -577,6 +581,21 @@ def accounted_part(steps: object) -> float:
     if not (isinstance(steps, int | float) and steps > ROUNDING_DEVIATION):
         return 0.0
     return math.sqrt(1.0 - (ROUNDING_DEVIATION / steps) * (ROUNDING_DEVIATION / steps))
+
+
+def stated_factors(stated: object, rounds: int) -> FloatArray:
+    """The clip schedule that a plan states, 1 if none; NaN, which no clip matches, if it is none.
+
+    One positive number per round is needed.
+    """
+    if stated is None:
+        return np.ones(rounds)
+    sound = (
+        isinstance(stated, list)
+        and len(stated) == rounds
+        and all(isinstance(one, int | float) and 0 < one < math.inf for one in stated)
+    )
+    return np.array(stated, dtype=np.float64) if sound else np.full(rounds, np.nan)
 
 
 def _runs_of_schedules(table: Schedules, part: float) -> list[Runs]:

@@ -9,7 +9,7 @@ Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and
 cost exactly what the plan accounts; a private metric takes its part in the same way
 (`planning.parts`). `s_t` and the clip ratios are recomputed from the `sigma_n`:
 keeping the plan's ratios would overspend the strictest client. The clip of a round depends on
-earlier releases only.
+earlier releases only; where the plan has a clip schedule, its factors multiply the adapted clip.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AdaptiveClip:
         return {"clip": self.plan.clip}
 
     def terms(self, round: int, state: State) -> RoundTerms:
-        s, clip = self.plan.schedules, state["clip"]
+        s, clip = self.plan.schedules, state["clip"] * float(self.plan.clip_factors[round])
         of_update = self._left(s.noise_multiplier[round])
         s_t = float(harmonic_mean(of_update[None, :], s.clients_of)[0])
         return RoundTerms(
