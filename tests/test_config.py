@@ -133,6 +133,7 @@ GOOD = {
         "seed": 3,
         "tensorboard": True,
     },
+    "evaluation": {"mode": "private", "noise": 4.0},
     "ledger": {"location": "/l.db", "spend": "remaining", "exhausted": "leave-out"},
     "design": {
         "rates": [0.5],

@@ -64,11 +64,12 @@ class Dataset:
     clients: tuple[str, ...] | None = None
     # client of each test row, if the test rows come from clients
     test_client_of: npt.NDArray[Any] | None = None
+    untested: bool = False  # there are no test rows, which a real run may do without
 
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, at_least=2)
         check_rows("features", self.features, "labels", self.labels, self.classes)
-        if len(self.test_labels):  # a real run may do without
+        if not self.untested:
             check_rows(
                 "test_features", self.test_features, "test_labels", self.test_labels, self.classes
             )
@@ -206,7 +207,8 @@ def finished(
         raise InvalidInput(f"validation must be at least 0 and below 1, got {validation!r}")
     test_features, test_labels = rows.test_features, rows.test_labels
     if share == 0:
-        if untested and test_features is None:
+        untested = untested and test_features is None
+        if untested:
             test_features, test_labels = rows.features[:0], rows.labels[:0]
         if test_features is None or test_labels is None:
             raise InvalidInput(
@@ -221,7 +223,7 @@ def finished(
             rows.client_of,
         )
         rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
-        return Dataset(name, *found, public, rows.budget_of, *rest)
+        return Dataset(name, *found, public, rows.budget_of, *rest, untested)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
     check_columns(
         rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of
