@@ -28,6 +28,11 @@ from fedspend.stored.run import StoredRun
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
 SITES, ROWS = 6, 41
+PROJECT = ("--project", "sites")  # real runs are charged under a name
+
+
+def train(config, **more):
+    return training.train(config, project="sites", **more)
 
 
 def lines(seed, sites=SITES, rows=ROWS, split=False):
@@ -94,7 +99,7 @@ def test_a_real_run_is_public_on_a_test_file_and_says_nothing_about_rows_of_clie
 def test_a_real_run_needs_no_test_rows_at_all(config, tmp_path):
     config["data"].pop("validation")
     assert mode_of(config) == ("none", "nobody", False)
-    result = training.train(config, output=tmp_path / "run")
+    result = train(config, output=tmp_path / "run")
     assert result.accuracy is None
     assert result.metrics[-1]["evaluation"] == "none"
     assert StoredRun(tmp_path / "run").facts().majority is None
@@ -159,7 +164,7 @@ def test_a_private_metric_of_records_is_refused(config, tmp_path):
 
 def test_noise_of_a_metric_without_one_has_no_effect_and_is_refused(config):
     with pytest.raises(InvalidInput, match=r'evaluation\.mode = "private"'):
-        training.train(config | {"evaluation": {"noise": 5.0}})
+        train(config | {"evaluation": {"noise": 5.0}})
 
 
 # --- what is left in the files --------------------------------------------------------------------
@@ -216,9 +221,7 @@ def test_a_real_run_leaves_no_exact_number_about_rows_of_clients(config, tmp_pat
     folder, seen = tmp_path / "run", []
     config = in_mode(config, mode)
     config["train"]["tensorboard"] = True
-    result = training.train(
-        config, output=folder, on_operator=lambda *numbers: seen.append(numbers)
-    )
+    result = train(config, output=folder, on_operator=lambda *numbers: seen.append(numbers))
     write_report([folder], REPORT.of(folder))
     accuracy, loss, majority = exact_numbers(folder, config)
     assert found_in(folder, accuracy, loss, majority) == []
@@ -243,7 +246,7 @@ def test_an_exact_number_in_a_file_would_be_noticed(config, tmp_path, monkeypatc
         setup, "evaluation_of", lambda *_: Evaluation("public", "public", exact=True)
     )
     folder = tmp_path / "run"
-    training.train(config, output=folder)
+    train(config, output=folder)
     accuracy, loss, majority = exact_numbers(folder, config)
     assert METRICS.name in found_in(folder, accuracy, loss)
     assert StoredRun(folder).facts().majority == majority
@@ -251,7 +254,7 @@ def test_an_exact_number_in_a_file_would_be_noticed(config, tmp_path, monkeypatc
 
 def test_a_real_run_on_public_rows_shows_accuracy_and_says_that_they_are_public(config, tmp_path):
     folder = tmp_path / "run"
-    result = training.train(on_test_file(config), output=folder)
+    result = train(on_test_file(config), output=folder)
     write_report([folder], REPORT.of(folder))
     assert 0 <= result.accuracy <= 1
     page = REPORT.of(folder).read_text(encoding="utf-8")
@@ -262,7 +265,7 @@ def test_a_real_run_on_public_rows_shows_accuracy_and_says_that_they_are_public(
 
 def test_a_private_metric_is_stored_released_and_marked(config, tmp_path):
     folder = tmp_path / "run"
-    result = training.train(in_mode(config, "private", noise=50.0), output=folder)
+    result = train(in_mode(config, "private", noise=50.0), output=folder)
     plan = load_any_plan(folder / "plan.json")
     assert plan.metric_noise == 50.0
     told = [line["private_accuracy"] for line in result.metrics]
@@ -288,7 +291,7 @@ def test_a_simulation_of_a_private_metric_comes_near_the_exact_one(tiny):
     tiny["method"]["name"] = "idp-fedavg"
     tiny["privacy"] = {"epsilon": 1e4, "delta": 1e-3, "rate": 1.0}
     tiny["train"]["tail_average"] = 1
-    result = training.train(in_mode(tiny, "private", noise=0.3))
+    result = train(in_mode(tiny, "private", noise=0.3))
     for before, line in zip(result.metrics, result.metrics[1:], strict=False):
         assert line["private_accuracy"] == pytest.approx(before["accuracy"], abs=0.12)
     assert result.metrics[-1]["evaluation"] == "private"
@@ -299,7 +302,7 @@ def test_old_real_runs_are_reported_without_exact_numbers_about_rows_of_clients(
     line.
     """
     folder = tmp_path / "run"
-    training.train(config, output=folder)
+    train(config, output=folder)
     facts = json.loads(RUN.of(folder).read_text())
     facts.pop("evaluation")
     RUN.of(folder).write_text(json.dumps(facts | {"majority": 0.515151}))
@@ -324,7 +327,7 @@ def held(config, secret=None):
 
 def test_every_real_run_has_its_own_secret_hold_out(config, tmp_path):
     for name in ("one", "two"):
-        training.train(config, output=tmp_path / name)
+        train(config, output=tmp_path / name)
     keys = [HOLD_OUT.of(tmp_path / name).read_bytes() for name in ("one", "two")]
     assert len(set(keys)) == 2
     assert {len(key) for key in keys} == {32}
@@ -346,7 +349,7 @@ def stopped(config, folder):
         raise Enough
 
     with pytest.raises(Enough):
-        training.train(config, output=folder, on_round=stop)
+        train(config, output=folder, on_round=stop)
 
 
 def test_a_run_goes_on_with_the_rows_that_it_held_out(config, tmp_path, monkeypatch):
@@ -360,7 +363,7 @@ def test_a_run_goes_on_with_the_rows_that_it_held_out(config, tmp_path, monkeypa
         return sound(made, *rest, **more)
 
     monkeypatch.setattr(training, "run", watched)
-    training.train(config, output=folder, resume=True)
+    train(config, output=folder, resume=True)
     assert used == [key]
 
 
@@ -375,17 +378,17 @@ def test_a_lost_or_changed_key_is_refused_in_one_line(config, tmp_path, damage):
     else:
         path.write_bytes(body[:7] if damage == "cut" else bytes(32))
     with pytest.raises(InvalidInput, match=r"hold_out\.key") as refused:
-        training.train(config, output=folder, resume=True)
+        train(config, output=folder, resume=True)
     assert "\n" not in str(refused.value)
     path.write_bytes(body)
-    assert training.train(config, output=folder, resume=True).metrics[-1]["round"] == 2
+    assert train(config, output=folder, resume=True).metrics[-1]["round"] == 2
 
 
 def test_a_key_that_a_kill_left_behind_does_not_stop_a_new_run(config, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     HOLD_OUT.of(folder).write_bytes(b"left behind")
-    training.train(config, output=folder, resume=True)
+    train(config, output=folder, resume=True)
     assert HOLD_OUT.of(folder).read_bytes() != b"left behind"
 
 
@@ -396,7 +399,7 @@ def test_an_older_run_goes_on_under_the_key_of_its_seed(config, tmp_path):
     assert len(facts.pop("hold_out")) == 64
     RUN.of(folder).write_text(json.dumps(facts))
     HOLD_OUT.of(folder).unlink()
-    assert training.train(config, output=folder, resume=True).metrics[-1]["round"] == 2
+    assert train(config, output=folder, resume=True).metrics[-1]["round"] == 2
 
 
 def test_dealt_clients_hold_out_rows_that_decide_for_themselves(tiny):
@@ -427,16 +430,16 @@ def as_toml(config, path):
 
 def test_the_command_line_says_what_may_be_said(config, tmp_path, capsys):
     file = as_toml(config, tmp_path / "c.toml")
-    assert main(["train", file, "-o", str(tmp_path / "none")]) == 0
+    assert main(["train", file, *PROJECT, "-o", str(tmp_path / "none")]) == 0
     assert "accuracy not shown (evaluation: none)" in capsys.readouterr().out
     private = ["--set", "evaluation.mode=private"]
-    assert main(["train", file, "-o", str(tmp_path / "p"), "--json", *private]) == 0
+    assert main(["train", file, *PROJECT, "-o", str(tmp_path / "p"), "--json", *private]) == 0
     *rounds, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert last["evaluation"] == "private"
     assert last["accuracy"] is None
     assert math.isfinite(last["private_accuracy"])
     assert {line["evaluation"] for line in rounds} == {"private"}
-    assert main(["train", file, "-o", str(tmp_path / "q"), *private]) == 0
+    assert main(["train", file, *PROJECT, "-o", str(tmp_path / "q"), *private]) == 0
     assert "before the last round, privately: accuracy" in capsys.readouterr().out
 
 
@@ -444,7 +447,7 @@ def test_operators_see_exact_numbers_on_a_terminal_and_nowhere_else(
     config, tmp_path, capsys, monkeypatch
 ):
     file = as_toml(in_mode(config, "operator"), tmp_path / "c.toml")
-    ask = ["train", file, "-o", str(tmp_path / "run"), "--quiet", "--show-accuracy"]
+    ask = ["train", file, *PROJECT, "-o", str(tmp_path / "run"), "--quiet", "--show-accuracy"]
     assert main(ask) == 2
     assert "needs a terminal" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -453,7 +456,7 @@ def test_operators_see_exact_numbers_on_a_terminal_and_nowhere_else(
     shown = capsys.readouterr()
     assert shown.err.count("for your eyes only") == 2
     assert shown.out == ""
-    assert main([*ask[:3], str(tmp_path / "unasked"), "--quiet"]) == 0
+    assert main([*ask[:5], str(tmp_path / "unasked"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -468,7 +471,16 @@ def test_a_plan_made_beforehand_must_state_the_same_metric(config, tmp_path, cap
     def train(plan, *options):
         folder = str(tmp_path / f"run-{plan}-{len(options)}")
         code = main(
-            ["train", file, "-o", folder, "--plan", str(tmp_path / f"{plan}.json"), *options]
+            [
+                "train",
+                file,
+                *PROJECT,
+                "-o",
+                folder,
+                "--plan",
+                str(tmp_path / f"{plan}.json"),
+                *options,
+            ]
         )
         return code, capsys.readouterr().err
 

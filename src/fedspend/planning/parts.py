@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, finite_number
 
 if TYPE_CHECKING:
     from fedspend.planning.plan import Plan
@@ -98,13 +98,20 @@ def with_parts(plan: Plan, request: PlanRequest) -> Plan:
     """The plan, saying how much noise the bit and the metric get that are asked for, with the clips
     that this leaves for updates.
     """
-    if request.metric:
-        noise = request.metric_noise or usual_metric_noise(plan)
-        plan = stating(plan, {METRIC_NOISE: float(noise)})
-    if request.bit:
-        noise = request.bit_noise or usual_bit_noise(plan)
-        plan = stating(plan, {BIT_NOISE: float(noise)})
+    for name, asked, noise, usual in (
+        (METRIC_NOISE, request.metric, request.metric_noise, usual_metric_noise),
+        (BIT_NOISE, request.bit, request.bit_noise, usual_bit_noise),
+    ):
+        if asked or noise is not None:
+            plan = stating(plan, {name: usual(plan) if noise is None else checked(name, noise)})
     return plan
+
+
+def checked(name: str, noise: object) -> float:
+    number = finite_number(name, noise)
+    if not number > 0:
+        raise InvalidInput(f"{name} must be positive, got {noise!r}")
+    return number
 
 
 def stating(plan: Plan, parts: dict[str, float]) -> Plan:

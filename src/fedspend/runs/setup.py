@@ -419,7 +419,13 @@ def _settings(
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
     sections = ("design", "votes") if ballot is None else ("design",)
     without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
-    for unimportant in ("engine.workers", "train.tensorboard", "ledger.location", *without_effect):
+    for unimportant in (
+        "engine.workers",
+        "train.tensorboard",
+        "ledger.location",
+        "ledger.project",  # of a run that goes on, the run directory says it
+        *without_effect,
+    ):
         values.pop(unimportant, None)
     values = {
         name: list(value) if isinstance(value, tuple) else value
