@@ -105,8 +105,9 @@ def plan(
     hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
     size of the sums. With `accountant="auto"` noise comes from privacy loss distributions ("pld")
     where schedules are few, and from Rényi curves ("rdp", 4 to 7% more noise) elsewhere; the plan
-    says which, and why.
-    `bit_noise` and `metric_noise` are for clip bits and private metrics (`planning.parts`).
+    says which, and why. With `bit_noise`, clients also report whether their update was within its
+    clip, and with `metric_noise` how well the model does on rows that they hold out: the deviation
+    of the noise on the sum of each, which is paid out of every round.
 
     The clip of a round is `clip` times its factor in `clip_schedule`: "constant", one number per
     round, or "lr", relative to `learning_rates`, one per round. That is the default where they are
@@ -127,19 +128,7 @@ def plan(
     >>> plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0).clients
     ('north', 'south')
     """
-    ids = None if clients is None else read_ids(clients)
-    by_id = as_mapping(epsilons)
-    if by_id is not None:
-        ids = tuple(by_id) if ids is None else ids
-        epsilons = column_of("epsilons", by_id, ids)
-    budget = np.atleast_1d(check_epsilons(epsilons))
-    if budget.ndim != 1:
-        raise InvalidInput(
-            f"epsilons must be a number or a list, got an array of shape {budget.shape}"
-        )
-    if ids is not None and budget.size == 1 and np.ndim(epsilons) == 0:
-        budget = np.full(len(ids), budget[0])
-    ids = tuple(str(n) for n in range(budget.size)) if ids is None else ids
+    budget, ids = budgets_by_id(epsilons, clients)
     request = PlanRequest(
         epsilons=budget,
         clients=ids,
@@ -167,6 +156,25 @@ def plan(
         options={} if options is None else dict(options),
     )
     return make_plan(request, progress)
+
+
+def budgets_by_id(
+    epsilons: Any, clients: Sequence[str] | None
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """One budget per client, and the clients' ids: numbers, where nothing names them."""
+    ids = None if clients is None else read_ids(clients)
+    by_id = as_mapping(epsilons)
+    if by_id is not None:
+        ids = tuple(by_id) if ids is None else ids
+        epsilons = column_of("epsilons", by_id, ids)
+    budget = np.atleast_1d(check_epsilons(epsilons))
+    if budget.ndim != 1:
+        raise InvalidInput(
+            f"epsilons must be a number or a list, got an array of shape {budget.shape}"
+        )
+    if ids is not None and budget.size == 1 and np.ndim(epsilons) == 0:
+        budget = np.full(len(ids), budget[0])
+    return budget, tuple(str(n) for n in range(budget.size)) if ids is None else ids
 
 
 def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:

@@ -45,7 +45,7 @@ class PlanRequest:
     accountant: str = AUTO
     noise: str = "continuous"
     bits: int = 32
-    # whether clients also report a bit (whether their update was within the clip) or a metric; or the
+    # whether clients also report a bit (if their update was within the clip) or a metric; or the
     # deviation of the noise on the sum of these, if it is not the usual one
     bit: bool = False
     bit_noise: float | None = None
