@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedspend.planning.making import plan as plan
     from fedspend.planning.plan import Plan as Plan
     from fedspend.runs.training import train as train
+    from fedspend.runs.verifying import verify_run as verify_run
     from fedspend.verification.verify import Verification as Verification
     from fedspend.verification.verify import verify as verify
 
@@ -34,6 +35,7 @@ __all__ = [
     "register",
     "train",
     "verify",
+    "verify_run",
 ]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
@@ -44,6 +46,7 @@ _HOME = {
     "train": "runs.training",
     "Verification": "verification.verify",
     "verify": "verification.verify",
+    "verify_run": "runs.verifying",
 }
 
 

@@ -236,7 +236,7 @@ def test_nothing_is_loaded_and_nothing_changes(make, report, tmp_path):
     assert any(
         "default-src 'none'" in attributes.get("content", "") for _, attributes in Page(first).tags
     )
-    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o600
 
 
 def test_every_chart_has_words_and_numbers_behind_it(make, report, tmp_path):

@@ -124,7 +124,7 @@ def _looking(action: Action) -> None:
         "--accountant",
         choices=("rdp", "pld"),
         default="rdp",
-        help="pld gives lower numbers and takes about a second per distinct balance",
+        help="pld gives lower numbers and takes up to a second per distinct balance",
     )
     add("--plot", metavar="FILE", help="plot the balances, as .png, .svg or .pdf")
     _json(add)

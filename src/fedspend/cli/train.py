@@ -84,6 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --resume: make up for lost rounds by replanning the rest",
     )
     add(
+        "--moved",
+        action="store_true",
+        help="with --resume: the run directory was moved here; it goes on here and nowhere else",
+    )
+    add(
         "--set",
         action="append",
         default=[],
@@ -115,6 +120,11 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput(
             "--replan replans the rest of an interrupted run, so it needs --resume; add it"
         )
+    if args.moved and not args.resume:
+        raise InvalidInput(
+            "--moved says that the directory of an interrupted run was moved, so it needs "
+            "--resume; add it"
+        )
     on_operator = on_this_terminal() if args.show_accuracy else None
     plan = None if args.plan is None else load_any_plan(args.plan)
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
@@ -140,6 +150,7 @@ def run(args: argparse.Namespace) -> int:
             plan=plan,
             resume=args.resume,
             replan=args.replan,
+            moved=args.moved,
             ledger=args.ledger,
             project=args.project,
             on_round=on_round,

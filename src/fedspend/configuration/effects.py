@@ -199,6 +199,7 @@ RULES = (
     by_policy("with weights", "privacy.weights"),
     saving("saving_rate"),
     saving("transition"),
+    by_policy("with rates by client", "privacy.split"),
     by_policy("that looks ahead", "privacy.contraction", "privacy.influence"),
     Rule(
         ("privacy.clip_schedule",),

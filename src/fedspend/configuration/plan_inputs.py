@@ -39,6 +39,7 @@ from fedspend.planning.clipping import WORDS as CLIP_WORDS
 from fedspend.planning.clipping import round_clips
 from fedspend.planning.influence import read_influence
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
+from fedspend.planning.policies.individual import INDIVIDUAL_RATES
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
 from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
@@ -281,6 +282,8 @@ def permuted(
 
 def own_options(config: Config, policy: str) -> dict[str, Any]:
     """The config's options for a user's own policy; built-in policies have typed settings."""
+    if policy == INDIVIDUAL_RATES.name:
+        return {} if config.privacy.split is None else {"split": config.privacy.split}
     return config.options("privacy", POLICIES[policy].keys) if policy in POLICIES.own else {}
 
 

@@ -221,6 +221,16 @@ class PrivacySettings:
             "well for all from 0.5 to 1"
         )
     )
+    split: str | None = setting(
+        choice(
+            "best",
+            "rates",
+            help=(
+                "policy individual-rates: larger budgets get higher rates and clips, as is best "
+                "(default), or higher rates alone"
+            ),
+        )
+    )
     influence: str | None = setting(
         file(
             "policy optimal: file of what is left of a push in each round, in place of contraction"

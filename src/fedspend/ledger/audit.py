@@ -97,7 +97,8 @@ def _of_project(state: State) -> list[Finding]:
     units = [unit for unit in UNITS if len(state.accounts[unit])]
     where = f", {state.project}" if state.project else ""
     found = [
-        _guarded(f"{unit} balances{where}", partial(_check_balances, state, unit)) for unit in units
+        _guarded(f"{unit} balances{where}", partial(recheck_balances, state, unit))
+        for unit in units
     ]
     if len(units) > 1:  # refused today; ledgers of version 0.1 may have both
         words = (
@@ -164,7 +165,7 @@ def _head_of_run(run: Run) -> Head | None:
     return Head.load(found.head_file) if here else None
 
 
-def _check_balances(state: State, unit: str) -> tuple[bool, str]:
+def recheck_balances(state: State, unit: str) -> tuple[bool, str]:
     """Recompute what each account has spent and will have spent; equal histories only once."""
     balances = balances_of(state, unit)
     checked: dict[tuple[Any, ...], float] = {}

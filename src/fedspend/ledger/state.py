@@ -18,7 +18,13 @@ client 1. What has no project is in the one without a name, "".
 | `commit` | its release was stored; the SHA-256 of the release |
 | `lost` | the round began, but there is no release; it stays spent |
 | `replan` | the rounds not yet begun were replanned |
+| `move` | the run's directory has a new place; it begins no further round in the old one |
 | `close` | the run is over; what it held for rounds that never began is free again |
+
+Since version 0.1, entries also tie the files of a run directory to the chain, by digests: `open`
+and `replan` its first files, `reserve` the checkpoint that a round starts from, `commit` the file
+of the release, `close` the last checkpoint and the model. `open` also has the directory's place.
+Entries without these are read as before.
 """
 
 from __future__ import annotations
@@ -63,6 +69,17 @@ class Accounts:
         return np.array([self.number[name] for name in names], dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a run directory is: its path, and the number that its file system has given it.
+
+    A copy has another number even if it takes the path of the original.
+    """
+
+    folder: str
+    inode: int
+
+
 @dataclass(eq=False)
 class Run:
     """A run that was admitted: what it may spend, and how far it has got."""
@@ -84,6 +101,12 @@ class Run:
     grid_steps: int | None = None  # discrete noise: `noise` is what it counts for
     disturbed: bool = False  # a budget was lowered or a client withdrew since it was admitted
     project: str = ""
+    place: Place | None = None  # of the run directory; None: version 0.1 did not say
+    # SHA-256 of what the run directory holds, as far as it was recorded
+    files: dict[str, str] = field(default_factory=dict)  # of its first files, by name
+    states: dict[int, str] = field(default_factory=dict)  # of the checkpoint a round started from
+    kept: dict[int, str] = field(default_factory=dict)  # of the file of a round's release
+    ending: dict[str, str] = field(default_factory=dict)  # of the last checkpoint and the model
 
     @property
     def planned(self) -> int:
@@ -259,19 +282,44 @@ def _open(state: State, body: Body) -> None:
         discrete=body["discrete"],
         grid_steps=body.get("grid_steps"),
         project=body.get("project", ""),
+        place=_place(body) if "inode" in body else None,
+        files=_digests(body, "files"),
     )
+
+
+def _place(body: Body) -> Place:
+    require(isinstance(body["folder"], str) and type(body["inode"]) is int)
+    return Place(body["folder"], body["inode"])
+
+
+def _digests(body: Body, name: str) -> dict[str, str]:
+    found = body.get(name, {})
+    require(isinstance(found, dict) and all(isinstance(one, str) for one in found.values()))
+    return dict(found)
+
+
+def _move(state: State, body: Body) -> None:
+    run = open_run(state, body)
+    run.place = _place(body)
+    run.about["folder"] = body["folder"]
 
 
 def _reserve(state: State, body: Body) -> None:
     run = open_run(state, body)
     require(body["round"] == run.next_round < run.planned)
     run.rounds[body["round"]] = "reserved"
+    if "state" in body:
+        require(isinstance(body["state"], str))
+        run.states[body["round"]] = body["state"]
 
 
 def _commit(state: State, body: Body) -> None:
     run = open_run(state, body)
     require(run.rounds[body["round"]] == "reserved" and isinstance(body["release"], str))
     run.rounds[body["round"]], run.releases[body["round"]] = "committed", body["release"]
+    if "file" in body:
+        require(isinstance(body["file"], str))
+        run.kept[body["round"]] = body["file"]
 
 
 def _lost(state: State, body: Body) -> None:
@@ -297,11 +345,12 @@ def _replan(state: State, body: Body) -> None:
     new = replace(run, rate=rate, noise=noise, steps=steps, of_class=of_class)
     require(run.begins_like(new))
     run.rate, run.noise, run.steps, run.of_class = rate, noise, steps, of_class
-    run.about["plan"] = body["plan"]
+    run.about["plan"], run.files = body["plan"], _digests(body, "files")
 
 
 def _close(state: State, body: Body) -> None:
-    open_run(state, body).closed = str(body["reason"])
+    run = open_run(state, body)
+    run.closed, run.ending = str(body["reason"]), _digests(body, "ending")
 
 
 def open_run(state: State, body: Body) -> Run:
@@ -321,6 +370,7 @@ _KINDS = {
     "commit": _commit,
     "lost": _lost,
     "replan": _replan,
+    "move": _move,
     "close": _close,
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedspend.basics.words import counted, span
 from fedspend.configuration.sections import SECTIONS
 from fedspend.report.certificate import judge, margin
+from fedspend.report.groups import accountant_words
 from fedspend.report.markup import Markup, element
 from fedspend.report.panels import few_groups
 from fedspend.report.pieces import figure, mark, percent, plain, power
@@ -157,7 +158,7 @@ def settings(run: RunData) -> Markup:
             ("adjacency", "zero-out"),
             ("observer", view.observer),
             ("delta", power(run.plan.delta)),
-            ("accountant", run.plan.accountant),
+            ("accountant", accountant_words(run.plan)),
         ]
         if run.voting:
             sections["guarantee"].append(("not protected", "the public rows that clients voted on"))

@@ -81,6 +81,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "groups": None if setup.labels is None else list(setup.labels),
         "environment": environment() | noise_drawn(setup),
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+        "sealed": True,  # checkpoint and releases carry digests
     }
 
 

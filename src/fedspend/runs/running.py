@@ -75,10 +75,11 @@ def _run(
                 listeners.on_note(told(store, state.done, simulation=simulation))
             enrol(budgets, state, store, listeners.on_note)
             state = _play(setup, engine, store, state, folder, listeners)
+            write_model(setup, store, state)
             store.finish()
     finally:
         engine.close()
-    return _finished(setup, store, state, folder, ledger)
+    return _result(setup, store, folder, ledger)
 
 
 def open_engine(setup: Setup, states: States) -> Engine:
@@ -96,7 +97,9 @@ def _play(
     listeners: Listeners,
 ) -> TrainingState:
     observer = Observer.of(setup)
-    log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
+    log = None
+    if setup.tensorboard and folder is not None:
+        log = tensorboard_writer(folder, timed=setup.randomness.simulation)
     rounds = run_rounds(
         state, setup.method, engine, setup.training, setup.randomness, store, observer.line
     )
@@ -113,13 +116,14 @@ def _play(
     return state
 
 
-def _finished(
-    setup: Setup, store: RunStore, state: TrainingState, folder: Path | None, ledger: RunLedger
-) -> Result:
+def write_model(setup: Setup, store: RunStore, state: TrainingState) -> None:
     load_parameters(setup.module, state)
     plan_hash = "" if setup.plan is None else setup.plan.hash
     about = {"randomness": setup.randomness.source, "plan": plan_hash}
     store.write_model(named_arrays(setup.module), about)
+
+
+def _result(setup: Setup, store: RunStore, folder: Path | None, ledger: RunLedger) -> Result:
     metrics, where = store.metrics(), ledger.location
     charged = {} if where is None else {"project": ledger.project, "run": store.run_id}
     return Result(metrics, setup.module, setup.plan, folder, where, **charged)

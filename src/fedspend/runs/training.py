@@ -21,6 +21,7 @@ from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
 from fedspend.runs.hold_out_key import secret_of
+from fedspend.runs.moving import settle
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
@@ -45,6 +46,7 @@ def train(
     ledger: str | Path | None = None,
     project: str | None = None,
     replan: bool = False,
+    moved: bool = False,
     on_note: OnNote = lambda _: None,
     on_operator: OnOperator | None = None,
     **options: Any,
@@ -63,9 +65,10 @@ def train(
 
     Without `output` nothing but the account is kept, so the run cannot be resumed.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. `on_note` is called with what a recovery found. Under
-    `evaluation.mode = "operator"`, `on_operator` is called after each round with the round,
-    accuracy and loss: exact, about rows of clients, protected by nothing, and stored nowhere.
+    spread over the missing rounds. With `resume` and `moved`, a run whose directory was moved goes
+    on in its new place, and no longer in the old one. `on_note` is called with what a recovery
+    found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round with the
+    round, accuracy and loss: exact, about rows of clients, protected by nothing, stored nowhere.
     """
     if (config is None) == (clients is None):
         raise InvalidInput(
@@ -96,6 +99,8 @@ def train(
         check_named(clients, setup)
         charged = not setup.randomness.simulation
     with RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened:
+        if moved:
+            settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
             stored = folder if folder and goes_on(folder, resume) else None
             begun = None if stored is None else StoredRun(stored).plan()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-OWNER_ONLY, EVERYONE = 0o600, 0o644
+OWNER_ONLY = 0o600
 HEAD_SUFFIX = ".head"  # a ledger file keeps its head in a file beside it, with this suffix
 
 
@@ -25,7 +25,7 @@ class RunFile:
     holds: str
     publish: str
     writer: str  # the module that writes it
-    mode: int = OWNER_ONLY
+    mode: int = OWNER_ONLY  # every file of a run shows budgets, or what depends on them
 
     def __str__(self) -> str:
         return self.name
@@ -54,8 +54,8 @@ MODEL = RunFile(
 )
 CHECKPOINT = RunFile(
     "checkpoint.safetensors",
-    "the state after the last round",
-    "yes: it is made of releases",
+    "the state after the last round, and a digest of the metrics",
+    "no: the digest lets anyone try budgets; what it is made of is in the model",
     "runs.directory",
 )
 RELEASE = RunFile(
@@ -90,7 +90,6 @@ REPORT = RunFile(
     "the same as a readable page, with the plan and its verification",
     "see the marks in it; it shows budgets",
     "report.html",
-    EVERYONE,
 )
 HOLD_OUT = RunFile(
     "hold_out.key",
