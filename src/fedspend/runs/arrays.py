@@ -121,6 +121,11 @@ def plan_of_updates(plan: AnyPlan) -> Plan:
         raise InvalidInput(
             f"the plan is for method {VOTES!r}, which needs public rows; train it from a config"
         )
+    if found.metric_noise is not None:
+        raise InvalidInput(
+            "the plan states a private metric, which needs rows that clients hold out; train it "
+            "from a config"
+        )
     return found
 
 

@@ -103,6 +103,12 @@ SIGNATURE = RunFile(
     "no: the plan's hash lets anyone try budgets",
     "runs.signed",
 )
+HOLD_OUT = RunFile(
+    "hold_out.key",
+    "real runs with data.validation: the secret that decides which rows clients hold out",
+    "never",
+    "runs.directory",
+)
 OLD_NORMS = RunFile(
     "norms.safetensors",
     "version 0.1.0 only: what records have paid; handed to the clients and removed on resuming",
@@ -122,6 +128,7 @@ FILES = (
     METRICS,
     REPORT,
     SIGNATURE,
+    HOLD_OUT,
     OLD_NORMS,
 )
 LOGS = "tensorboard"  # a folder with the numbers of `metrics.jsonl`, if the config turns it on
