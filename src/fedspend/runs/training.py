@@ -28,9 +28,8 @@ from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
-from fedspend.runs.signed import sign_run
+from fedspend.runs.signed import key_of, sign_run
 from fedspend.server.methods.table import DEFAULT, METHODS
-from fedspend.signing.keys import private_key
 from fedspend.stored.run import StoredRun
 
 
@@ -75,14 +74,12 @@ def train(
     with the round, accuracy and loss: exact, about rows of clients, protected by nothing, stored
     nowhere.
     """
-    key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None):
         raise InvalidInput(
             "train needs a config, or clients with a model and a plan; give exactly one"
         )
     folder = None if output is None else Path(output)
-    if key is not None and folder is None:
-        raise InvalidInput("a run without a run directory cannot be signed; give output=")
+    key = key_of(sign, folder)  # a bad key stops the run before it begins
     if config is not None:
         if options or model is not None or test is not None:
             raise InvalidInput(
@@ -93,13 +90,7 @@ def train(
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
-        charged = is_real(settings) and _has_privacy(settings)
-        if is_real(settings) and not charged and (where is not None or project is not None):
-            raise InvalidInput(
-                f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
-                "gives away; choose a private method, or, if that is meant, name no ledger and no "
-                "project"
-            )
+        charged = _charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
         setup = from_arrays(clients, model, plan, test, **options)
@@ -136,6 +127,18 @@ def train(
     if key is not None and folder is not None:
         on_note(f"signed by {sign_run(folder, key)}")
     return result
+
+
+def _charged(settings: Config, *, named: bool) -> bool:
+    """Whether a run needs an account; refuses one `named` for a real run without privacy."""
+    charged = is_real(settings) and _has_privacy(settings)
+    if is_real(settings) and not charged and named:
+        raise InvalidInput(
+            f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
+            "gives away; choose a private method, or, if that is meant, name no ledger and no "
+            "project"
+        )
+    return charged
 
 
 def _has_privacy(settings: Config) -> bool:
