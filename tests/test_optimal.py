@@ -19,7 +19,7 @@ from fedspend.planning.policies import Terms, Wish
 from fedspend.planning.policies.weighted import in_shape
 
 GROUPS = [2.0] * 3 + [5.0] * 4 + [10.0] * 3
-TERMS = {"delta": 1e-5, "rounds": 25, "rate": 0.9}
+TERMS = {"delta": 1e-5, "rounds": 25, "rate": 0.9, "accountant": "rdp"}
 
 
 def plan(budgets=GROUPS, policy="optimal", **changes) -> Plan:
@@ -295,7 +295,7 @@ def test_the_command_line_says_what_it_assumed_and_expects(capsys, tmp_path):
         policy="optimal",
         contraction=0.9,
         tail=4,
-        accountant="rdp",
+        accountant="auto",
     )
     assert found == python.parameters["expected"]
     assert main(["plan", *flags, "--compare", "uniform,optimal", "--contraction", "0.9"]) == 0
