@@ -135,6 +135,7 @@ GOOD = {
         "seed": 3,
         "tensorboard": True,
     },
+    "evaluation": {"mode": "private", "noise": 4.0},
     "ledger": {
         "location": "/l.db",
         "project": "clinics",
