@@ -73,8 +73,8 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
     assert "Simulation" in start
     assert "protects nobody" in start
     assert dict(page.figures()) == {
-        "Accuracy": "release",
-        "Loss": "release",
+        "Accuracy": "public",
+        "Loss": "public",
         "Privacy spent": "planned",
         "Noise multiplier": "planned",
         "Sampling rate": "planned",
@@ -96,7 +96,7 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
         assert words in page.text
     for mark in (
         "planned (costs nothing)",
-        "private release or computed from it",
+        "measured on public rows",
         "simulation only — not private",
     ):
         assert page.text.count(mark) >= 2

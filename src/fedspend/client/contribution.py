@@ -29,9 +29,12 @@ class Contribution:
     client: str
     round: int
     vector: FloatArray
-    # 1/2 if the update was within the clip, -1/2 if not, 0 if this client has no rows
+    # 1/2 if the update was within the clip, -1/2 if not, 0 if this client has no rows; with its own
+    # share of noise, under distributed noise
     bit: float | None = None
     run: str = ""  # id of the run it was made for: its noise protects only one release
+    # share of its held-out rows that the round's first model gets right, minus 1/2, likewise
+    metric: float | None = None
 
     def to_bytes(self, grid_bits: int | None = None) -> bytes:
         """The contribution as bytes. With `grid_bits`, as whole numbers modulo 2^bits, like sums on
@@ -47,6 +50,7 @@ class Contribution:
             "round": self.round,
             "bit": self.bit,
             "run": self.run,
+            "metric": self.metric,
         }
         return pack({"vector": sent}, about)
 
@@ -58,18 +62,21 @@ class Contribution:
                 "this is not a contribution of this version: its format is "
                 f"{about.get('format')!r}, not {FORMAT!r}"
             )
-        vector, bit = arrays["vector"], about.get("bit")
+        vector, numbers = arrays["vector"], (about.get("bit"), about.get("metric"))
         if vector.dtype not in (np.float64, np.int32) or vector.ndim != 1:
             raise InvalidInput(
                 f"a contribution must be one vector of float64 or int32, got {vector.dtype} of "
                 f"shape {vector.shape}; send it again"
             )
         named = isinstance(about.get("client"), str) and isinstance(about.get("run"), str)
-        if not (named and type(about.get("round")) is int and (bit is None or type(bit) is float)):
+        plain = all(number is None or type(number) is float for number in numbers)
+        if not (named and type(about.get("round")) is int and plain):
             raise InvalidInput(
                 "a contribution does not name its client, round or run; send it again"
             )
-        return cls(about["client"], about["round"], vector.astype(np.float64), bit, about["run"])
+        bit, metric = numbers
+        exact = vector.astype(np.float64)
+        return cls(about["client"], about["round"], exact, bit, about["run"], metric)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from fedspend.budgets.population import (
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
 from fedspend.configuration.learning_rates import relative_rates
 from fedspend.configuration.noise_kind import noise_of
-from fedspend.configuration.sections import PrivacySettings
+from fedspend.configuration.sections import PRIVATE, PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
 from fedspend.planning.clipping import round_clips
@@ -42,6 +42,7 @@ from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for
 from fedspend.planning.policies.individual import INDIVIDUAL_RATES
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
+from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
 
 if TYPE_CHECKING:
     from fedspend.configuration.data_inputs import Source
@@ -126,6 +127,8 @@ class Inputs:
             asked,
             policy=policy,
             method=None,
+            bit=False,
+            bit_noise=None,
             saving_rate=asked.saving_rate if POLICIES[policy].saves else None,
             transition=asked.transition if POLICIES[policy].saves else None,
             weights=asked.weights if fits else None,
@@ -196,6 +199,10 @@ def resolve(
         accountant=accountant_of(who, registered),
         noise=noise if noise.startswith("discrete") else "continuous",
         bits=config.privacy.bits,
+        bit=method == ADAPTIVE_CLIP.name,
+        bit_noise=config.method.bit_noise if method == ADAPTIVE_CLIP.name else None,
+        metric=config.evaluation.mode == PRIVATE,
+        metric_noise=config.evaluation.noise if config.evaluation.mode == PRIVATE else None,
         options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)

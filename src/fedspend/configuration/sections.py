@@ -44,6 +44,7 @@ from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
 
+PUBLIC, PRIVATE, OPERATOR, NONE = MODES = ("public", "private", "operator", "none")
 _MOMENTUM = "a number of at least 0 and below 1"
 _LR = "a positive number of at most 1e6"
 
@@ -333,6 +334,27 @@ class TrainSettings:
 
 
 @dataclass(frozen=True)
+class EvaluationSettings:
+    mode: str | None = setting(
+        choice(
+            *MODES,
+            help=(
+                "how good the model is said to be: on public test rows; as a private metric, "
+                "noised and paid from every budget; exactly, on rows of clients, for the "
+                "operator's eyes only; or not at all. Default: public where there are public test "
+                "rows, otherwise none. A simulation shows exact numbers in any case"
+            ),
+        )
+    )
+    noise: float | None = setting(
+        positive(
+            "mode private: deviation of the noise on the sum of the clients' metrics; default 0.05 "
+            "times the expected cohort, or twice the largest noise multiplier"
+        )
+    )
+
+
+@dataclass(frozen=True)
 class LedgerSettings:
     location: str | None = setting(
         ledger(
@@ -439,6 +461,7 @@ class Settings:
     method: MethodSettings = field(default_factory=MethodSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     train: TrainSettings = field(default_factory=TrainSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     design: DesignSettings = field(default_factory=DesignSettings)
     shape: ShapeSettings = field(default_factory=ShapeSettings)

@@ -24,6 +24,18 @@ from fedspend.noise.randomness import Randomness
 
 
 @dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The rows that clients hold out, for private metrics; `shards[id]` are a client's own."""
+
+    features: torch.Tensor
+    labels: torch.Tensor
+    shards: Mapping[str, IntArray]
+
+    def rows(self, client: str) -> Rows:
+        return Rows(self.features, self.labels, self.shards[client])
+
+
+@dataclass(frozen=True, eq=False)
 class Workload:
     """All clients' rows on one machine; `shards[id]` are the indices of a client's rows."""
 
@@ -34,13 +46,15 @@ class Workload:
     randomness: Randomness
     public_rows: torch.Tensor | None = None
     states: States = field(default_factory=MemoryStates)
+    held_out: HeldOut | None = None
 
     def rows(self, client: str) -> Rows:
         return Rows(self.features, self.labels, self.shards[client])
 
     @property
     def tools(self) -> Tools:
-        return Tools(self.module, self.randomness, self.public_rows, self.states)
+        held_out = None if self.held_out is None else self.held_out.rows
+        return Tools(self.module, self.randomness, self.public_rows, self.states, held_out)
 
 
 class Engine(Protocol):

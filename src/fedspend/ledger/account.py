@@ -108,6 +108,8 @@ class RunAccount:
 def digest(release: Release) -> str:
     """SHA-256 of a release, in 43 characters."""
     content = release.update.astype("<f4").tobytes() + repr(release.bit).encode()
+    if release.metric is not None:
+        content += repr(("metric", release.metric)).encode()
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
 
 

@@ -83,9 +83,15 @@ def _state_of(found: Sealed) -> StoredState:
 
 def pack_kept(round: int, kept: Kept) -> tuple[bytes, str]:
     """The release's file and its digest."""
-    about = {"round": round, "bit": kept.release.bit, "statistics": kept.statistics}
+    release = kept.release
+    about = {
+        "round": round,
+        "bit": release.bit,
+        "metric": release.metric,
+        "statistics": kept.statistics,
+    }
     memory = {f"{_MEMORY}{name}": array for name, array in kept.memory.items()}
-    return seal({"update": kept.release.update} | memory, about)
+    return seal({"update": release.update} | memory, about)
 
 
 def read_kept(folder: Path, *, sealed: bool) -> StoredRelease | None:
@@ -102,7 +108,7 @@ def _release_of(found: Sealed) -> StoredRelease:
         for name, array in arrays.items()
         if name.startswith(_MEMORY)
     }
-    release = Release(arrays["update"], about["bit"])
+    release = Release(arrays["update"], about["bit"], about.get("metric"))
     return StoredRelease(about["round"], Kept(release, about["statistics"], memory), found.digest)
 
 

@@ -52,6 +52,7 @@ from fedspend.server.rounds import Kept, TrainingState
 from fedspend.stored.files import (
     CERTIFICATE,
     CHECKPOINT,
+    HOLD_OUT,
     METRICS,
     MODEL,
     PLAN,
@@ -83,11 +84,17 @@ class RunDirectory:
     # --- opening ---
 
     @classmethod
-    def create(cls, folder: Path, settings: dict[str, Any]) -> RunDirectory:
-        """Start a new run in an empty or new folder."""
+    def create(
+        cls, folder: Path, settings: dict[str, Any], secret: bytes | None = None
+    ) -> RunDirectory:
+        """Start a new run in an empty or new folder. The key of its hold-out, if it has one, comes
+        first: a run that has begun must not be without it.
+        """
         refuse_taken(folder)
         folder.mkdir(parents=True, exist_ok=True)
         made = cls(folder)
+        if secret is not None:
+            made._write(HOLD_OUT, secret)
         made._write(RUN, _json(settings))
         return made
 
@@ -347,8 +354,12 @@ def refuse_taken(folder: Path) -> None:
 
 
 def _leftover(path: Path) -> bool:
-    """Whether this is a temporary file of `write_whole` that a kill left behind."""
-    return path.name.startswith(f".{RUN}.")
+    """Whether a kill left this behind before the run began: a temporary file of `write_whole`, or
+    the key of a hold-out.
+    """
+    return path.name.startswith((f".{RUN}.", f".{HOLD_OUT}.")) or (
+        path.name == HOLD_OUT.name and not StoredRun(path.parent).begun
+    )
 
 
 def _json(content: dict[str, Any]) -> bytes:

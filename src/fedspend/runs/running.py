@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
+from fedspend.configuration.evaluation import operators
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
 from fedspend.runs.recovery import enrol, recovered, told
-from fedspend.runs.result import OnNote, OnRound, Result
+from fedspend.runs.result import Listeners, OnNote, OnOperator, OnRound, Result
+from fedspend.runs.row_checks import seal_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import RunStore
@@ -36,17 +38,19 @@ def run(
     on_note: OnNote = lambda _: None,
     ledger: RunLedger | None = None,
     project: str | None = None,
+    on_operator: OnOperator | None = None,
 ) -> Result:
     """Verify, open the account, run the remaining rounds, write the model, close the account.
 
     `ledger` is the one to charge. If none is given, a simulation's is in the run directory, and a
     real run is charged to the ledger of this user, for the accounts of `project`.
     """
+    listeners = Listeners(on_round, on_note, on_operator)
     if ledger is not None:
-        return _run(setup, folder, ledger, resume, on_round, on_note)
+        return _run(setup, folder, ledger, resume, listeners)
     charged = setup.plan is not None and not setup.randomness.simulation
     with RunLedger.of_run(folder, None, resume=resume, project=project, charged=charged) as own:
-        return _run(setup, folder, own, resume, on_round, on_note)
+        return _run(setup, folder, own, resume, listeners)
 
 
 def _run(
@@ -54,8 +58,7 @@ def _run(
     folder: Path | None,
     ledger: RunLedger,
     resume: bool,
-    on_round: OnRound | None,
-    on_note: OnNote,
+    listeners: Listeners,
 ) -> Result:
     states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
     simulation = setup.randomness.simulation
@@ -68,11 +71,12 @@ def _run(
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
         with store.charging(setup.plan, ledger, simulation=simulation):
+            seal_rows(setup, folder, ledger)
             state = recovered(setup, store)
             if resume:
-                on_note(told(store, state.done, simulation=simulation))
-            enrol(budgets, state, store, on_note)
-            state = _play(setup, engine, store, state, folder, on_round)
+                listeners.on_note(told(store, state.done, simulation=simulation))
+            enrol(budgets, state, store, listeners.on_note)
+            state = _play(setup, engine, store, state, folder, listeners)
             write_model(setup, store, state)
             store.finish()
     finally:
@@ -92,7 +96,7 @@ def _play(
     store: RunStore,
     state: TrainingState,
     folder: Path | None,
-    on_round: OnRound | None,
+    listeners: Listeners,
 ) -> TrainingState:
     observer = Observer.of(setup)
     log = None
@@ -105,8 +109,12 @@ def _play(
         state = after
         if log is not None:
             log(line)
-        if on_round is not None:
-            on_round(line, setup.training.server.rounds)
+        if listeners.on_operator is not None and operators(setup.evaluation):
+            # shown to whoever asked, and kept nowhere
+            loss, accuracy = observer.measured(state)
+            listeners.on_operator(state.done, accuracy, loss)
+        if listeners.on_round is not None:
+            listeners.on_round(line, setup.training.server.rounds)
     return state
 
 

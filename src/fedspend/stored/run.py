@@ -38,6 +38,7 @@ class Facts:
     settings: dict[str, Any]
     simulation: bool | None  # None: it does not say
     majority: float | None  # accuracy of always guessing the most common class
+    evaluation: dict[str, Any] | None  # mode, and whose rows; None for older versions
     groups: tuple[str, ...] | None  # each client's group, if the budgets named groups
     environment: dict[str, Any]
     began: str | None  # time in ISO 8601; None for version 0.1
@@ -78,6 +79,7 @@ class StoredRun:
             settings=settings,
             simulation=stamp if isinstance(stamp, bool) else None,
             majority=number(content.get("majority")),
+            evaluation=told if isinstance(told := content.get("evaluation"), dict) else None,
             groups=tuple(map(str, groups)) if isinstance(groups, list) else None,
             environment=environment if isinstance(environment, dict) else {},
             began=began if isinstance(began := content.get("began"), str) else None,

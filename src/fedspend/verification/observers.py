@@ -76,7 +76,10 @@ def observers_of(
         ),
     ]
     if colluders > 0:
-        known = "distributed noise: they know and subtract their own noise; all of them are sampled"
+        known = (
+            "distributed noise: they know and subtract their own noise, on updates, bits and "
+            "metrics; all of them are sampled"
+        )
         rows.append(
             (
                 f"{colluders} colluding clients",
@@ -84,7 +87,12 @@ def observers_of(
                 lowest(renyi_divergence, math.sqrt(1 - colluders / clients)),
             )
         )
-    alone = "distributed noise, no secure aggregation: an update has only its own share of noise"
+    # update, bit and metric of one message each have 1/N of the planned variance, so together they
+    # have the plan's multiplier over sqrt(N), as the update alone has where there is nothing else
+    alone = (
+        "distributed noise, no secure aggregation: a message's update, bit and metric have only "
+        "their own shares of noise"
+    )
     rows.append(
         ("sees single updates", alone, lowest(participation_revealed, 1 / math.sqrt(clients)))
     )

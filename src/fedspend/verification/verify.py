@@ -130,8 +130,11 @@ def verify_clients(
     that rounding to its grid takes, recomputed here. One of version 0.1, which states no steps: its
     witness orders are whole and its claims are reproduced by sums over the integers, for up to 20
     schedules from the strictest to the loosest; it gets no PLD reading.
-    - Clip norms: in every round, `clip_norm * noise_multiplier` is `clip` times the round's factor
-      of the clip schedule (1 without one) times the harmonic mean of the clients' noise.
+    - Bits and metrics, if the plan states noise for them: what they take of a round is recomputed,
+    and something is left for every client's update.
+    - Clip norms: in every round, `clip_norm` times the noise multiplier of the update is `clip`
+      times the round's factor of the clip schedule (1 without one) times the harmonic mean of these
+      multipliers over clients.
 
     `colluders` is the number of colluding clients among the observers (default 10, or all but one
     client if there are fewer).
@@ -199,7 +202,7 @@ class _Verifier:
             shown = spread(chosen if chosen.size else usable, self.budget, SHOWN)
             if shown.size and len(self.plan.orders):
                 observers = self.observe(shown)
-        self.check_clips()
+        self.check_clips(self.check_numbers())
         by_pld = np.isfinite(pld)
         margins = 1 - pld[by_pld] / self.budget[by_pld]
         epsilon = np.where(by_pld, pld, rdp)
@@ -530,23 +533,56 @@ class _Verifier:
         within = (lower - slack <= claim) & (own | (claim <= upper + slack))
         found_by("own FFT accountant", estimate, within, "the FFT accountant")
 
-    def check_clips(self) -> None:
-        """Check `c_n = c f_t s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed.
+    def check_numbers(self) -> FloatArray:
+        """The noise multipliers of updates, where bits and metrics are released beside them.
+
+        A number lies in [-1/2, 1/2]: of the precision `1 / sbar^2` that a round has in all, noise
+        of deviation `sigma` on the sum takes `1 / (4 sigma^2)`. Recomputed here from what the plan
+        states.
+        """
+        total = self.table.noise_multiplier
+        stated = [
+            (name, self.plan.parameters[name])
+            for name in ("bit_noise", "metric_noise")
+            if self.plan.parameters.get(name) is not None
+        ]
+        if not stated:
+            return total
+        sound = all(type(sigma) is float and 0 < sigma < math.inf for _, sigma in stated)
+        with np.errstate(all="ignore"):
+            deviations = np.array([sigma if sound else 0.0 for _, sigma in stated])
+            price = float((0.25 / np.square(deviations)).sum())
+            precision = 1.0 / np.square(total)
+            good = (price < precision) | (self.clients_of == 0)
+            updates: FloatArray = 1.0 / np.sqrt(precision - price)
+            worst = float(np.max(price / precision, initial=0.0))
+        named = " and ".join(f"{name} {sigma!r}" for name, sigma in stated)
+        self.findings.record(
+            "bits and metrics paid",
+            good,
+            "none",
+            worst,
+            "largest part of a round that they take",
+            lambda t, s: f"{self.who(s)}, round {t + 1}: {named} leaves nothing for the update",
+        )
+        return updates
+
+    def check_clips(self, noise: FloatArray) -> None:
+        """Check `c_n = c f_t s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed
+        from the noise multipliers of updates.
 
         The factor f_t is what the plan states for the round; without a clip schedule it is 1.
         """
         table, plan = self.table, self.plan
         factors = stated_factors(plan.parameters.get("clip_factors"), table.rounds)
         with np.errstate(all="ignore"):
-            round_noise = self.clients_of.sum() / (self.clients_of / table.noise_multiplier).sum(
-                axis=1
-            )
+            round_noise = self.clients_of.sum() / (self.clients_of / noise).sum(axis=1)
             wanted = (plan.clip * factors * round_noise)[:, None]
-            off = np.abs(table.clip_norm * table.noise_multiplier / wanted - 1)
+            off = np.abs(table.clip_norm * noise / wanted - 1)
             good = (off <= CLIP_TOLERANCE) | (self.clients_of == 0)
 
         def sentence(t: int, s: int) -> str:
-            right = wanted[t, 0] / table.noise_multiplier[t, s]
+            right = wanted[t, 0] / noise[t, s]
             return (
                 f"{self.who(s)}, round {t + 1}: clip_norm {table.clip_norm[t, s]:.9g} should be "
                 f"{right:.9g}"
