@@ -524,7 +524,13 @@ def test_the_policy_of_the_file_is_for_its_own_method(chosen):
         ("fedavg,idp-fedavg", "privacy.policy=uniform,geometric", "'geometric' contradicts method"),
         ("fedavg", "privacy.policy=uniform,geometric", "under method 'fedavg', which is not priv"),
         ("fedavg", "privacy.clip=1,2", "--vary privacy.clip=1: clip in [privacy] has no effect"),
+        ("fedavg", "shape.blur=0,0.4", "--vary shape.blur=0: blur in [shape] has no effect under"),
         ("rpdp", "privacy.policy=uniform,geometric", "which plans records"),
+        (
+            "rpdp",
+            "train.batch_size=8,16",
+            "batch_size in [train] has no effect under method 'rpdp'",
+        ),
         ("dp-fedavg", "privacy.policy=strictest,geometic", "policy must be one of"),
         ("dp-fedavg", "engine.workers=1,2", "workers in [engine] has no effect"),
         ("dp-fedavg", "train.tensorboard=true,false", "has no effect on a comparison"),

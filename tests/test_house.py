@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "fedspend"
 ORDER = (
     "errors",
     "basics",
+    "signing",
     "noise",
     "budgets",
     "accounting",
@@ -33,6 +34,7 @@ ORDER = (
     "design",
     "report",
     "runs",
+    "publishing",
     "audit",
     "cli",
 )

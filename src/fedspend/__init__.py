@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fedspend.configuration.register import register as register
     from fedspend.planning.making import plan as plan
     from fedspend.planning.plan import Plan as Plan
+    from fedspend.publishing.checking import verify_publication as verify_publication
+    from fedspend.publishing.writing import publish as publish
     from fedspend.runs.training import train as train
     from fedspend.runs.verifying import verify_run as verify_run
     from fedspend.verification.verify import Verification as Verification
@@ -31,10 +33,12 @@ __all__ = [
     "accounting",
     "design",
     "plan",
+    "publish",
     "records",
     "register",
     "train",
     "verify",
+    "verify_publication",
     "verify_run",
 ]
 
@@ -42,10 +46,12 @@ __all__ = [
 _HOME = {
     "Plan": "planning.plan",
     "plan": "planning.making",
+    "publish": "publishing.writing",
     "register": "configuration.register",
     "train": "runs.training",
     "Verification": "verification.verify",
     "verify": "verification.verify",
+    "verify_publication": "publishing.checking",
     "verify_run": "runs.verifying",
 }
 

@@ -35,6 +35,7 @@ EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/second --ledger accounts.db
   fedspend train examples/quickstart.toml -o runs/third --ledger accounts.db --remaining
   fedspend train examples/hospitals/hospitals.toml -o runs/hospitals --plan plan.json
+  fedspend train examples/quickstart.toml -o runs/signed --sign keys/fedspend.key
   fedspend train our-clinics.toml -o runs/clinics --project clinics
 """
 
@@ -82,6 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replan",
         action="store_true",
         help="with --resume: make up for lost rounds by replanning the rest",
+    )
+    add(
+        "--sign",
+        metavar="KEY",
+        help="sign the finished run with this private key (fedspend keys new)",
     )
     add(
         "--moved",
@@ -152,6 +158,7 @@ def run(args: argparse.Namespace) -> int:
             replan=args.replan,
             moved=args.moved,
             ledger=args.ledger,
+            sign=args.sign,
             project=args.project,
             on_round=on_round,
             on_note=on_note,

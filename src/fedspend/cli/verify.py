@@ -1,4 +1,4 @@
-"""`fedspend verify`: checks a plan, or a whole run directory, independently of whoever made it.
+"""`fedspend verify`: checks a plan, a run directory or a publication, independently of its maker.
 
 A plan's claims are recomputed by accountants that share no code with the planner. Exits with 0 if
 everything that can be checked is right, with 1 if something is not.
@@ -12,11 +12,13 @@ from typing import Any
 
 from fedspend.errors import InvalidInput
 
-HELP = "check a plan or a run directory"
+HELP = "check a plan, a run directory or a publication"
 DESCRIPTION = (
-    "Recompute every claim of a plan with accountants that share no code with the planner; or "
-    "check that everything in a run directory belongs together: plan, settings, certificate, "
-    "ledger, releases, model and report. Exit code 0: all of it holds; 1: some does not."
+    "Recompute every claim of a plan with accountants that share no code with the planner; check "
+    "that everything in a run directory belongs together: plan, settings, certificate, ledger, "
+    "releases, model and report; or check a publication (fedspend publish), as a stranger or, with "
+    "--open, as one of its clients. Exit code 0: everything that can be checked is right; 1: "
+    "something is not."
 )
 EXAMPLES = """examples:
   fedspend verify plan.json
@@ -24,18 +26,35 @@ EXAMPLES = """examples:
   fedspend verify plan.json.gz --json
   fedspend verify runs/first
   fedspend verify runs/first --ledger accounts.db --json
+  fedspend verify runs/first --key fedspend.pub
+  fedspend verify public/first --key fedspend.pub
+  fedspend verify public/first --open north.json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("path", metavar="PATH", help="a plan file, .json or .json.gz; or a run directory")
+    add(
+        "path",
+        metavar="PATH",
+        help="a plan file, .json or .json.gz; a run directory; or a publication",
+    )
     add(
         "--colluders",
         type=int,
         default=0,
         metavar="K",
         help="plans: also show what K clients who pool what they know could learn (default: 10)",
+    )
+    add(
+        "--key",
+        metavar="PUBLIC",
+        help="run directories and publications: must be signed by this public key",
+    )
+    add(
+        "--open",
+        metavar="OPENING.json",
+        help="publications: also check this client's own budget, schedule and claim",
     )
     add(
         "--ledger",
@@ -47,10 +66,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not Path(args.path).is_dir():
-        refuse_flags(args, "a plan file", "ledger")
+    from fedspend.publishing.writing import DOCUMENT
+
+    path = Path(args.path)
+    if not path.is_dir():
+        refuse_flags(args, "a plan file", "ledger", "key", "open")
         return verify_plan(args)
-    refuse_flags(args, "a run directory", "colluders")
+    if (path / DOCUMENT).exists():
+        refuse_flags(args, "a publication", "colluders", "ledger")
+        return verify_publication(args)
+    refuse_flags(args, "a run directory", "colluders", "open")
     return verify_run(args)
 
 
@@ -85,11 +110,42 @@ def verify_plan(args: argparse.Namespace) -> int:
     return 0 if result.ok else 1
 
 
-def verify_run(args: argparse.Namespace) -> int:
-    """A run directory: whether everything in it belongs together."""
+def verify_publication(args: argparse.Namespace) -> int:
     import fedspend
 
-    result = fedspend.verify_run(args.path, ledger=args.ledger)
+    if args.open is not None and not Path(args.open).is_file():
+        raise InvalidInput(f"--open {args.open!r}: there is no such file")
+    result = fedspend.verify_publication(args.path, key=args.key, opening=args.open)
+    if args.json:
+        print_json(result.to_dict())
+    elif not args.quiet:
+        from rich.text import Text
+
+        from fedspend.cli.checked import show_findings, show_verdict
+        from fedspend.cli.terminal import console
+
+        out = console()
+        show_verdict(
+            out,
+            ok=result.ok,
+            simulation=result.simulation,
+            good="everything that a stranger can check is right"
+            if args.open is None
+            else "everything that this client and a stranger can check is right",
+            bad="do not rely on this publication",
+        )
+        show_findings(out, result.checks)
+        if result.ok:
+            out.print()
+            out.print(Text(result.words.rstrip()))
+    return 0 if result.ok else 1
+
+
+def verify_run(args: argparse.Namespace) -> int:
+    """A run directory: whether everything in it belongs together, and who signed it."""
+    import fedspend
+
+    result = fedspend.verify_run(args.path, ledger=args.ledger, key=args.key)
     if args.json:
         print_json(result.to_dict())
     elif not args.quiet:

@@ -35,6 +35,7 @@ from fedspend.ledger.chain import (
     parse,
     to_text,
 )
+from fedspend.ledger.row_seals import RowSeals, refuse_changed
 from fedspend.ledger.rules import Proposal
 from fedspend.ledger.spending import Balances, balances, histories, overdrawn
 from fedspend.ledger.state import FORMAT, Accounts, Place, Run, State
@@ -330,6 +331,41 @@ class Ledger:
             if gone.size:
                 raise Refused(f"{unit} {known[int(gone[0])]!r} has already withdrawn")
             return [{"kind": "withdraw", "unit": unit, "names": known, "reason": reason}]
+
+        self._write(entry)
+
+    # --- rows ---
+
+    def group(self, unit: str) -> str:
+        """The project's accounts of one unit, as a data holder's file of rows names them."""
+        unit = rules.check_unit(unit)
+        return f"{unit} {self.project}" if self.project else unit
+
+    def seal_rows(self, unit: str, digests: Mapping[str, bytes], seals: RowSeals) -> None:
+        """Note the rows behind accounts, by name; refuses rows that are not those noted before.
+
+        The private file of `seals` is read and written inside the transaction, so two runs cannot
+        overwrite each other's.
+        """
+
+        def entry(state: State) -> list[Body]:
+            accounts, group = state.accounts[unit], self.group(unit)
+            changed, fresh = seals.changed(accounts, group, digests)
+            refuse_changed(unit, changed, self.location, self.project)
+            if not fresh:
+                return []
+            said = seals.sealed(accounts, group, digests, fresh)
+            return [{"kind": "rows", "unit": unit, "names": fresh, **said}]
+
+        self._write(entry)
+
+    def accept_rows(self, names: Sequence[str], *, reason: str, unit: str = "client") -> None:
+        """Record that the rows behind accounts may be others from now on."""
+        names, reason = rules.check_names(names), rules.check_reason(reason)
+
+        def entry(state: State) -> list[Body]:
+            known = rules.check_names(rules.known_names(state, unit, names))
+            return [{"kind": "accept-rows", "unit": unit, "names": known, "reason": reason}]
 
         self._write(entry)
 

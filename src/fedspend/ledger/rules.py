@@ -101,7 +101,8 @@ class Proposal:
 
 # --- which project ---
 
-OF_ACCOUNTS = ("register", "change", "withdraw", "open")  # entries that say which accounts
+# entries that say which accounts
+OF_ACCOUNTS = ("register", "change", "withdraw", "rows", "accept-rows", "open")
 
 
 def project_name(name: str) -> str:

@@ -18,6 +18,8 @@ client 1. What has no project is in the one without a name, "".
 | `commit` | its release was stored; the SHA-256 of the release |
 | `lost` | the round began, but there is no release; it stays spent |
 | `replan` | the rounds not yet begun were replanned |
+| `rows` | a commitment to the HMACs of the rows behind these accounts (`row_seals`) |
+| `accept-rows` | the rows behind these accounts may be others from now on; with a reason |
 | `move` | the run's directory has a new place; it begins no further round in the old one |
 | `close` | the run is over; what it held for rounds that never began is free again |
 
@@ -40,6 +42,7 @@ from fedspend.ledger.chain import START, Body, Damaged, Head
 
 FORMAT = 1
 UNITS = ("client", "record")
+MOST_CELLS = 1 << 28  # of a table in an entry: 2 GiB
 
 
 @dataclass(eq=False)
@@ -51,6 +54,9 @@ class Accounts:
     budget: FloatArray = field(default_factory=lambda: np.zeros(0))
     delta: FloatArray = field(default_factory=lambda: np.zeros(0))
     withdrawn: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    # who holds the rows that were sealed for an account, by its name; and each holder's last seal
+    rows_of: dict[str, str] = field(default_factory=dict)
+    row_seals: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -238,6 +244,22 @@ def _withdraw(state: State, body: Body) -> None:
     _disturb(state, body, who)
 
 
+def _rows(state: State, body: Body) -> None:
+    accounts, names = _accounts(state, body), body["names"]
+    holder, seal = body["holder"], body["seal"]
+    require(isinstance(holder, str) and isinstance(seal, str) and len(names) > 0)
+    accounts.numbers(names)
+    accounts.rows_of.update(dict.fromkeys(names, holder))
+    accounts.row_seals[holder] = seal
+
+
+def _accept_rows(state: State, body: Body) -> None:
+    accounts = _accounts(state, body)
+    accounts.numbers(body["names"])
+    for name in body["names"]:
+        accounts.rows_of.pop(name, None)
+
+
 def _disturb(state: State, body: Body, who: IntArray) -> None:
     for run in state.of(body.get("project", "")).runs_of(body["unit"]):
         if run.closed is None and np.isin(who, run.accounts).any():
@@ -246,7 +268,7 @@ def _disturb(state: State, body: Body, who: IntArray) -> None:
 
 def _open(state: State, body: Body) -> None:
     accounts = _accounts(state, body)
-    who = from_ranges(body["accounts"])
+    who = from_ranges(body["accounts"], len(accounts))
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(
@@ -365,6 +387,8 @@ _KINDS = {
     "register": _register,
     "change": _change,
     "withdraw": _withdraw,
+    "rows": _rows,
+    "accept-rows": _accept_rows,
     "open": _open,
     "reserve": _reserve,
     "commit": _commit,
@@ -389,6 +413,10 @@ def table(columns: Any, rest: bool = False) -> FloatArray:
     A class that never changes is stored as {"all": value, "rounds": how many}. With `rest`, values
     may be 0: a record may rest in a round.
     """
+    # a forged entry must not fill the memory
+    lengths = [column["rounds"] if isinstance(column, dict) else len(column) for column in columns]
+    require(all(type(length) is int and length >= 0 for length in lengths))
+    require(sum(lengths) <= MOST_CELLS)
     made = [
         np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column)
         for column in columns
@@ -432,9 +460,11 @@ def to_ranges(numbers: IntArray) -> list[list[int]]:
     return [[int(part[0]), int(part.size)] for part in np.split(numbers, breaks)]
 
 
-def from_ranges(ranges: Any) -> IntArray:
+def from_ranges(ranges: Any, most: int) -> IntArray:
+    """The numbers in `to_ranges`, if there are at most so many."""
     parts = []
     for first, many in ranges:
-        require(first >= 0 and 1 <= many <= 100_000_000)
+        require(first >= 0 and 1 <= many <= most)
+        most -= many
         parts.append(np.arange(first, first + many, dtype=np.int64))
     return np.concatenate(parts)

@@ -35,7 +35,7 @@ from fedspend.planning.schedules import TABLES, VALUES, Schedules
 if TYPE_CHECKING:
     from fedspend.basics.progress import OnProgress
     from fedspend.ledger.rules import Proposal
-    from fedspend.planning.protocol import Unit
+    from fedspend.planning.protocol import AnyPlan, Unit
     from fedspend.verification.findings import Verification
 
 ADJACENCY = (
@@ -278,6 +278,31 @@ class Plan(BasePlan):
             discrete=self.discrete and self.grid_steps is None,
             grid_steps=self.grid_steps,
         )
+
+    def bound(self, slack: float = 0.0) -> Plan:
+        """A plan of one made-up client that costs no less than any client of this one."""
+        from fedspend.planning.disclosure import bound
+
+        return bound(self, slack)
+
+    def part_of(self, client: int) -> Plan:
+        """What this plan says about one client."""
+        from fedspend.planning.disclosure import part_of
+
+        return part_of(self, client)
+
+    def covers(self, own: AnyPlan) -> bool:
+        """Of a bound: whether no client in `own` can cost more than it."""
+        from fedspend.planning.disclosure import covers
+
+        if own.unit != self.unit:
+            return False
+        mine = Plan.expect(own, "a plan of clients")
+        return (mine.delta, mine.discrete, mine.grid_steps) == (
+            self.delta,
+            self.discrete,
+            self.grid_steps,
+        ) and covers(self.schedules, mine.schedules)
 
     def planned_facts(self, round: int) -> dict[str, Any]:  # noqa: ARG002
         """Nothing: the server's own statistics say everything."""

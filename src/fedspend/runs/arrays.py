@@ -16,6 +16,7 @@ import torch
 from fedspend import data
 from fedspend.budgets.identity import as_mapping, hint_alike
 from fedspend.budgets.population import numbered
+from fedspend.client.row_digests import digests
 from fedspend.client.shaping import Shape
 from fedspend.client.task import LocalTraining
 from fedspend.errors import InvalidInput
@@ -98,6 +99,14 @@ def from_arrays(
         engine=how.engine,
         workers=how.workers,
         settings=how.settings(plan),
+        behind=None
+        if randomness.simulation
+        else digests(
+            federation.dataset.features,
+            federation.dataset.labels,
+            federation.shards,
+            federation.clients,
+        ),
     )
 
 

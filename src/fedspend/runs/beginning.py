@@ -24,6 +24,7 @@ from fedspend.runs.directory import RunDirectory
 from fedspend.runs.hold_out_key import HOLD_OUT_DIGEST, digest_of
 from fedspend.runs.norm_states import adopt_norms, norm_budgets, refuse_leftovers
 from fedspend.runs.recovery import goes_on
+from fedspend.runs.row_checks import refuse_other_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import MemoryStore, RunStore
@@ -39,6 +40,7 @@ def verified(
         refuse_leftovers(setup, states)
         if folder is not None or ledger.asked is not None:
             check_ledger(setup, ledger)
+    refuse_other_rows(setup, folder, ledger)
     return examine(setup, folder)
 
 

@@ -22,6 +22,7 @@ from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
 from fedspend.runs.recovery import enrol, recovered, told
 from fedspend.runs.result import Listeners, OnNote, OnOperator, OnRound, Result
+from fedspend.runs.row_checks import seal_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import RunStore
@@ -70,6 +71,7 @@ def _run(
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
         with store.charging(setup.plan, ledger, simulation=simulation):
+            seal_rows(setup, folder, ledger)
             state = recovered(setup, store)
             if resume:
                 listeners.on_note(told(store, state.done, simulation=simulation))

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedspend import models
+from fedspend.basics.arrays import IntArray
 from fedspend.basics.choices import choose
 from fedspend.budgets.identity import hint_alike
 from fedspend.budgets.population import Population
+from fedspend.client.row_digests import digests
 from fedspend.client.shaping import Shape
 from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import LocalTraining
@@ -37,6 +40,7 @@ from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import PRIVATE, SECTIONS
 from fedspend.configuration.votes import student_of
 from fedspend.data import Federation
+from fedspend.data.loading import OWN
 from fedspend.engines.base import HeldOut, Workload
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.ledger import Ledger
@@ -71,6 +75,9 @@ class Setup:
     workers: int | None
     settings: dict[str, Any]
     tensorboard: bool = False
+    # digests of the rows behind each unit of the plan, in memory only; None where nobody's rows are
+    # at stake: simulations, benchmarks
+    behind: dict[str, bytes] | None = field(default=None, repr=False)
     evaluation: Evaluation = ON_PUBLIC_ROWS
     held_out: HeldOutRows | None = None  # for private metrics
     secret: bytes | None = None  # the key of a real run's hold-out
@@ -158,10 +165,41 @@ def from_config(
         workers=config.engine.workers,
         settings=_settings(source, made, randomness, None if student is None else student.ballot),
         tensorboard=config.train.tensorboard,
+        behind=_behind(source, members),
         evaluation=evaluation,
         held_out=held_out,
         secret=secret,
     )
+
+
+def _behind(source: Source, members: Members) -> dict[str, bytes] | None:
+    """Digests of the rows that the plan's units stand for, as they were read: neither hold-out nor
+    a sample nor fixed features make other rows of them.
+    """
+    plan, config = members.plan, source.config
+    if plan is None or not is_real(config) or source.name not in OWN:
+        return None
+    if plan.unit == "record":
+        held = members.federation
+        rows = np.concatenate(held.shards)
+        return digests(
+            held.dataset.features, held.dataset.labels, np.split(rows, rows.size), plan.names
+        )
+    found = source.rows
+    mine = held_rows(found.client_of, len(found.labels), plan.clients)
+    return digests(found.features, found.labels, mine, plan.clients)
+
+
+def held_rows(client_of: Any, rows: int, clients: Sequence[str]) -> list[IntArray]:
+    """The rows of each client, by id; all rows if the data names no clients, which is one silo."""
+    if client_of is None:
+        return [np.arange(rows)] * len(clients)
+    names, of_row = np.unique(client_of, return_inverse=True)
+    order = np.argsort(of_row, kind="stable")
+    ends = np.cumsum(np.bincount(of_row, minlength=names.size))[:-1]
+    by_id = dict(zip(map(str, names.tolist()), np.split(order, ends), strict=True))
+    nothing = np.zeros(0, dtype=np.int64)
+    return [by_id.get(client, nothing) for client in clients]
 
 
 def check_metric_planned(plan: Plan | None) -> None:

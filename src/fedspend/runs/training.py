@@ -28,7 +28,9 @@ from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
+from fedspend.runs.signed import sign_run
 from fedspend.server.methods.table import DEFAULT, METHODS
+from fedspend.signing.keys import private_key
 from fedspend.stored.run import StoredRun
 
 
@@ -46,6 +48,7 @@ def train(
     ledger: str | Path | None = None,
     project: str | None = None,
     replan: bool = False,
+    sign: str | Path | None = None,
     moved: bool = False,
     on_note: OnNote = lambda _: None,
     on_operator: OnOperator | None = None,
@@ -66,15 +69,20 @@ def train(
     Without `output` nothing but the account is kept, so the run cannot be resumed.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
     spread over the missing rounds. With `resume` and `moved`, a run whose directory was moved goes
-    on in its new place, and no longer in the old one. `on_note` is called with what a recovery
-    found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round with the
-    round, accuracy and loss: exact, about rows of clients, protected by nothing, stored nowhere.
+    on in its new place, and no longer in the old one. `sign` is a file with a private key
+    (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
+    recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
+    with the round, accuracy and loss: exact, about rows of clients, protected by nothing, stored
+    nowhere.
     """
+    key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None):
         raise InvalidInput(
             "train needs a config, or clients with a model and a plan; give exactly one"
         )
     folder = None if output is None else Path(output)
+    if key is not None and folder is None:
+        raise InvalidInput("a run without a run directory cannot be signed; give output=")
     if config is not None:
         if options or model is not None or test is not None:
             raise InvalidInput(
@@ -116,7 +124,7 @@ def train(
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
-        return run(
+        result = run(
             setup,
             folder,
             resume=resume,
@@ -125,6 +133,9 @@ def train(
             ledger=opened,
             on_operator=on_operator,
         )
+    if key is not None and folder is not None:
+        on_note(f"signed by {sign_run(folder, key)}")
+    return result
 
 
 def _has_privacy(settings: Config) -> bool:

@@ -48,7 +48,9 @@ from fedspend.report.html import render
 from fedspend.report.run_data import RunData, load_run
 from fedspend.runs.checkpoints import StoredRelease, StoredState, read_kept, read_state
 from fedspend.runs.directory import FIRST
+from fedspend.runs.signed import check_signature
 from fedspend.runs.standing import wrong_checkpoint, wrong_release
+from fedspend.signing.keys import public_key
 from fedspend.stored.files import (
     CERTIFICATE,
     CHECKPOINT,
@@ -96,11 +98,15 @@ class RunVerification:
         }
 
 
-def verify_run(folder: str | Path, *, ledger: str | Path | None = None) -> RunVerification:
+def verify_run(
+    folder: str | Path, *, ledger: str | Path | None = None, key: str | Path | None = None
+) -> RunVerification:
     """Check the run directory `folder`: for its owner, who may see budgets.
 
-    `ledger` says where the run's ledger is now, if it is not where the run directory says.
+    `ledger` says where the run's ledger is now, if it is not where the run directory says. With
+    `key`, a file with a public key, the run must be signed by that key.
     """
+    signer = None if key is None else public_key(key)
     if not any(file.of(Path(folder)).exists() for file in FILES):
         raise InvalidInput(f"{folder} holds no run: name a run directory")
     checker = _Checker(Path(folder), None if ledger is None else str(ledger))
@@ -114,6 +120,7 @@ def verify_run(folder: str | Path, *, ledger: str | Path | None = None) -> RunVe
         result.checks.append(Finding("run", False, f"cannot be checked now: {error}"))
     finally:
         checker.close()
+    result.checks.append(check_signature(Path(folder), signer, checker.named))
     result.plan, result.simulation = checker.verification, checker.simulation
     return result
 
@@ -236,10 +243,12 @@ class _Checker:
         facts = self.facts
         if facts.plan_hash is None:
             return False, "the run has no plan: its method promises nothing, so nothing is verified"
-        stamps = {
-            RUN.name: facts.simulation,
-            "settings": facts.settings.get("privacy.randomness") == "seeded",
-        } | {f"round {line['round']}": line.get("randomness") == "seeded" for line in self.metrics}
+        stamps: dict[str, bool | None] = {RUN.name: facts.simulation}
+        if "privacy.randomness" in facts.settings:  # those of runs on arrays do not have it
+            stamps["settings"] = facts.settings["privacy.randomness"] == "seeded"
+        stamps |= {
+            f"round {line['round']}": line.get("randomness") == "seeded" for line in self.metrics
+        }
         odd = next((name for name, stamp in stamps.items() if stamp is not facts.simulation), None)
         if odd is not None:
             return False, f"{odd} and {RUN} do not agree on whether this is a simulation"
@@ -420,7 +429,7 @@ class _Checker:
             return False, f"there is a {MODEL}, but the rounds are not done"
         if found.about.get("plan") != self.plan.hash:
             return False, f"{MODEL} names another plan"
-        if found.about.get("randomness") != self.facts.settings.get("privacy.randomness"):
+        if found.about.get("randomness") != ("seeded" if self.facts.simulation else "os"):
             return False, f"{MODEL} names another kind of randomness"
         if not _same_numbers(found, self.state.state.model):
             return False, f"{MODEL} is not the model of {CHECKPOINT}"

@@ -50,7 +50,10 @@ CERTIFICATE = RunFile(
     "certificate.json", "the verification of the plan", "no: budgets", "runs.directory"
 )
 MODEL = RunFile(
-    "model.safetensors", "the final model", "yes: it is made of releases", "runs.directory"
+    "model.safetensors",
+    "the final model, with the hash of the plan",
+    "yes, by `fedspend publish`, which leaves the hash out",
+    "runs.directory",
 )
 CHECKPOINT = RunFile(
     "checkpoint.safetensors",
@@ -71,12 +74,15 @@ LEDGER = RunFile(
     "ledger.sqlite",
 )
 LEDGER_HEAD = RunFile(
-    f"{LEDGER}{HEAD_SUFFIX}", "the last entry of that account", "yes", "ledger.book"
+    f"{LEDGER}{HEAD_SUFFIX}",
+    "the last entry of that account",
+    "to auditors: a digest of it",
+    "ledger.book",
 )
 SEEN_HEAD = RunFile(
     "ledger_head.json",
     "the last entry of the ledger that this run has seen",
-    "yes",
+    "to auditors: a digest of the account",
     "ledger.account",
 )
 METRICS = RunFile(
@@ -90,6 +96,12 @@ REPORT = RunFile(
     "the same as a readable page, with the plan and its verification",
     "see the marks in it; it shows budgets",
     "report.html",
+)
+SIGNATURE = RunFile(
+    "signature.json",
+    "who vouches for the run, if it was signed: digests of its files and releases",
+    "no: the plan's hash lets anyone try budgets",
+    "runs.signed",
 )
 HOLD_OUT = RunFile(
     "hold_out.key",
@@ -115,6 +127,7 @@ FILES = (
     SEEN_HEAD,
     METRICS,
     REPORT,
+    SIGNATURE,
     HOLD_OUT,
     OLD_NORMS,
 )
