@@ -93,13 +93,7 @@ def train(
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
-        charged = is_real(settings) and _has_privacy(settings)
-        if is_real(settings) and not charged and (where is not None or project is not None):
-            raise InvalidInput(
-                f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
-                "gives away; choose a private method, or, if that is meant, name no ledger and no "
-                "project"
-            )
+        charged = _is_charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
         setup = from_arrays(clients, model, plan, test, **options)
@@ -138,8 +132,19 @@ def train(
     return result
 
 
-def _has_privacy(settings: Config) -> bool:
-    return METHODS[settings.method.name or DEFAULT].unit is not None
+def _is_charged(settings: Config, *, named: bool) -> bool:
+    """Whether an account pays for the run: a real one, with privacy.
+
+    Refuses one without privacy that names a ledger or a project (`named`).
+    """
+    real, private = is_real(settings), METHODS[settings.method.name or DEFAULT].unit is not None
+    if real and not private and named:
+        raise InvalidInput(
+            f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
+            "gives away; choose a private method, or, if that is meant, name no ledger and no "
+            "project"
+        )
+    return real and private
 
 
 def _planned(
