@@ -72,8 +72,7 @@ def train(
     on in its new place, and no longer in the old one. `sign` is a file with a private key
     (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
     recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
-    with the round, accuracy and loss: exact, about rows of clients, protected by nothing, stored
-    nowhere.
+    with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
     """
     key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None):
