@@ -71,8 +71,7 @@ def train(
     on in its new place, and no longer in the old one. `sign` is a file with a private key
     (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
     recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
-    with the round, accuracy and loss: exact, about rows of clients, protected by nothing, stored
-    nowhere.
+    with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
     """
     if (config is None) == (clients is None):
         raise InvalidInput(
@@ -90,7 +89,7 @@ def train(
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
-        charged = _charged(settings, named=where is not None or project is not None)
+        charged = _is_charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
         setup = from_arrays(clients, model, plan, test, **options)
@@ -129,20 +128,19 @@ def train(
     return result
 
 
-def _charged(settings: Config, *, named: bool) -> bool:
-    """Whether a run needs an account; refuses one `named` for a real run without privacy."""
-    charged = is_real(settings) and _has_privacy(settings)
-    if is_real(settings) and not charged and named:
+def _is_charged(settings: Config, *, named: bool) -> bool:
+    """Whether an account pays for the run: a real one, with privacy.
+
+    Refuses one without privacy that names a ledger or a project (`named`).
+    """
+    real, private = is_real(settings), METHODS[settings.method.name or DEFAULT].unit is not None
+    if real and not private and named:
         raise InvalidInput(
             f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
             "gives away; choose a private method, or, if that is meant, name no ledger and no "
             "project"
         )
-    return charged
-
-
-def _has_privacy(settings: Config) -> bool:
-    return METHODS[settings.method.name or DEFAULT].unit is not None
+    return real and private
 
 
 def _planned(
