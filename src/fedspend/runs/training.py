@@ -28,9 +28,8 @@ from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
-from fedspend.runs.signed import sign_run
+from fedspend.runs.signed import key_of, sign_run
 from fedspend.server.methods.table import DEFAULT, METHODS
-from fedspend.signing.keys import private_key
 from fedspend.stored.run import StoredRun
 
 
@@ -74,14 +73,12 @@ def train(
     recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
     with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
     """
-    key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None):
         raise InvalidInput(
             "train needs a config, or clients with a model and a plan; give exactly one"
         )
     folder = None if output is None else Path(output)
-    if key is not None and folder is None:
-        raise InvalidInput("a run without a run directory cannot be signed; give output=")
+    key = key_of(sign, folder)  # a bad key stops the run before it begins
     if config is not None:
         if options or model is not None or test is not None:
             raise InvalidInput(
