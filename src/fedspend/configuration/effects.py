@@ -144,6 +144,15 @@ def by_policy(what: str, *keys: str) -> Rule:
     )
 
 
+def by_engine(name: str, key: str) -> Rule:
+    return Rule(
+        (key,),
+        lambda config: config.engine.name == name,
+        f'engine.name = "{name}"',
+        ("engine.name",),
+    )
+
+
 def workers_work(config: Config) -> bool:
     name = config.model.name
     return (
@@ -203,6 +212,7 @@ RULES = (
         f"{' and '.join(BATCHED)}",
         ("engine.name", "model.name", "method.name"),
     ),
+    *(by_engine("flower", f"engine.{key}") for key in ENGINES["flower"].keys),
 )
 
 

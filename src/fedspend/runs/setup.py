@@ -29,7 +29,8 @@ from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.votes import student_of
 from fedspend.data import Federation
-from fedspend.engines.base import Workload
+from fedspend.engines.base import Elsewhere, Patience, Workload
+from fedspend.engines.table import ENGINES
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import has_left, plan_within, registered
@@ -63,6 +64,7 @@ class Setup:
     workers: int | None
     settings: dict[str, Any]
     tensorboard: bool = False
+    elsewhere: Elsewhere | None = None  # how clients on other machines are reached
 
     def workload(self, states: States | None = None) -> Workload:
         """What the engine works on: rows by id, and its own copy of the module."""
@@ -75,6 +77,8 @@ class Setup:
             randomness=self.randomness,
             public_rows=None if student is None else student.ballot.rows,
             states=states or MemoryStates(),
+            elsewhere=self.elsewhere,
+            size=0 if student is None else student.ballot.size,
         )
 
 
@@ -84,10 +88,12 @@ def from_config(
     stored: AnyPlan | None = None,
     *,
     begun: bool = True,
+    grid: Any = None,
 ) -> Setup:
     """Load data, deal rows, build the model and plan, within what `ledger` allows.
 
     A `stored` plan is used as it is: that of a run that has `begun`, or one made for a new run.
+    `grid` is Flower's, for an engine that runs clients on other machines.
     """
     name = config.method.name or DEFAULT
     if name not in METHODS:
@@ -123,7 +129,32 @@ def from_config(
         workers=config.engine.workers,
         settings=_settings(source, made, randomness, None if student is None else student.ballot),
         tensorboard=config.train.tensorboard,
+        elsewhere=None
+        if grid is None
+        else _elsewhere(config, grid, federation.clients, begun=begun and stored is not None),
     )
+
+
+def _elsewhere(config: Config, grid: Any, clients: tuple[str, ...], *, begun: bool) -> Elsewhere:
+    """How clients on other machines are reached, and whose key is whose."""
+    engine, keys = config.engine, None
+    if not ENGINES[engine.name].elsewhere:
+        raise InvalidInput(
+            f"clients are to run on other machines, but engine.name is {engine.name!r}; set "
+            'engine.name = "flower"'
+        )
+    if engine.keys is not None:
+        from fedspend.engines.flower.keys import check_covers, read_keys
+
+        keys = read_keys(engine.keys)
+        check_covers(keys, clients, engine.keys)
+    patience = Patience(
+        engine.deadline,
+        engine.retries,
+        engine.quorum,
+        "stop" if engine.without_quorum == "stop" else "release",
+    )
+    return Elsewhere(grid, patience, keys, begun)
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,8 +405,14 @@ def _settings(
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
     sections = ("design", "votes") if ballot is None else ("design",)
     without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
-    for unimportant in ("engine.workers", "train.tensorboard", "ledger.location", *without_effect):
+    # how long to wait may change from one day to the next; who is who may not
+    waiting = (f"engine.{key}" for key in SECTIONS["engine"] if key not in ("name", "keys"))
+    for unimportant in (*waiting, "train.tensorboard", "ledger.location", *without_effect):
         values.pop(unimportant, None)
+    if config.engine.keys is not None:
+        from fedspend.engines.flower.keys import fingerprint, read_keys
+
+        values["engine.keys"] = fingerprint(read_keys(config.engine.keys))
     values = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in values.items()

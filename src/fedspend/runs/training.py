@@ -42,6 +42,7 @@ def train(
     ledger: str | Path | None = None,
     replan: bool = False,
     on_note: OnNote = lambda _: None,
+    grid: Any = None,
     **options: Any,
 ) -> Result:
     """Train from a config (TOML file or dict of sections), or from arrays, a module and a plan.
@@ -53,7 +54,8 @@ def train(
 
     `ledger` (a path or postgresql://...) is charged; by default it is one in the run directory.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. `on_note` is called with what a recovery found.
+    spread over the missing rounds. `on_note` is called with what a recovery found. `grid` is the
+    one that Flower hands a ServerApp, for engine "flower".
     """
     if (config is None) == (clients is None):
         raise InvalidInput(
@@ -69,13 +71,17 @@ def train(
         where = str(ledger) if ledger is not None else settings.ledger.location
     else:
         assert clients is not None
+        if grid is not None:
+            raise InvalidInput("a grid is for a config with engine.name = \"flower\"; drop it")
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
         check_named(clients, where, setup)
     with RunLedger.of_run(folder, where, resume=resume) as opened:
         if config is not None:
             begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
-            setup = _planned(settings, folder, opened, plan, begun, on_note if replan else None)
+            setup = _planned(
+                settings, folder, opened, plan, begun, on_note if replan else None, grid
+            )
         if folder is None and where is not None:
             raise InvalidInput(
                 "a run that charges a ledger needs a run directory to recover from; give output=, "
@@ -91,6 +97,7 @@ def _planned(
     given: AnyPlan | None,
     begun: AnyPlan | None,
     replanning: OnNote | None,
+    grid: Any = None,
 ) -> Setup:
     """The setup of a config: with the plan it has `begun` with, the `given` plan, or a new one.
 
@@ -104,7 +111,7 @@ def _planned(
         rounds = needed(settings.train.rounds, "train.rounds")
         with one_at_a_time(folder):  # a round that another process is running is not lost
             stored = plan_anew(folder, book, stored, rounds, replanning)
-    setup = from_config(settings, book, stored, begun=begun is not None)
+    setup = from_config(settings, book, stored, begun=begun is not None, grid=grid)
     if ledger.asked is not None and setup.plan is not None:
         check_names_last(setup.plan, setup, settings)
     return setup
