@@ -98,7 +98,7 @@ class Source:
     def _tests_alone(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options that read the file of evaluation rows, which is all that a server has."""
         engine = f'engine "{self.config.engine.name}"'
-        for key in ("path", "client", "split", "record", "budget", "leave_out", "clients"):
+        for key in ("path", "client", "split", "record", "budget", "clients"):
             if self.config.given(f"data.{key}"):
                 raise InvalidInput(
                     f"{self.config.where(f'data.{key}')}: with {engine} each client keeps its own "

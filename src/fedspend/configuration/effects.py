@@ -213,6 +213,12 @@ RULES = (
         ("engine.name", "model.name", "method.name"),
     ),
     *(by_engine("flower", f"engine.{key}") for key in ENGINES["flower"].keys),
+    Rule(
+        tuple(f"node.{key}" for key in SECTIONS["node"]),
+        lambda _config: False,
+        "the config of a node, which is a file of its own (docs/flower.md)",
+        (),
+    ),
 )
 
 

@@ -411,6 +411,14 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
+class NodeSettings:
+    client: str | None = setting(text("flower, at a node: the id of its client"))
+    state: str | None = setting(
+        file("flower, at a node: folder where it keeps its answers; default: state, beside the config")
+    )
+
+
+@dataclass(frozen=True)
 class Settings:
     """Every section, with what was given and defaults for the rest."""
 
@@ -424,6 +432,7 @@ class Settings:
     shape: ShapeSettings = field(default_factory=ShapeSettings)
     votes: VotesSettings = field(default_factory=VotesSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    node: NodeSettings = field(default_factory=NodeSettings)
 
 
 _TYPES: Mapping[str, Any] = {one.name: one.default_factory for one in fields(Settings)}

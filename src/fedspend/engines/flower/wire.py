@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedspend.basics.tensors import unpack
 from fedspend.client.contribution import Contribution
 from fedspend.client.task import ClientTask
 from fedspend.errors import InvalidInput
@@ -98,9 +99,9 @@ def read_task(content: RecordDict) -> ClientTask:
     return ClientTask.from_parts(arrays, about)
 
 
-def answer_content(contribution: Contribution, grid_bits: int | None) -> RecordDict:
-    """The content of the message that brings a contribution; on a grid as whole numbers."""
-    arrays, about = contribution.parts(grid_bits)
+def sent_content(contribution: bytes) -> RecordDict:
+    """The content of the message that brings a contribution, from the contribution's bytes."""
+    arrays, about = unpack(contribution, "a contribution")
     return _content("contribution", about, _packed(arrays))
 
 
