@@ -147,7 +147,10 @@ class OnAGrid:
     def __init__(self, work: Workload) -> None:
         from flower.in_process import Forgetful, engine_on, grid_of
 
-        self._engine, self._twin = engine_on(work, grid_of(work, Forgetful)), local(work, 0)
+        self._engine, self._twin = (
+            engine_on(work, grid_of(work, Forgetful, packed=False)),
+            local(work, 0),
+        )
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply | Lost]:
         remarks = {reply.contribution.client: reply.remarks for reply in self._twin.run(tasks)}

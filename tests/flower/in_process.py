@@ -1,6 +1,6 @@
 """A grid in this process: nodes are functions, time is a number, and every fault can be ordered.
 
-Messages go through Flower's own packing both ways, so what arrives is what a SuperLink would bring.
+Unless told otherwise, messages go through Flower's own packing both ways, so what arrives is what a SuperLink would bring.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class InProcessGrid(Grid):
     faults: Mapping[str, Fault] = field(default_factory=dict)
     broken: Callable[[str], None] = lambda _method: None  # may raise
     extra: list[Message] = field(default_factory=list)  # delivered without being asked for
-    latency: float = 0.0
+    packed: bool = True  # as between machines; not where there are very many
     sent: list[tuple[str, int, str]] = field(default_factory=list)  # kind, node, message
     most_held: int = 0
 
@@ -140,7 +140,7 @@ class InProcessGrid(Grid):
         for message in messages:
             name = next(self._ids)
             message.metadata.__dict__["_message_id"] = name
-            self._waiting[name] = (message, self.clock.now() + self.latency)
+            self._waiting[name] = (message, self.clock.now())
             self.sent.append((message.metadata.message_type, message.metadata.dst_node_id, name))
             ids.append(name)
         return ids
@@ -160,7 +160,7 @@ class InProcessGrid(Grid):
         place = self.places.get(asked.metadata.dst_node_id)
         if place is None:  # its node is gone
             return []
-        asked = travelled(asked)
+        asked = travelled(asked) if self.packed else asked
         if asked.metadata.message_type == HELLO:
             del self._waiting[name]
             return [self._reply(asked, place.node.hello(asked.content))]
@@ -187,7 +187,7 @@ class InProcessGrid(Grid):
     def _reply(self, asked: Message, content: RecordDict) -> Message:
         reply = Message(content, reply_to=asked)
         reply.metadata.__dict__["_message_id"] = next(self._ids)
-        return travelled(reply)
+        return travelled(reply) if self.packed else reply
 
 
 def unasked(node: int, content: RecordDict, reply_to: str = "nobody") -> Message:

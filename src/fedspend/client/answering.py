@@ -58,7 +58,7 @@ class Answered:
     def before(self, task: ClientTask) -> bytes | None:
         """The answer that was sent to this very task, or None if its round has not been met."""
         run = task.shared.run
-        body = self.states.read(run)
+        body = self.states.read(run) if run else None
         if body is None:
             return None
         arrays, about = unpack(body, self.states.place(run), "restore it from a copy")
@@ -82,7 +82,9 @@ class Answered:
         return bytes(np.asarray(answer, dtype=np.uint8).tobytes())
 
     def keep(self, task: ClientTask, answer: bytes) -> None:
-        """Durable before it is sent."""
+        """Durable before it is sent. Runs without a name are simulations: nothing is kept."""
+        if not task.shared.run:
+            return
         about = {
             "format": FORMAT,
             "run": task.shared.run,

@@ -82,6 +82,10 @@ class Node:
             raise Declined("task", str(error)) from None
         if task.records is not None or task.shared.parameters.size != self.parameters:
             raise Declined("task", "the task is for another model, or for records")
+        if not self.simulation and not (
+            task.clip_norm < np.inf and task.shared.run and task.shared.plan
+        ):
+            raise Declined("unprotected", "a task without a clip, a run or a plan came")
         return sent_content(answer(task, self.client, self.account, self.answered, self.work))
 
     def _safely(self, reply: Callable[[RecordDict], RecordDict], content: RecordDict) -> RecordDict:

@@ -44,6 +44,7 @@ REASONS: Mapping[str, str] = {
     "task": "it could not read the task",
     "client": "the task is for another client",
     "simulation": "its rows are real, and the server's randomness is seeded",
+    "unprotected": "its rows are real, and the task has no clip, run or plan",
     "account": "its own account does not allow the task",
     "replayed": "the task is of a round that it has passed",
     "changed": "the task differs from the one that it answered in this round",
