@@ -33,6 +33,7 @@ ORDER = (
     "design",
     "report",
     "runs",
+    "flower",
     "audit",
     "cli",
 )

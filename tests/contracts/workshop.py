@@ -156,8 +156,10 @@ class OnAGrid:
         remarks = {reply.contribution.client: reply.remarks for reply in self._twin.run(tasks)}
         for reply in self._engine.run(tasks):
             assert isinstance(reply, Lost) or reply.remarks is None
-            yield reply if isinstance(reply, Lost) else replace(
-                reply, remarks=remarks[reply.contribution.client]
+            yield (
+                reply
+                if isinstance(reply, Lost)
+                else replace(reply, remarks=remarks[reply.contribution.client])
             )
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """A grid in this process: nodes are functions, time is a number, and every fault can be ordered.
 
-Unless told otherwise, messages go through Flower's own packing both ways, so what arrives is what a SuperLink would bring.
+Unless told otherwise, messages go through Flower's own packing both ways, so what arrives is what a
+SuperLink would bring.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from fedspend.client.state import MemoryStates, States
 from fedspend.engines.base import Elsewhere, Patience, Workload
 from fedspend.engines.flower.engine import FlowerEngine
 from fedspend.engines.flower.line import Clock
-from fedspend.engines.local import local
 from fedspend.engines.flower.wire import HELLO, TASK, read_answer, read_task, sent_content
+from fedspend.engines.local import local
 from fedspend.flower.node import Node, node_of
 
 SERVER = 1
@@ -130,9 +131,7 @@ class InProcessGrid(Grid):
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         self.broken("get_nodes")
-        return [
-            NodeInfo(node_id=node, public_key=place.key) for node, place in self.places.items()
-        ]
+        return [NodeInfo(node_id=node, public_key=place.key) for node, place in self.places.items()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         self.broken("push_messages")

@@ -230,7 +230,7 @@ def long_on_grid(contribution):
 
 
 def test_distributed_noise_neither_clips_nor_discards():
-    """Its norm holds noise that was counted as received: without it the sum would be short of it."""
+    """Its norm holds noise that was counted as received: the sum would be short of it."""
     some, shared = work(), {"own_deviation": 0.3}
     answers, _ = played({"2": edited(long)}, some, tasks=round_of(some, **shared))
     assert "2" in answers.answered
@@ -274,13 +274,13 @@ def test_messages_that_the_superlink_does_not_take_stop_the_round():
     some = work()
     grid = grid_of(some)
     engine = engine_on(some, grid)
-    grid.push_messages = lambda messages: []
+    grid.push_messages = lambda _messages: []
     with pytest.raises(TransportFailed, match="did not take"):
         list(engine.run(round_of(some)))
 
 
 def test_nobody_answers_but_everybody_is_there():
-    """Dead clients are not a dead line: the round is released, with all its noise from the server."""
+    """Dead clients are not a dead line: the round is released, the server adds all the noise."""
     answers, _ = played({str(n): Fault(drop=True) for n in range(6)})
     assert not answers.answered
     assert not answers.total.any()
@@ -446,7 +446,7 @@ def test_a_node_with_real_rows_takes_no_part_in_a_simulation():
         opened(grid)
 
 
-def test_a_node_of_another_version_or_model_is_an_error_before_round_1(monkeypatch):
+def test_a_node_with_another_model_is_an_error_before_round_1():
     grid = grid_of(work())
     place = next(iter(grid.places.values()))
     place.node = replace(place.node, parameters=7)
@@ -485,5 +485,3 @@ def test_why_a_node_failed_is_not_sent(caplog):
     assert "Ann" not in str(reply)
     assert "Ann is ill" in caplog.text
     assert read_answer(node.task(greeting_content(Refusal("task")))) == Refusal("task")
-
-

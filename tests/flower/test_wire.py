@@ -130,7 +130,9 @@ def forgeries() -> dict[str, RecordDict]:
         ),
         "a negative shape": with_array(good, "parameters", Array("float32", (-3,), raw, bytes(12))),
         "two dimensions": with_array(good, "parameters", Array("float32", (3, 1), raw, bytes(12))),
-        "arrays of records": with_array(good, "records.rate", Array("float64", (1,), raw, bytes(8))),
+        "arrays of records": with_array(
+            good, "records.rate", Array("float64", (1,), raw, bytes(8))
+        ),
     }
 
 

@@ -63,8 +63,8 @@ class Answered:
             return None
         arrays, about = unpack(body, self.states.place(run), "restore it from a copy")
         round, digest, answer = about.get("round"), about.get("task"), arrays.get("answer")
-        sound = about.get("format") == FORMAT and type(round) is int and answer is not None
-        if not sound or about.get("run") != run:
+        sound = about.get("format") == FORMAT and about.get("run") == run and answer is not None
+        if not sound or type(round) is not int:
             raise InvalidInput(f"{self.states.place(run)} is damaged; restore it from a copy")
         if task.shared.round > round:
             return None

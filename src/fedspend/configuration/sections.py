@@ -414,7 +414,7 @@ class EngineSettings:
 class NodeSettings:
     client: str | None = setting(text("flower, at a node: the id of its client"))
     state: str | None = setting(
-        file("flower, at a node: folder where it keeps its answers; default: state, beside the config")
+        file("flower, at a node: folder where it keeps its answers; default: state, beside it")
     )
 
 

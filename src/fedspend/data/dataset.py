@@ -1,11 +1,12 @@
 """A data set in memory: shared arrays of training rows and test rows.
 
 Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is
-empty, except the training rows where clients keep them on machines of their own; an error names the row and the value. Features are only ever scaled by bounds that somebody
-stated: nothing here is learned from the rows, because a mean, a standard deviation or a maximum is
-itself a release that no budget covers. By default, hold-out and samples are drawn from the pool of
-all rows, in proportion by label; this is for rows that are dealt to simulated clients. Where
-clients are real, `by_row` decides for every row by itself (`row_choice`).
+empty, except the training rows where clients keep them on machines of their own; an error names the
+row and the value. Features are only ever scaled by bounds that somebody stated: nothing here is
+learned from the rows, because a mean, a standard deviation or a maximum is itself a release that no
+budget covers. By default, hold-out and samples are drawn from the pool of all rows, in proportion
+by label; this is for rows that are dealt to simulated clients. Where clients are real, `by_row`
+decides for every row by itself (`row_choice`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A federation on one machine: SuperLink and SuperNodes as processes of their own, with TLS and node
-keys, talking over the loopback address only. For trying things out and for tests.
+"""A federation on one machine: SuperLink and SuperNodes as processes of their own, with TLS and
+node keys, talking over the loopback address only. For trying things out and for tests.
 
 Guarantee: it listens on 127.0.0.1 and nowhere else, private keys are readable by their owner only,
 and only processes that it started itself are ended.
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,9 @@ class NotStarted(FedspendError):
 
 def make_certificates(folder: Path) -> None:
     """A certificate for this machine, ca.crt that vouches for it, and server.key."""
-    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(
-        ec.SECP384R1()
+    authority, server = (
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP384R1()),
     )
     root, name = _name("fedspend loopback authority"), _name("localhost")
     vouches = (
@@ -203,7 +204,7 @@ class Loopback:
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """End one of our processes with everything that it started."""
         process = self.running.pop(name)
-        with _suppressed():
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, how)
         process.wait(_STOP)
 
@@ -211,13 +212,11 @@ class Loopback:
         """End everything that was started here, nodes first."""
         for name in reversed(tuple(self.running)):
             process = self.running.pop(name)
-            with _suppressed():
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP)
-            except subprocess.TimeoutExpired:
-                pass
-            with _suppressed():  # whatever of it is left
+            with suppress(ProcessLookupError):  # whatever of it is left
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(_STOP)
 
@@ -245,15 +244,6 @@ class Loopback:
                     return
             time.sleep(0.2)
         raise NotStarted(f"{name} did not start; see {self.folder / f'{name}.log'}")
-
-
-@contextmanager
-def _suppressed() -> Iterator[None]:
-    """A process that is gone already need not be ended."""
-    try:
-        yield
-    except ProcessLookupError:
-        pass
 
 
 def _program(name: str) -> str:

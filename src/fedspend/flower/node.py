@@ -201,7 +201,7 @@ def refuse_foreign_keys(config: Config) -> None:
 
 
 def state_folder(config: Config) -> Path:
-    """Where the node remembers what it has answered: beside its config, unless it says otherwise."""
+    """Where the node remembers its answers: beside its config, unless that says otherwise."""
     if config.node.state is not None:
         return Path(config.node.state)
     if config.path is None:

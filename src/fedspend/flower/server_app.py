@@ -105,7 +105,9 @@ def serve(grid: Grid, asked: Asked) -> Result | None:
     with stop_after_round() as stopping, warnings_in_the_log():
 
         def on_round(line: MetricsLine, rounds: int) -> None:
-            LOG.info("round %d of %d: accuracy %.1f%%", line["round"], rounds, 100 * line["accuracy"])
+            LOG.info(
+                "round %d of %d: accuracy %.1f%%", line["round"], rounds, 100 * line["accuracy"]
+            )
             if stopping() and line["round"] < rounds:
                 raise Stopped(f"stopped after round {line['round']} of {rounds}")
 

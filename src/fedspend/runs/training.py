@@ -72,7 +72,7 @@ def train(
     else:
         assert clients is not None
         if grid is not None:
-            raise InvalidInput("a grid is for a config with engine.name = \"flower\"; drop it")
+            raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
         check_named(clients, where, setup)

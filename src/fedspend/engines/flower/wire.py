@@ -31,7 +31,7 @@ WIRE = "fedspend wire 1"
 HELLO, TASK = "query.fedspend_hello", "train.fedspend_task"
 
 _RAW = "fedspend.raw"  # the numbers themselves, little-endian, in C order
-_TYPES = {
+_TYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "float64": np.dtype("<f8"),
     "int32": np.dtype("<i4"),
@@ -218,4 +218,5 @@ def _numbers(kind: str, array: Array) -> npt.NDArray[Any]:
     if len(array.data) != math.prod(shape) * dtype.itemsize:
         raise InvalidInput(f"a {kind} has an array of the wrong length; send it again")
     # copied: torch wants memory that may be written to
-    return np.frombuffer(array.data, dtype).reshape(shape).astype(array.dtype)
+    found: npt.NDArray[Any] = np.frombuffer(array.data, dtype).reshape(shape).astype(array.dtype)
+    return found
