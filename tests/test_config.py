@@ -43,8 +43,8 @@ def test_quickstart_reads():
     assert config.data.clients == 100
     assert [group["epsilon"] for group in config.privacy.groups] == [10, 20, 30]
     assert config.method.name == "time-adaptive"
-    assert config.privacy.noise == "central"
-    assert not config.given("privacy.noise")
+    assert config.privacy.clipping == "flat"
+    assert not config.given("privacy.clipping")
     line = QUICKSTART.read_text().splitlines().index("rounds = 25") + 1
     assert config.where("train.rounds") == f"{QUICKSTART}:{line}"
 

@@ -24,7 +24,7 @@ from fedspend.configuration.config import config_of
 from fedspend.errors import InvalidInput, Refused
 from fedspend.noise import discrete_gaussian
 from fedspend.noise.discrete_gaussian import sample
-from fedspend.noise.grid import Grid, check_on_grid, sum_excess
+from fedspend.noise.grid import FINE_BITS, Grid, check_on_grid, sum_excess
 from fedspend.noise.randomness import Randomness
 from fedspend.runs.running import run
 from fedspend.runs.setup import from_config
@@ -564,10 +564,10 @@ def test_fedavg_has_no_noise_to_make_discrete():
 
 
 @pytest.mark.parametrize("distributed", [False, True])
-@pytest.mark.parametrize("source", ["seeded", "os"])
-def test_released_noise_has_the_planned_variance(distributed, source):
+@pytest.mark.parametrize(("source", "bits"), [("seeded", 24), ("os", 24), ("os", FINE_BITS)])
+def test_released_noise_has_the_planned_variance(distributed, source, bits):
     clips, deviation, clients, size = np.array([0.5, 1.0, 1.5, 2.0]), 2.5, 4, 6000
-    grid, randomness = Grid.of(clips, deviation, size, 24), Randomness(7, source)
+    grid, randomness = Grid.of(clips, deviation, size, bits), Randomness(7, source)
     share = deviation / math.sqrt(clients) if distributed else 0.0
     cohort = np.array([0, 2, 3])
     answers = summed(
@@ -590,9 +590,9 @@ def test_sum_on_the_grid_is_near_the_sum_of_clipped_updates():
     )
     updates[1, 7] = math.nan
     clips = np.array([1.0, 1.0, 2.0, 0.5, 1.0])
-    for layers in (None, (100, 200)):
+    for layers, bits in ((None, 30), ((100, 200), 30), (None, FINE_BITS), ((100, 200), FINE_BITS)):
         exact = summed(updates, clips, layers=layers)
-        grid = Grid.of(clips, 3.0, 300, 30)
+        grid = Grid.of(clips, 3.0, 300, bits)
         whole = summed(updates, clips, randomness=Randomness(1), layers=layers, grid=grid)
         assert np.array_equal(whole.total, np.rint(whole.total))
         assert np.abs(whole.total * grid.step - exact.total).max() < 1e-5

@@ -42,6 +42,7 @@ from fedspend.basics.arrays import BoolArray, IntArray
 from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import is_real
+from fedspend.configuration.noise_kind import noise_of
 from fedspend.data.loading import DATA_SETS
 from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
 from fedspend.planning.protocol import AnyPlan
@@ -153,7 +154,7 @@ def audit(
     return Audit(
         groups=tuple(judge(game, n, seen, confidence) for n in range(len(game.pools))),
         method=stage.setup.method.name,
-        noise=settings.privacy.noise,
+        noise=noise_of(settings),
         unit=plan.unit,
         adjacency="zero-out",
         observer=stage.observer,

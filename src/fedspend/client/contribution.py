@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.basics.tensors import pack, unpack
 from fedspend.errors import InvalidInput
+from fedspend.noise.grid import FINE_BITS
 
 FORMAT = "fedspend contribution 1"
 _ABOUT = {"format", "client", "round", "bit", "run"}
@@ -38,10 +39,11 @@ class Contribution:
         self, grid_bits: int | None = None
     ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """The vector, and everything else as plain JSON values. With `grid_bits`, the vector is
-        whole numbers modulo 2^bits, like sums on the grid, which halves its length.
+        whole numbers modulo 2^bits, like sums on the grid, which halves its length. (On the fine
+        grid of continuous noise it does not.)
         """
         sent: npt.NDArray[Any] = self.vector
-        if grid_bits is not None:
+        if grid_bits is not None and grid_bits != FINE_BITS:
             half = 2 ** (grid_bits - 1)
             sent = ((sent.astype(np.int64) + half) % (2 * half) - half).astype(np.int32)
         about = {

@@ -1,7 +1,9 @@
 """A client's part of a record-level plan: DP-SGD in which every record has its own rate.
 
 Guarantee: each local step is a Poisson sample at the task's rates, a sum of gradients clipped to
-the task's clip, Gaussian noise of `noise_multiplier * clip` and a division by the planned batch.
+the task's clip, Gaussian noise of `noise_multiplier * clip` and a division by the planned batch. In
+a real run that noise is drawn in whole numbers of a public step, so that no digit of a result
+depends on how floating-point numbers round.
 All that a client does afterwards is made of such steps. Steps in which none of a client's records
 can be sampled are left out: that is planned, so it needs no noise. A listed record without a row is
 sampled like any other, and adds nothing to the sum.
@@ -20,6 +22,7 @@ from fedspend.client.rows import Rows
 from fedspend.client.state import States
 from fedspend.client.task import ClientTask, RecordTerms
 from fedspend.errors import InvalidInput
+from fedspend.noise.grid import noised_exactly
 from fedspend.noise.randomness import Randomness
 
 
@@ -76,10 +79,14 @@ def release_step(
     """The noised mean gradient of one client's local step: its noised sum of clipped gradients,
     divided by the planned batch.
 
-    Steps are numbered across all rounds, so that no two share noise.
+    Steps are numbered across all rounds, so that no two share noise. In a real run the noised sum
+    is a multiple of a public step, however small the sum was: see `noised_exactly`.
     """
     if deviation > 0:
-        total = total + deviation * randomness.normal(total.size, "record-noise", step, client)
+        if randomness.simulation:
+            total = total + deviation * randomness.normal(total.size, "record-noise", step, client)
+        else:
+            total = noised_exactly(total, deviation, randomness.words("record-noise", step, client))
     return total / denominator
 
 

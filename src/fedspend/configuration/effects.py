@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from fedspend.basics.registry import entries_with, own_keys
 from fedspend.configuration.config import BUDGET_SOURCES, Config
+from fedspend.configuration.noise_kind import is_discrete
 from fedspend.configuration.sections import SECTIONS
 from fedspend.data.loading import DATA_SETS
 from fedspend.data.partition import PARTITIONS
@@ -188,7 +189,7 @@ RULES = (
     by_policy("that saves", "privacy.saving_rate", "privacy.transition"),
     Rule(
         ("privacy.bits",),
-        lambda config: config.privacy.noise.startswith("discrete"),
+        is_discrete,
         'privacy.noise = "discrete" or "discrete-distributed"',
         ("privacy.noise",),
     ),

@@ -30,6 +30,7 @@ from fedspend.budgets.population import (
     positive,
 )
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
+from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
@@ -155,6 +156,7 @@ def resolve(
             transition = None if flags.transition is None else transition
         if not POLICIES[chosen].weighs and flags.weights is None:
             weights = None
+    noise = noise_of(config)
     request = PlanRequest(
         epsilons=population.epsilons,
         clients=population.clients,
@@ -168,7 +170,7 @@ def resolve(
         weights=weights,
         clip=config.privacy.clip if flags.clip is None else flags.clip,
         accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
-        noise=config.privacy.noise if config.privacy.noise.startswith("discrete") else "continuous",
+        noise=noise if noise.startswith("discrete") else "continuous",
         bits=config.privacy.bits,
         options=own_options(config, chosen),
     )

@@ -229,7 +229,7 @@ def record_plan(
     A `stored` plan is used unchanged, if it is for this config.
     """
     for name, usual in CLIENT_LEVEL.items():
-        if config.value(name) != usual:
+        if config.value(name) not in (usual, None):
             raise InvalidInput(
                 f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose "
                 "another method"

@@ -224,7 +224,7 @@ class PrivacySettings:
     accountant: str = setting(
         registered(ACCOUNTANTS, help="which accountant plans the noise"), "rdp"
     )
-    noise: str = setting(
+    noise: str | None = setting(
         choice(
             "central",
             "distributed",
@@ -232,10 +232,9 @@ class PrivacySettings:
             "discrete-distributed",
             help=(
                 "who adds the noise: the server, or each client its part; discrete: exact noise in "
-                "whole numbers"
+                "whole numbers; default: discrete in real runs, else central"
             ),
         ),
-        "central",
     )
     bits: int = setting(whole(8, "discrete noise: sums are taken modulo 2^bits; at most 32"), 32)
     clipping: str = setting(

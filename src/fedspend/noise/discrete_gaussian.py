@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.basics.arrays import IntArray
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput
 
 Words = Callable[[int], npt.NDArray[np.uint64]]  # gives that many fresh uniform 64-bit words
@@ -36,22 +36,61 @@ def sample(variance: Fraction, size: int, words: Words) -> IntArray:
     is uniform below s. A proposal is kept with probability `2^k exp(-x^2 / (2 variance)) / M`; M is
     an upper bound on the numerator. About half of the proposals are kept.
     """
+    _check(variance)
+    shift = _shift(variance)
+    ceiling = _ceiling(variance, shift)
+    parts: list[IntArray] = []
+    missing = size
+    while missing > 0:
+        count = min(_AT_ONCE, 2 * missing + 64)
+        proposed, accept = _propose(np.zeros(count), shift, variance, ceiling, words)
+        parts.append(proposed[accept][:missing])
+        missing -= parts[-1].size
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def sample_around(centre: FloatArray, variance: Fraction, words: Words) -> IntArray:
+    """Whole numbers x, weighted by `exp(-(x - centre)^2 / (2 variance))`: one for each centre.
+
+    A centre need not be whole: nothing is rounded before noise is added. Made as `sample` makes
+    them; a proposal that is not kept is made again for the same centre.
+    """
+    _check(variance)
+    if not variance >= 2**20:  # the ceiling is for centres that are close beside the deviation
+        raise InvalidInput(
+            f"noise around a real number must have a variance of at least 2^20, got "
+            f"{float(variance):g}"
+        )
+    if not bool(np.all(np.abs(centre) <= 2.0**61)):
+        raise InvalidInput("noise around a real number needs a centre of at most 2^61")
+    shift = _shift(variance)
+    # |x - f| >= |x| - 1 for a fraction f, so weights grow by at most exp(|x| / variance): less than
+    # this up to 16 deviations, and beyond that there is nothing to bound
+    ceiling = _ceiling(variance, shift) * (1 + Fraction(1, 32))
+    below = np.floor(centre)
+    fraction, result = centre - below, below.astype(np.int64)
+    missing = np.arange(centre.size)
+    while missing.size > 0:
+        again = []
+        for start in range(0, missing.size, _AT_ONCE):
+            these = missing[start : start + _AT_ONCE]
+            proposed, accept = _propose(fraction[these], shift, variance, ceiling, words)
+            result[these[accept]] += proposed[accept]
+            again.append(these[~accept])
+        missing = np.concatenate(again)
+    return result
+
+
+def _check(variance: Fraction) -> None:
     if not 0 < variance <= Fraction(MOST_DEVIATION) ** 2:
         raise InvalidInput(
             "the variance of discrete noise must be positive and at most 2^80, got "
             f"{float(variance):g}"
         )
-    shift = max(0, round(math.log2(math.sqrt(variance))))
-    ceiling = _ceiling(variance, shift)
-    parts: list[IntArray] = []
-    missing = size
-    while missing > 0:
-        accepted = _propose(min(_AT_ONCE, 2 * missing + 64), shift, variance, ceiling, words)[
-            :missing
-        ]
-        parts.append(accepted)
-        missing -= accepted.size
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _shift(variance: Fraction) -> int:
+    return max(0, round(math.log2(math.sqrt(variance))))
 
 
 def _ceiling(variance: Fraction, shift: int) -> Fraction:
@@ -63,24 +102,26 @@ def _ceiling(variance: Fraction, shift: int) -> Fraction:
 
 
 def _propose(
-    count: int, shift: int, variance: Fraction, ceiling: Fraction, words: Words
-) -> IntArray:
-    """Those of `count` proposals that are accepted."""
+    fraction: FloatArray, shift: int, variance: Fraction, ceiling: Fraction, words: Words
+) -> tuple[IntArray, BoolArray]:
+    """A proposal for every fraction of a centre, and which of them are accepted."""
+    count = fraction.size
     drawn = words(count)
     inside = (drawn & np.uint64(2**shift - 1)).astype(np.int64)
     negative = (drawn >> np.uint64(shift)) & np.uint64(1) == 1
     block = _trailing_zeros(drawn >> np.uint64(shift + 1), 63 - shift, words)
     size = (block << shift) + inside
+    proposed = np.where(negative, -size, size)
     coin = words(count)
-    chance = np.exp(
-        block * math.log(2) - size.astype(np.float64) ** 2 / float(2 * variance)
-    ) / float(ceiling)
+    away = proposed.astype(np.float64) - fraction
+    chance = np.exp(block * math.log(2) - away**2 / float(2 * variance)) / float(ceiling)
     uniform = coin.astype(np.float64) * 2.0**-64
     accept = uniform < chance
     for n in np.flatnonzero(np.abs(uniform - chance) <= _MARGIN):
-        accept[n] = _decide(int(coin[n]), int(size[n]), int(block[n]), variance, ceiling, words)
+        exactly = int(proposed[n]) - Fraction(float(fraction[n]))
+        accept[n] = _decide(int(coin[n]), exactly, int(block[n]), variance, ceiling, words)
     accept &= ~((size == 0) & negative)  # zero has one sign only
-    return np.where(negative, -size, size)[accept]
+    return proposed, accept
 
 
 def _trailing_zeros(values: npt.NDArray[np.uint64], bits: int, words: Words) -> IntArray:
@@ -97,17 +138,18 @@ def _trailing_zeros(values: npt.NDArray[np.uint64], bits: int, words: Words) -> 
 
 
 def _decide(
-    coin: int, size: int, block: int, variance: Fraction, ceiling: Fraction, words: Words
+    coin: int, away: Fraction, block: int, variance: Fraction, ceiling: Fraction, words: Words
 ) -> bool:
     """Whether a uniform number that begins with the bits of `coin` means accept.
 
-    It does if it is below `2^block exp(-size^2 / (2 variance)) / ceiling`.
+    It does if it is below `2^block exp(-away^2 / (2 variance)) / ceiling`.
     """
+    power = away * away / (2 * variance)
     bits, digits = 64, 40
     while True:
         with localcontext() as context:
             context.prec = digits + 30
-            exponent = Decimal(size * size * variance.denominator) / Decimal(2 * variance.numerator)
+            exponent = Decimal(power.numerator) / Decimal(power.denominator)
             chance = (-exponent).exp() * 2**block * ceiling.denominator / ceiling.numerator
             # far above the rounding of any step, since the chance is at most 1
             error = Decimal(10) ** -digits

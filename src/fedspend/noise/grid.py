@@ -5,6 +5,10 @@ is checked on the result, however the coins fell. So discrete Gaussian noise of 
 `clip * noise_multiplier / step` protects it as the plan's Gaussian protects a real vector
 (docs/methods.md). The grid depends on planned and released numbers only. The clients' part of a sum
 cannot overflow; with noise, a sum overflows with a probability of at most 2^-40 per round.
+
+A real run has a grid even if its noise is planned as continuous: floating-point noise would betray
+by its last digits which sum it was added to. That grid is as fine as doubles allow: sums are exact,
+and noise has so many steps that it counts as the planned continuous noise.
 """
 
 from __future__ import annotations
@@ -18,12 +22,15 @@ import numpy as np
 
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused
-from fedspend.noise.discrete_gaussian import Words, sample
+from fedspend.noise.discrete_gaussian import MOST_DEVIATION, Words, sample, sample_around
 
 if TYPE_CHECKING:
     from fedspend.planning.plan import Plan
 
 FEWEST_BITS, MOST_BITS = 8, 32
+# In place of continuous noise: whole numbers below 2^53 add up exactly in doubles. Noise of so many
+# steps counts as continuous (`accounting.smoothing`) but for 4e-12 of it; plans leave more over.
+FINE_BITS, FINE_STEPS = 53, 2**20
 _OVERFLOW = 2.0**-40
 _ROUNDING = 1 - 1e-9  # the plan's clip and noise match to 1e-9
 _TRIALS = 20
@@ -49,11 +56,13 @@ class Grid:
 
         `deviation` is that of the noise.
         """
-        check_bits(bits)
+        if bits != FINE_BITS:
+            check_bits(bits)
         # a discrete Gaussian is sub-Gaussian: P(|x| >= t) <= 2 exp(-t^2 / (2 variance))
         tail = deviation * math.sqrt(2 * math.log(2 * dimension / _OVERFLOW))
         largest = float(clip_norms.sum()) + tail
-        grid = cls(2.0 ** math.ceil(math.log2(largest / (2 ** (bits - 1) - 1))), bits, dimension)
+        least = max(largest / (2 ** (bits - 1) - 1), deviation / MOST_DEVIATION)
+        grid = cls(2.0 ** math.ceil(math.log2(least)), bits, dimension)
         if not bool(np.all(grid.inner(clip_norms) > 0)):
             raise InvalidInput(
                 f"{bits} bits are too few for discrete noise here: {clip_norms.size} clients and "
@@ -61,6 +70,13 @@ class Grid:
                 f"for a clip of {clip_norms.min():g}; raise bits"
             )
         return grid
+
+    @property
+    def fine(self) -> bool:
+        """Whether it stands in for real numbers: rounding towards zero then loses nothing that
+        counts, and never makes a vector longer.
+        """
+        return self.bits == FINE_BITS
 
     def inner(self, clip_norms: FloatArray) -> FloatArray:
         """The clip to use before rounding; rounded updates then mostly stay within `clip_norms`.
@@ -71,6 +87,8 @@ class Grid:
         `c^2 + step^2 d/4 + step (c + step sqrt(d)/2)`.
         """
         clip, step, d = clip_norms * _ROUNDING, self.step, self.dimension
+        if self.fine:
+            return clip
         room = clip**2 + step**2 * (1 - d - 2 * math.sqrt(d)) / 4
         likely = np.sqrt(np.maximum(room, 0.0)) - step / 2
         inner: FloatArray = np.maximum(likely, clip - step * math.sqrt(d))
@@ -80,9 +98,12 @@ class Grid:
         """`update / step`, rounded at random to whole numbers of norm at most `clip / step`.
 
         Each draw is unbiased; a result that is too long is drawn again, and after that rounded
-        towards zero. The coins need not be secret: the bound holds for all of them.
+        towards zero. The coins need not be secret: the bound holds for all of them. On a fine grid
+        all is rounded towards zero.
         """
         scaled = update / self.step
+        if self.fine:
+            return np.trunc(scaled)
         # a sum of squares in doubles is off by at most this factor
         limit = (clip * _ROUNDING / self.step) ** 2 * (1 - (update.size + 8) * 2.0**-52)
         for _ in range(_TRIALS):
@@ -111,6 +132,18 @@ class Grid:
         return inside, int((inside != total).sum())
 
 
+def noised_exactly(total: FloatArray, deviation: float, words: Words) -> FloatArray:
+    """A sum of real numbers with Gaussian noise: multiples of a power of two near 2^-32 deviations.
+
+    The noise is a discrete Gaussian around the sum itself, which is not rounded first; it is what
+    continuous noise becomes when it is rounded at random, and that is post-processing. It costs
+    what continuous noise costs but for 1e-18 of it (docs/methods.md).
+    """
+    step = 2.0 ** (math.floor(math.log2(deviation)) - 32)
+    whole = sample_around(total / step, (Fraction(deviation) / Fraction(step)) ** 2, words)
+    return whole.astype(np.float64) * step
+
+
 def check_bits(bits: int) -> int:
     if not FEWEST_BITS <= bits <= MOST_BITS:
         raise InvalidInput(f"bits must be from {FEWEST_BITS} to {MOST_BITS}, got {bits!r}")
@@ -119,12 +152,14 @@ def check_bits(bits: int) -> int:
 
 def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> None:
     """Before training, refuse a plan whose claims would not hold on the grid in some round."""
-    if not plan.discrete:
+    fine = bits == FINE_BITS
+    if not (fine or plan.discrete):
         raise Refused(
             "the plan is for continuous noise: its claims use orders at which nothing is proven "
             "for discrete noise; plan with noise = 'discrete'"
         )
     s, parts = plan.schedules, len(plan.clients) if distributed else 1
+    steps = FINE_STEPS if fine else plan.grid_steps
     # noise may change from round to round while clips stay, and with it the grid and what a part of
     # the noise is worth on it
     other = (s.clip_norm[1:] != s.clip_norm[:-1]).any(axis=1) | (
@@ -133,8 +168,8 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
     for t in np.flatnonzero(np.append(True, other)):
         deviation = plan.clip * float(plan.round_noise[t])
         grid = Grid.of(s.clip_norm[t, s.of_client], deviation, dimension, bits)
-        if plan.grid_steps is not None:
-            check_steps(grid, deviation, parts, plan.grid_steps)
+        if steps is not None:
+            check_steps(grid, deviation, parts, steps)
             continue
         # a clip that follows releases may make the grid coarser by a factor of 2 before it is
         # rounded to a power of two
@@ -154,6 +189,12 @@ def check_steps(grid: Grid, deviation: float, parts: int, least: int) -> None:
     """Refuse noise, or parts of it, that is coarser on its grid than the plan reckons with."""
     if not grid.in_steps(deviation**2) / parts >= Fraction(least) ** 2:
         of_what = "the noise" if parts == 1 else "a client's part of the noise"
+        if grid.fine:
+            raise Refused(
+                f"{of_what} is too small beside the sum of all clips: whole numbers that doubles "
+                f"hold exactly give it {deviation / grid.step / math.sqrt(parts):.4g} steps, and "
+                f"{least} are needed; raise the noise, or ask fewer clients"
+            )
         raise Refused(
             f"{grid.bits} bits are too few: {of_what} has a deviation of "
             f"{deviation / grid.step / math.sqrt(parts):.4g} steps of its grid, and the plan "

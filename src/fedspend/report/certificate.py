@@ -13,6 +13,7 @@ from fedspend.report.markup import Content, Markup, element, join
 from fedspend.report.pieces import MOST_BUDGETS, figure, table
 from fedspend.report.run_data import RunData
 from fedspend.stored.files import CERTIFICATE, PLAN
+from fedspend.stored.run import NOISE_DRAWN, WHOLE_NUMBERS
 
 # by the number of observers that the plan's promise covers
 PROMISED = {1: "Only the first line is", 2: "The first two lines are"}
@@ -73,7 +74,7 @@ def certificate(run: RunData) -> Markup:
     how = f"over {looked:,.0f} of {whole:,.0f} distinct schedules"
     text = (
         f"{(margin(run) or 'no margin').capitalize()}: the smallest 1 − PLD epsilon / budget, "
-        f"{how}. Plan {run.plan.hash[7:19]}."
+        f"{how}. {exactness(run)}Plan {run.plan.hash[7:19]}."
     )
     failures = found.get("failures")
     listed = [element("li", str(one)) for one in failures] if isinstance(failures, list) else []
@@ -83,6 +84,19 @@ def certificate(run: RunData) -> Markup:
         element("ul", listed, class_="failures") if listed else None,
         table(("check", "worst", "result"), rows, class_="checks"),
     )
+
+
+def exactness(run: RunData) -> str:
+    """What floating point adds to the guarantee; nothing is said of runs that did not record it."""
+    drawn = run.environment.get(NOISE_DRAWN)
+    if drawn == WHOLE_NUMBERS:
+        return (
+            "Noise is drawn in whole numbers of a public step: floating point adds nothing to "
+            "delta. "
+        )
+    if drawn is None:
+        return ""
+    return "Noise is drawn in floating point, as in a simulation. "
 
 
 def observers(run: RunData) -> Markup:

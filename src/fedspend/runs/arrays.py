@@ -49,7 +49,7 @@ class Options:
     server_momentum: float = 0.0
     tail_average: int = 1
     clipping: str = "flat"
-    noise: str = "central"
+    noise: str | None = None  # None: what the plan is for
     bits: int = 32
     randomness: str = "os"
     seed: int = 0
@@ -119,17 +119,23 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
     """How rounds run, before the clients' rows are known."""
     shape = Shape(how.blur, how.lus)
     shape.check_lr(how.lr)
-    noise, bits = noise_terms(how.noise, how.bits, plan, parameter_count(model))
+    place, bits, steps = noise_terms(
+        how.noise or ("discrete" if plan.discrete else "central"),
+        how.bits,
+        plan,
+        parameter_count(model),
+        real=how.randomness == "os",
+    )
     tail = min(plan.rounds, how.tail_average)
     return Training(
         server=Server(plan.rounds, how.server_lr, how.server_momentum, tail),
         clients=(),
         local=LocalTraining(how.batch_size, how.local_steps, how.local_epochs, how.momentum, shape),
         client_lr=lambda _: how.lr,
-        noise_place=noise,
+        noise_place=place,
         layers=layer_sizes(model) if how.clipping == "per-layer" else None,
         bits=bits,
-        grid_steps=None if bits is None else plan.grid_steps,
+        grid_steps=steps,
         plan=plan.hash,
     )
 

@@ -27,6 +27,7 @@ from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import MemoryStore, RunStore
 from fedspend.stored.files import LEDGER
+from fedspend.stored.run import NOISE_DRAWN, WHOLE_NUMBERS
 
 
 def verified(
@@ -71,9 +72,17 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         # accuracy of always guessing the most common class
         "majority": float(np.bincount(labels).max() / labels.size),
         "groups": None if setup.labels is None else list(setup.labels),
-        "environment": environment(),
+        "environment": environment() | noise_drawn(setup),
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
     }
+
+
+def noise_drawn(setup: Setup) -> dict[str, str]:
+    """How the run draws its noise; nothing to say where it has none."""
+    if setup.plan is None:
+        return {}
+    whole = setup.training.bits is not None or not setup.randomness.simulation
+    return {NOISE_DRAWN: WHOLE_NUMBERS if whole else "floating point"}
 
 
 def environment() -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import refuse_nameless
+from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.errors import InvalidInput
 from fedspend.ledger.participants import check_planned_on, plan_fits
@@ -99,9 +100,9 @@ def _check_terms(plan: Plan, config: Config) -> None:
             raise InvalidInput(
                 f"the plan has {name} {planned:g}, but the config says {said:g}; make them agree"
             )
-    if plan.discrete != privacy.noise.startswith("discrete"):
+    noise = noise_of(config, plan)
+    if plan.discrete != noise.startswith("discrete"):
         kind = "discrete" if plan.discrete else "continuous"
         raise InvalidInput(
-            f"the plan is for {kind} noise, but the config's noise is {privacy.noise!r}; make them "
-            "agree"
+            f"the plan is for {kind} noise, but the config's noise is {noise!r}; make them agree"
         )

@@ -25,6 +25,7 @@ from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import Config, needed
 from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined
+from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.votes import student_of
@@ -37,7 +38,7 @@ from fedspend.ledger.participants import has_left, plan_within, registered
 from fedspend.ledger.rules import names_today
 from fedspend.models.feature_cache import cached_features
 from fedspend.models.flat import layer_sizes, parameter_count
-from fedspend.noise.grid import FEWEST_BITS, check_on_grid
+from fedspend.noise.grid import FEWEST_BITS, FINE_BITS, FINE_STEPS, check_on_grid
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
@@ -213,7 +214,8 @@ def _training(
     # replanning may have added rounds
     rounds = needed(train.rounds, "train.rounds") if made is None else made.rounds
     size = parameter_count(module) if student is None else student.ballot.size
-    place, bits = noise_terms(config.privacy.noise, config.privacy.bits, planned, size)
+    noise, real = noise_of(config, made), is_real(config)
+    place, bits, steps = noise_terms(noise, config.privacy.bits, planned, size, real=real)
     tail = min(rounds, train.tail_average)
     return Training(
         server=Server(rounds, train.server_lr, train.server_momentum, tail, student),
@@ -225,7 +227,7 @@ def _training(
         noise_place=place,
         layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
         bits=bits,
-        grid_steps=None if planned is None or bits is None else planned.grid_steps,
+        grid_steps=steps,
         plan="" if made is None else made.hash,
     )
 
@@ -247,14 +249,22 @@ def _shape(config: Config, method: str) -> Shape:
     return shape
 
 
-def noise_terms(noise: str, bits: int, made: Plan | None, dimension: int) -> tuple[str, int | None]:
-    """Who adds noise, and the bits of discrete noise (None without a plan: there is no noise)."""
+def noise_terms(
+    noise: str, bits: int, made: Plan | None, dimension: int, *, real: bool
+) -> tuple[str, int | None, int | None]:
+    """Who adds noise, the bits of its grid, and how many steps of the grid it has at least.
+
+    There is no grid without a plan (there is no noise), nor for continuous noise in a simulation. A
+    real run rounds continuous noise too.
+    """
     choose("noise", noise, ("central", "distributed", "discrete", "discrete-distributed"))
-    place = "distributed" if noise.endswith("distributed") else "central"
-    if made is None or not noise.startswith("discrete"):
-        return place, None
-    check_on_grid(made, dimension, whole_number("bits", bits, FEWEST_BITS), place == "distributed")
-    return place, bits
+    distributed, discrete = noise.endswith("distributed"), noise.startswith("discrete")
+    place = "distributed" if distributed else "central"
+    if made is None or not (discrete or real):
+        return place, None, None
+    bits = whole_number("bits", bits, FEWEST_BITS) if discrete else FINE_BITS
+    check_on_grid(made, dimension, bits, distributed)
+    return place, bits, made.grid_steps if discrete else FINE_STEPS
 
 
 def _plan(
@@ -401,6 +411,7 @@ def _settings(
         for key in keys
     }
     values["data.partition"] = source.partition
+    values["privacy.noise"] = noise_of(config, made)
     if ballot is not None:
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
     sections = ("design", "votes") if ballot is None else ("design",)

@@ -130,7 +130,7 @@ class Tally:
             return f"its vector exceeds the grid's {shared.grid.bits} bits"
         if (bit is not None) != shared.bit or not (bit is None or bit in (-0.5, 0.0, 0.5)):
             return f"its bit is {bit!r}"
-        if shared.grid is not None and shared.own_deviation == 0:
+        if shared.grid is not None and not shared.grid.fine and shared.own_deviation == 0:
             norm, bound = _norm(vector) * shared.grid.step, task.clip_norm
             if not norm <= bound * _SLACK:
                 return f"its norm is {norm:.6g}, above its clip {bound:.6g}"
@@ -138,17 +138,17 @@ class Tally:
 
     def _within(self, contribution: Contribution, task: ClientTask) -> FloatArray:
         """The vector, clipped again if its norm is too large and can be checked."""
-        vector, shared = contribution.vector, task.shared
-        if shared.own_deviation > 0 or shared.grid is not None:
+        vector, shared, grid = contribution.vector, task.shared, task.shared.grid
+        if shared.own_deviation > 0 or (grid is not None and not grid.fine):
             return vector
-        norm = _norm(vector)
+        norm = _norm(vector) * (1.0 if grid is None else grid.step)
         if norm <= task.clip_norm * _SLACK:
             return vector
         self._reports[task.client] = (
             f"its norm was {norm:.6g}, above its clip {task.clip_norm:.6g}; it was clipped again"
         )
         clipped: FloatArray = vector * (task.clip_norm * ROUNDING / norm)
-        return clipped
+        return clipped if grid is None else np.trunc(clipped)
 
 
 def _norm(vector: FloatArray) -> float:
