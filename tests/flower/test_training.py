@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -12,14 +13,17 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flower.in_process import Fault, InProcessGrid, grid_of, nodes_of
+from flower.in_process import Fault, InProcessGrid, Place, grid_of, nodes_of
 
 import fedspend
 from fedspend.configuration.config import any_config
 from fedspend.engines.flower import line
+from fedspend.engines.flower.keys import check_covers, read_keys
 from fedspend.engines.flower.line import TransportFailed
 from fedspend.engines.flower.wire import TASK
-from fedspend.errors import InvalidInput, Refused
+from fedspend.errors import FedspendWarning, InvalidInput, Refused
+from fedspend.flower.loopback import make_node_key
+from fedspend.flower.node import open_node
 from fedspend.flower.server_app import Asked, serve
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
@@ -178,29 +182,30 @@ def real(tiny, tmp_path):
     return clients, both, data
 
 
-def test_rows_stay_at_their_nodes(tiny, tmp_path, monkeypatch):
-    """The server reads no client's rows, and ends with the model of one machine that has them."""
-    from flower.in_process import Place
-
-    from fedspend.flower.node import open_node
-
-    clients, both, data = real(tiny, tmp_path)
-    both["privacy"] |= {"randomness": "seeded"}
-    alone = fedspend.train(
-        both | {"data": data | {"path": str(tmp_path / "all.csv"), "client": "client"}}
-    )
+def nodes_with_files(clients, both, tmp_path, **privacy):
+    """A node for each client, opened from its own config and its own file."""
     places = {}
     for n, client in enumerate(clients):
         node = {
             "node": {"client": client, "state": str(tmp_path / client / "state")},
             "data": {"name": "csv", "classes": 2, "path": str(tmp_path / client / "rows.csv")},
             "model": both["model"],
-            "privacy": {"randomness": "seeded"},
+            "privacy": privacy,
             "train": {"seed": both["train"]["seed"]},
         }
         places[n + 50] = Place(open_node(node))
+    return places
+
+
+def test_rows_stay_at_their_nodes(tiny, tmp_path, monkeypatch):
+    """The server reads no client's rows, and ends with the model of one machine that has them."""
+    clients, both, data = real(tiny, tmp_path)
+    both["privacy"] |= {"randomness": "seeded"}
+    alone = fedspend.train(
+        both | {"data": data | {"path": str(tmp_path / "all.csv"), "client": "client"}}
+    )
     (tmp_path / "all.csv").unlink()
-    grid = InProcessGrid(places)
+    grid = InProcessGrid(nodes_with_files(clients, both, tmp_path, randomness="seeded"))
     monkeypatch.setattr(line, "Clock", lambda: grid.clock)
     server = both | {"data": data, "engine": {"name": "flower"}}
     result = fedspend.train(server, grid=grid, output=tmp_path / "run")
@@ -208,6 +213,110 @@ def test_rows_stay_at_their_nodes(tiny, tmp_path, monkeypatch):
     kept = list((tmp_path / "north" / "state").rglob("*.safetensors"))
     assert len(kept) == 1
     assert oct(kept[0].stat().st_mode & 0o777) == "0o600"
+
+
+@pytest.mark.parametrize("noise", [None, "discrete-distributed", "distributed"])
+def test_a_real_run_with_keys(tiny, tmp_path, monkeypatch, noise):
+    """Randomness of the system at both ends. The line breaks in the third round: it stays charged,
+    is skipped, and the run ends; nothing about single clients is stored.
+    """
+    clients, both, data = real(tiny, tmp_path)
+    if noise is not None:
+        both["privacy"]["noise"] = noise
+    places = nodes_with_files(clients, both, tmp_path)
+    lines = ["client,key"]
+    for client, place in zip(clients, places.values(), strict=True):
+        lines.append(f"{client},{make_node_key(tmp_path / client)}")
+        assert not place.node.simulation
+    (tmp_path / "keys.csv").write_text("\n".join(lines) + "\n")
+    for client, key in read_keys(tmp_path / "keys.csv").items():
+        place = next(place for place in places.values() if place.node.client == client)
+        place.key = key.encode() + b"\n"
+    grid = InProcessGrid(places, faults={"south": Fault(drop=True)})
+    monkeypatch.setattr(line, "Clock", lambda: grid.clock)
+    server = both | {
+        "data": data,
+        "engine": {"name": "flower", "keys": str(tmp_path / "keys.csv"), "deadline": 9.0},
+    }
+    done = {"rounds": 0}
+
+    def count(*_):
+        done["rounds"] += 1
+
+    def broken(method):
+        if done["rounds"] == 2 and method == "pull_messages":
+            raise ConnectionError("gone")
+
+    grid.broken = broken
+    folder = tmp_path / "run"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedspendWarning)
+        with pytest.raises(TransportFailed):
+            fedspend.train(server, grid=grid, output=folder, on_round=count)
+        grid.broken = lambda _: None
+        result = fedspend.train(server, grid=grid, output=folder, resume=True)
+    assert [line.get("skipped", False) for line in result.metrics] == [False, False, True, False]
+    assert rounds_charged(folder) == {0, 1, 2, 3}
+    stored = (folder / "metrics.jsonl").read_text()
+    assert "south" not in stored
+    assert "reports" not in stored
+    other = (tmp_path / "keys.csv").read_text().replace(lines[1], f"north,{new_key(tmp_path)}")
+    (tmp_path / "keys.csv").write_text(other)
+    with pytest.raises(InvalidInput, match=r"engine\.keys"):
+        fedspend.train(server, grid=grid, output=folder, resume=True)
+
+
+def new_key(tmp_path):
+    (tmp_path / "new").mkdir()
+    return make_node_key(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("client,key\nnorth,ssh-rsa nonsense\n", "keys.csv:2: the key of client 'north' is not"),
+        ("client,key\nnorth,KEY\nsouth,KEY\n", "keys.csv:3: client 'south' has a key that"),
+        ("client,key\nnorth,KEY\nnorth,OTHER\n", "listed"),
+        ("name,key\nnorth,KEY\n", "client"),
+    ],
+)
+def test_a_file_of_keys_that_is_wrong_is_refused(tmp_path, content, why):
+    key = make_node_key(tmp_path)
+    text = content.replace("KEY", key).replace("OTHER", make_node_key(tmp_path))
+    (tmp_path / "keys.csv").write_text(text)
+    with pytest.raises(InvalidInput, match=why):
+        read_keys(tmp_path / "keys.csv")
+
+
+def test_every_client_needs_a_key_and_nobody_else():
+    check_covers({"a": "1", "b": "2"}, ("b", "a"), "keys.csv")
+    with pytest.raises(InvalidInput, match="no key for client 'b'"):
+        check_covers({"a": "1"}, ("a", "b"), "keys.csv")
+    with pytest.raises(InvalidInput, match="client 'b' is not on the roster"):
+        check_covers({"a": "1", "b": "2"}, ("a",), "keys.csv")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"node": {}}, "client is missing"),
+        ({"node": {"client": "south"}}, "rows of client 'north', but the node is client 'south'"),
+        ({"data": {"validation": 0.1}}, "a node uses all rows"),
+        ({"engine": {"name": "flower"}}, "a node trains on its own machine"),
+    ],
+)
+def test_a_node_config_that_does_not_fit_is_refused(tmp_path, changes, why):
+    (tmp_path / "rows.csv").write_text("a,b,label,client\n1,2,0,north\n2,1,1,north\n")
+    config = {
+        "node": {"client": "north", "state": str(tmp_path / "state")},
+        "data": {"name": "csv", "classes": 2, "path": str(tmp_path / "rows.csv")},
+        "model": {"name": "logistic"},
+    }
+    open_node(config)
+    for section, values in changes.items():
+        config[section] = {**config.get(section, {}), **values} if values else {}
+    with pytest.raises(InvalidInput, match=why):
+        open_node(config)
 
 
 @pytest.mark.parametrize(
