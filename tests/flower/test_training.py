@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ pytest.importorskip("flwr")
 from flower.in_process import Fault, InProcessGrid, Place, grid_of, nodes_of
 
 import fedspend
+from fedspend.client.state import MemoryStates
 from fedspend.configuration.config import any_config
 from fedspend.engines.flower import line
 from fedspend.engines.flower.keys import check_covers, read_keys
@@ -294,6 +297,16 @@ def test_every_client_needs_a_key_and_nobody_else():
         check_covers({"a": "1"}, ("a", "b"), "keys.csv")
     with pytest.raises(InvalidInput, match="client 'b' is not on the roster"):
         check_covers({"a": "1", "b": "2"}, ("a",), "keys.csv")
+
+
+def test_the_nodes_of_the_example_open(tmp_path):
+    nodes = Path(__file__).parents[2] / "examples" / "flower" / "nodes"
+    for folder in nodes.iterdir():
+        node = open_node(folder / "node.toml", states=MemoryStates())
+        assert (node.client, node.simulation, node.parameters) == (folder.name, False, 10)
+    shutil.copytree(nodes / "north", tmp_path / "north")
+    states = open_node(tmp_path / "north" / "node.toml").answered.states
+    assert states.folder == tmp_path / "north" / "state"
 
 
 @pytest.mark.parametrize(

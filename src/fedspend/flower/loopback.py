@@ -204,20 +204,33 @@ class Loopback:
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """End one of our processes with everything that it started."""
         process = self.running.pop(name)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
+        started = descendants(process.pid)
+        _end((process.pid,), how)
         process.wait(_STOP)
+        _end(started, signal.SIGKILL)
+
+    def start(self) -> None:
+        """The SuperLink, and then all nodes."""
+        self.start_superlink()
+        self.register()
+        for client in self.clients:
+            self.start_node(client)
+
+    def restart(self) -> None:
+        """Kill everything, as a power cut would, and start it again."""
+        for name in tuple(self.running):
+            self.kill(name)
+        self.start()
 
     def stop(self) -> None:
         """End everything that was started here, nodes first."""
         for name in reversed(tuple(self.running)):
             process = self.running.pop(name)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+            started = descendants(process.pid)
+            _end((process.pid,), signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP)
-            with suppress(ProcessLookupError):  # whatever of it is left
-                os.killpg(process.pid, signal.SIGKILL)
+            _end((process.pid, *started) if process.poll() is None else started, signal.SIGKILL)
             process.wait(_STOP)
 
     def _start(self, name: str, program: str, *arguments: str | Path, home: Path) -> None:
@@ -229,7 +242,7 @@ class Loopback:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that it can be ended with all that it starts
+                start_new_session=True,  # Ctrl-C is for us, and we end it in our own time
             )
 
     def _environment(self, home: Path) -> dict[str, str]:
@@ -246,6 +259,28 @@ class Loopback:
         raise NotStarted(f"{name} did not start; see {self.folder / f'{name}.log'}")
 
 
+def descendants(pid: int) -> tuple[int, ...]:
+    """Everything that a process has started, and what that has started, as long as it is there.
+    Linux only: elsewhere it is found by nobody, and ends itself when its parent is gone.
+    """
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.parent.name))
+    found, waiting = [], [pid]
+    while waiting:
+        waiting += (own := children.get(waiting.pop(), []))
+        found += own
+    return tuple(found)
+
+
+def _end(pids: Sequence[int], how: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, how)
+
+
 def _program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else name
@@ -256,10 +291,7 @@ def federation(project: Path, folder: Path) -> Iterator[Loopback]:
     """All of it running, until the block ends."""
     made = Loopback.made_from(project, folder)
     try:
-        made.start_superlink()
-        made.register()
-        for client in made.clients:
-            made.start_node(client)
+        made.start()
         yield made
     finally:
         made.stop()
