@@ -485,3 +485,95 @@ def test_why_a_node_failed_is_not_sent(caplog):
     assert "Ann" not in str(reply)
     assert "Ann is ill" in caplog.text
     assert read_answer(node.task(greeting_content(Refusal("task")))) == Refusal("task")
+
+
+def test_a_task_that_comes_again_while_it_is_worked_on_waits_for_its_answer(tmp_path):
+    """Two processes of one node, as Flower starts them: one draws noise, both send the same."""
+    import threading
+    import time
+
+    from fedspend.client.state import FolderStates
+    from fedspend.engines.flower.wire import read_answer, task_content
+    from fedspend.flower.node import node_of
+
+    real = work(randomness=Randomness(0, "os"))
+    nodes = [node_of("2", real, local(real, 0), FolderStates(tmp_path / "state")) for _ in "ab"]
+    worked = []
+
+    def slowly(node):
+        def slow(task):
+            worked.append(task)
+            time.sleep(0.3)
+            return node.work(task)
+
+        return replace(node, work=slow)
+
+    (task,) = round_of(real, [2], own_deviation=1.0)
+    answers = []
+    threads = [
+        threading.Thread(
+            target=lambda node=node: answers.append(read_answer(node.task(task_content(task))))
+        )
+        for node in map(slowly, nodes)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(worked) == 1
+    assert len({answer.vector.tobytes() for answer in answers}) == 1
+    assert len(answers) == 2
+    assert oct((tmp_path / "state").stat().st_mode & 0o777) == "0o700"
+
+
+def test_the_clients_own_account_is_asked_before_training():
+    from fedspend.client.answering import Declined
+    from fedspend.engines.flower.wire import read_answer, task_content
+
+    some, asked = work(), []
+
+    class Account:
+        def admit(self, task):
+            asked.append(task.shared.round)
+            if task.shared.round > 0:
+                raise Declined("account", "nothing is left")
+
+    place = next(place for place in grid_of(some).places.values() if place.node.client == "2")
+    trained = []
+    node = replace(
+        place.node,
+        account=Account(),
+        work=lambda task: trained.append(1) or place.node.work(task),
+    )
+    for round, expected in ((0, Contribution), (0, Contribution), (1, Refusal)):
+        (task,) = round_of(some, [2], round=round)
+        assert isinstance(read_answer(node.task(task_content(task))), expected)
+    assert asked == [0, 1]  # a task that comes again is not charged again
+    assert len(trained) == 1
+
+
+def test_what_leaves_a_node_is_checked_there_too():
+    from fedspend.engines.flower.wire import read_answer, task_content
+
+    some = work()
+    node = next(place.node for place in grid_of(some).places.values() if place.node.client == "2")
+    (task,) = round_of(some, [2])
+    for wrong in (np.full(SIZE, 0.2), np.full(SIZE, np.nan), np.zeros(SIZE - 1)):
+        bad = replace(node, work=lambda t, v=wrong: Contribution(t.client, 0, v, None, "run-1"))
+        assert read_answer(bad.task(task_content(task))) == Refusal("failed")
+
+
+def test_flowers_telemetry_is_off():
+    import subprocess
+    import sys
+
+    for first in ("import flwr.app", "pass"):
+        code = f"{first}; import fedspend.engines.flower.wire; from flwr.supercore import telemetry"
+        done = subprocess.run(
+            [sys.executable, "-c", f"{code}; print(telemetry.FLWR_TELEMETRY_ENABLED)"],
+            env={"PATH": "", "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == "0"

@@ -62,6 +62,18 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Lock a folder, waiting for whoever works in it; made if it is not there (0700)."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def append_line(path: Path, content: dict[str, Any]) -> None:
     """Add one JSON line, durably."""
     with path.open("a", encoding="utf-8") as file:

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from fedspend.basics.files import in_turn
 from fedspend.basics.tensors import pack, unpack
 from fedspend.client.contribution import Contribution
-from fedspend.client.state import States
+from fedspend.client.state import FolderStates, States
 from fedspend.client.task import ClientTask
 from fedspend.errors import InvalidInput, Refused
 
@@ -54,6 +56,14 @@ class Answered:
     """The last answer of each run, kept by the client."""
 
     states: States
+
+    def turn(self) -> AbstractContextManager[None]:
+        """One task at a time: a task that comes again while it is worked on waits for its answer,
+        and does not draw noise of its own.
+        """
+        return (
+            in_turn(self.states.folder) if isinstance(self.states, FolderStates) else nullcontext()
+        )
 
     def before(self, task: ClientTask) -> bytes | None:
         """The answer that was sent to this very task, or None if its round has not been met."""
@@ -108,16 +118,17 @@ def answer(
     """
     if task.client != client:
         raise Declined("client", f"a task for client {task.client!r} came to client {client!r}")
-    earlier = answered.before(task)
-    if earlier is not None:
-        return earlier
-    account.admit(task)
-    contribution = work(task)
-    check_outgoing(task, contribution)
-    grid = task.shared.grid
-    body = contribution.to_bytes(None if grid is None else grid.bits)
-    answered.keep(task, body)
-    return body
+    with answered.turn():
+        earlier = answered.before(task)
+        if earlier is not None:
+            return earlier
+        account.admit(task)
+        contribution = work(task)
+        check_outgoing(task, contribution)
+        grid = task.shared.grid
+        body = contribution.to_bytes(None if grid is None else grid.bits)
+        answered.keep(task, body)
+        return body
 
 
 def check_outgoing(task: ClientTask, contribution: Contribution) -> None:

@@ -21,6 +21,9 @@ class EngineEntry(Entry):
     elsewhere: bool = False  # clients have their rows and run on machines of their own
 
 
+NO_FLOWER = "engine \"flower\" needs Flower; install it with: pip install 'fedspend[flower]'"
+
+
 def _local(work: Workload, workers: int | None) -> Engine:
     from fedspend.engines.local import local
 
@@ -39,9 +42,7 @@ def _flower(work: Workload, _workers: int | None) -> Engine:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "flwr":
             raise
-        raise InvalidInput(
-            "engine \"flower\" needs Flower; install it with: pip install 'fedspend[flower]'"
-        ) from None
+        raise InvalidInput(NO_FLOWER) from None
     return FlowerEngine(work)
 
 

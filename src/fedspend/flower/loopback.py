@@ -115,7 +115,9 @@ def free_port() -> int:
 
 @dataclass
 class Loopback:
-    """A folder with an app, a `server` folder and a folder for each node under `nodes`."""
+    """A folder with an `app`, a `server` folder and a folder for each node under `nodes`. Only the
+    app is ever sent to anybody.
+    """
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -180,8 +182,11 @@ class Loopback:
     def submit(self, **settings: Any) -> str:
         """Start a run; its id at Flower."""
         given = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-        told = self.flwr("run", self.folder, NAME, "--run-config", given, "--format", "json")
-        return str(json.loads(told)["run-id"])
+        app = self.folder / "app"
+        told = json.loads(self.flwr("run", app, NAME, "--run-config", given, "--format", "json"))
+        if "run-id" not in told:
+            raise NotStarted(f"flwr run failed: {told}")
+        return str(told["run-id"])
 
     def status(self, run: str) -> str:
         found = json.loads(self.flwr("list", NAME, "--run-id", run, "--format", "json"))

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.votes import student_of
 from fedspend.data import Federation
 from fedspend.engines.base import Elsewhere, Patience, Workload
-from fedspend.engines.table import ENGINES
+from fedspend.engines.table import ENGINES, NO_FLOWER
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import has_left, plan_within, registered
@@ -145,10 +146,8 @@ def _elsewhere(config: Config, grid: Any, clients: tuple[str, ...], *, begun: bo
             'engine.name = "flower"'
         )
     if engine.keys is not None:
-        from fedspend.engines.flower.keys import check_covers, read_keys
-
-        keys = read_keys(engine.keys)
-        check_covers(keys, clients, engine.keys)
+        keys = _files_of_keys().read_keys(engine.keys)
+        _files_of_keys().check_covers(keys, clients, engine.keys)
     patience = Patience(
         engine.deadline,
         engine.retries,
@@ -156,6 +155,15 @@ def _elsewhere(config: Config, grid: Any, clients: tuple[str, ...], *, begun: bo
         "stop" if engine.without_quorum == "stop" else "release",
     )
     return Elsewhere(grid, patience, keys, begun)
+
+
+def _files_of_keys() -> ModuleType:
+    """Reads public keys, with a package that comes with Flower."""
+    try:
+        from fedspend.engines.flower import keys
+    except ModuleNotFoundError:
+        raise InvalidInput(NO_FLOWER) from None
+    return keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,9 +429,8 @@ def _settings(
     for unimportant in (*waiting, "train.tensorboard", "ledger.location", *without_effect):
         values.pop(unimportant, None)
     if config.engine.keys is not None:
-        from fedspend.engines.flower.keys import fingerprint, read_keys
-
-        values["engine.keys"] = fingerprint(read_keys(config.engine.keys))
+        files = _files_of_keys()
+        values["engine.keys"] = files.fingerprint(files.read_keys(config.engine.keys))
     values = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in values.items()

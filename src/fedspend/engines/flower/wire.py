@@ -37,6 +37,7 @@ _TYPES: Mapping[str, np.dtype[Any]] = {
     "int32": np.dtype("<i4"),
     "int64": np.dtype("<i8"),
 }
+_LONGEST = 4096  # characters of what a node says besides its numbers
 _ABOUT, _ARRAYS = "fedspend.about", "fedspend.arrays"
 
 # Why a node does not answer a task. Fixed words: a sentence could quote the node's rows.
@@ -188,11 +189,13 @@ def _kind(content: RecordDict) -> str:
 
 
 def _read(kind: str, content: RecordDict) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    found = _kind(content)
+    found, body = _kind(content), str(content[_ABOUT]["body"])
     if found != kind:
         raise InvalidInput(f"a message of kind {kind!r} was expected; send it again")
+    if kind != "task" and len(body) > _LONGEST:  # it may be shown to the operator
+        raise InvalidInput(f"a {kind} is too long; send it again")
     try:
-        about = json.loads(str(content[_ABOUT]["body"]), parse_constant=_no_constant)
+        about = json.loads(body, parse_constant=_no_constant)
         about.items()
     except (ValueError, AttributeError, RecursionError):
         raise InvalidInput(f"a {kind} is damaged: it cannot be read; send it again") from None
