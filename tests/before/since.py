@@ -1,11 +1,13 @@
 """What changed on purpose since version 0.1.0, put back for the comparison: how plans for discrete
-noise are read, and how the noise on bits is drawn. All else is held to the stored bits.
+noise are read, how the noise on bits is drawn, and that the clip follows a learning rate that falls
+unless `privacy.clip_schedule` says otherwise. All else is held to the stored bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from unittest import mock
 
@@ -17,8 +19,10 @@ from fedspend.server import rounds
 make_plan = making.make_plan
 
 
-def plan_at_whole_orders(request, progress=None):
-    """Discrete noise was read at whole orders, and plans stated no steps."""
+def plan_as_it_was(request, progress=None):
+    """Clips stayed; discrete noise was read at whole orders, and plans stated no steps."""
+    if request.clip_schedule is None:
+        request = replace(request, clip_schedule="constant")
     if request.noise == "continuous":
         return make_plan(request, progress)
     with (
@@ -42,7 +46,7 @@ def as_it_was(*, discrete: bool) -> Iterator[None]:
         return (bits + deviation * noise) / denominator + 0.5
 
     with (
-        mock.patch.object(making, "make_plan", plan_at_whole_orders),
+        mock.patch.object(making, "make_plan", plan_as_it_was),
         mock.patch.object(rounds, "release_bit", release_bit),
     ):
         yield

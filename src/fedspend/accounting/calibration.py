@@ -45,22 +45,23 @@ def solve(
     """The smallest noise with `min_a [already_a + repeats * rdp_a(noise)] <= budget`, per budget.
 
     `already` (n, orders) holds the conversion cost and past spending. With `log_shape`, one value
-    per round, round t uses `noise * shape_t` instead of one common noise. At each step the gap is
-    read at the order that is best at that noise: its sign is that of the minimum over all orders,
-    so no search over orders is needed.
+    per round, or (rounds, n), round t uses `noise * shape_t` instead of one common noise. At each
+    step the gap is read at the order that is best at that noise: its sign is that of the minimum
+    over all orders, so no search over orders is needed.
     """
     binding = np.zeros(budget.size, dtype=np.int64)
     room = budget[:, None] - already
 
     def gap(log_noise: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        value = repeats * _total(spending.rdp, log_noise, log_shape, columns)
+        shape = log_shape if log_shape is None or log_shape.ndim == 1 else log_shape[:, rows]
+        value = repeats * _total(spending.rdp, log_noise, shape, columns)
         room_here = room if rows.size == budget.size else room[rows]
         best = (value - room_here).argmin(axis=1)
         cells = (np.arange(rows.size), best)
         binding[rows] = best
         r, target = value[cells], room_here[cells]
         column = best + (columns.start or 0)
-        r_next = repeats * _total(spending.rdp_at, log_noise + 1e-5, log_shape, column)
+        r_next = repeats * _total(spending.rdp_at, log_noise + 1e-5, shape, column)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(target > 0, np.log(r / target), np.inf), np.minimum(
                 np.log(r_next / r) / 1e-5, -1e-6

@@ -27,6 +27,8 @@ EXAMPLES = """examples:
   fedspend plan --epsilon 10:34,20:43,30:23 --delta 1e-5 --rounds 25 --rate 0.9 \\
     --saving-rate 10:0.5,20:0.6,30:0.7
   fedspend plan --budgets clients.csv --delta 1e-6 --rounds 100 --rate 0.1 --json
+  fedspend plan --epsilon 10:34,20:43,30:23 --delta 1e-5 --rounds 25 --rate 0.9 \\
+    --policy optimal --contraction 0.9 --tail 4
   fedspend plan examples/quickstart.toml --ledger accounts.db --output next.json
   fedspend plan examples/quickstart.toml --compare uniform,spend-as-you-go --plot compare.svg
   fedspend plan examples/hospitals/hospitals.toml --output plan.json  # a budget for every record
@@ -63,30 +65,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="what clients compute and how the server combines it: {methods}",
     )
+    add_policy_arguments(parser)
+    add("--clip", type=float, metavar="C", help="clip norm of the average client (default: 1)")
     add(
-        "--saving-rate",
-        metavar="Q",
-        help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6",
-    )
-    add(
-        "--transition",
-        metavar="T",
+        "--clip-schedule",
+        metavar="S",
         help=(
-            "first round at the full rate: one for all, or by epsilon as 10:13,20:10 (default: the "
-            "middle)"
+            "clip of each round: lr (follows train.lr_schedule; the default where that falls), "
+            "constant, or factors such as 1,1,0.5"
         ),
     )
-    add(
-        "--permute-rates",
-        action="store_true",
-        help="assign the saving rates so that the strictest budgets get the smallest (Eq. 8)",
-    )
-    add(
-        "--weights",
-        metavar="W,...",
-        help="budget shares of the rounds, for example 1,1,2; or geometric:1.05",
-    )
-    add("--clip", type=float, metavar="C", help="clip norm of the average client (default: 1)")
     add(
         "--accountant",
         metavar="A",
@@ -113,6 +101,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="override one config value, for example privacy.rate=0.5",
     )
     add("--quiet", action="store_true", help="print nothing but errors and the --json output")
+
+
+def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
+    """What some policies need to know."""
+    add = parser.add_argument
+    add(
+        "--saving-rate",
+        metavar="Q",
+        help="rate before the transition round: one for all, or by epsilon as 10:0.5,20:0.6",
+    )
+    add(
+        "--transition",
+        metavar="T",
+        help=(
+            "first round at the full rate: one for all, or by epsilon as 10:13,20:10 (default: the "
+            "middle)"
+        ),
+    )
+    add(
+        "--permute-rates",
+        action="store_true",
+        help="assign the saving rates so that the strictest budgets get the smallest (Eq. 8)",
+    )
+    add(
+        "--weights",
+        metavar="W,...",
+        help="budget shares of the rounds, for example 1,1,2; or geometric:1.05",
+    )
+    add(
+        "--contraction",
+        type=float,
+        metavar="R",
+        help=(
+            "policy optimal: part of a push against the model that one round leaves, in (0, 1] "
+            "(default: do well for all from 0.5 to 1)"
+        ),
+    )
+    add(
+        "--tail",
+        type=int,
+        metavar="K",
+        help="policy optimal: the final model is the mean of K last iterates (default: 1)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

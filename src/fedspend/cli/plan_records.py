@@ -41,7 +41,17 @@ SETS = {
     "transition": "privacy.transition",
     "method": "method.name",
 }
-OTHERS = ("policy", "saving_rate", "permute_rates", "weights", "accountant", "compare")
+OTHERS = (
+    "policy",
+    "saving_rate",
+    "permute_rates",
+    "weights",
+    "clip_schedule",
+    "contraction",
+    "tail",
+    "accountant",
+    "compare",
+)
 MOST_CLIENTS = 12  # in a table; --json has all
 
 

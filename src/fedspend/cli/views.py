@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedspend.basics.words import counted
 from fedspend.cli.tables import short_hash, show_groups, size
+from fedspend.planning.influence import expectation
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan, Unit
 from fedspend.records.planning import RecordPlan
@@ -42,7 +43,23 @@ class View(Generic[P]):
 
 def client_terms(plan: Plan) -> Facts:
     method = plan.parameters.get("method")
-    return [("policy", plan.policy + (f" (method {method})" if method else ""))]
+    facts = [("policy", plan.policy + (f" (method {method})" if method else ""))]
+    if "expected" in plan.parameters:
+        facts.append(("expects", expectation(plan.parameters["expected"])))
+    if "clip_factors" in plan.parameters:
+        facts.append(("clip", clip_course(plan)))
+    return facts
+
+
+def clip_course(plan: Plan) -> str:
+    factors, dropped = plan.clip_factors, plan.dropped_rounds
+    words = f"planned by round, {plan.clip * factors[0]:.3g} to {plan.clip * factors[-1]:.3g}"
+    if dropped:
+        words += (
+            f"; {counted(dropped, 'round')} at the end left out, since the learning rate and with "
+            "it the clip would be 0"
+        )
+    return words
 
 
 def client_numbers(plan: Plan, grouping: Grouping) -> dict[str, Any]:

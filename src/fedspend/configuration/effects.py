@@ -163,6 +163,15 @@ def workers_work(config: Config) -> bool:
     )
 
 
+def clip_may_change(config: Config) -> bool:
+    """A method without privacy has no clip; its config may serve others."""
+    name = method_of(config)
+    if name not in METHODS or config.privacy.clip_schedule == "constant":
+        return True
+    method = METHODS[name]
+    return method.unit is None or (method.unit == "client" and method.clip_schedule != "constant")
+
+
 RULES = (
     by_source(("synthetic",), "data.examples", "data.features"),
     by_source(("synthetic", "csv", "npz"), "data.classes"),
@@ -187,6 +196,14 @@ RULES = (
     ),
     by_policy("with weights", "privacy.weights"),
     by_policy("that saves", "privacy.saving_rate", "privacy.transition"),
+    by_policy("that looks ahead", "privacy.contraction"),
+    Rule(
+        ("privacy.clip_schedule",),
+        clip_may_change,
+        "a method whose clients send updates, or to be 'constant': the clip of records bounds "
+        "gradients, and votes have no scale",
+        ("method.name",),
+    ),
     Rule(
         ("privacy.bits",),
         is_discrete,

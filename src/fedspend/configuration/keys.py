@@ -162,6 +162,21 @@ def ratio_or_list(help: str) -> Key[float | list[float]]:
     return Key(read, "a positive number, or a list of positive numbers, one per round", help)
 
 
+def word_or_list(*words: str, help: str) -> Key[str | list[float]]:
+    """One of a few words, or a list of positive numbers (one per round)."""
+    one = positive("")
+
+    def read(value: Any) -> str | list[float]:
+        if isinstance(value, list):
+            require(len(value) > 0)
+            return [one.read(item) for item in value]
+        require(isinstance(value, str) and value in words)
+        return str(value)
+
+    wanted = f"{one_of(words)}, or a list of positive numbers, one per round"
+    return Key(read, wanted, help)
+
+
 def wholes(help: str) -> Key[list[int]]:
     one = whole(1, "")
 

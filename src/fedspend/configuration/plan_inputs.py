@@ -30,9 +30,12 @@ from fedspend.budgets.population import (
     positive,
 )
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
+from fedspend.configuration.learning_rates import relative_rates
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
+from fedspend.planning.clipping import WORDS as CLIP_WORDS
+from fedspend.planning.clipping import round_clips
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
@@ -61,6 +64,9 @@ class Flags:
     permute_rates: bool = False
     weights: str | None = None
     clip: float | None = None
+    clip_schedule: str | None = None
+    contraction: float | None = None
+    tail: int | None = None
     accountant: str | None = None
     compare: str | None = None
 
@@ -119,6 +125,8 @@ class Inputs:
             saving_rate=asked.saving_rate if POLICIES[policy].saves else None,
             transition=asked.transition if POLICIES[policy].saves else None,
             weights=asked.weights if fits else None,
+            contraction=asked.contraction if POLICIES[policy].foresees else None,
+            tail=asked.tail if POLICIES[policy].foresees else None,
             options={
                 key: value for key, value in asked.options.items() if key in POLICIES[policy].keys
             },
@@ -156,6 +164,7 @@ def resolve(
             transition = None if flags.transition is None else transition
         if not POLICIES[chosen].weighs and flags.weights is None:
             weights = None
+    foresees = POLICIES[chosen].foresees or bool(flags.compare)
     noise = noise_of(config)
     request = PlanRequest(
         epsilons=population.epsilons,
@@ -169,12 +178,25 @@ def resolve(
         transition=transition,
         weights=weights,
         clip=config.privacy.clip if flags.clip is None else flags.clip,
+        clip_schedule=clip_schedule_of(config, flags),
+        learning_rates=relative_rates(config.train, rounds) or [1.0] * rounds,
+        contraction=either(flags.contraction, config.privacy.contraction if foresees else None),
+        tail=either(flags.tail, config.train.tail_average if foresees else None),
+        server_momentum=config.train.server_momentum,
         accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
         noise=noise if noise.startswith("discrete") else "continuous",
         bits=config.privacy.bits,
         options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)
+
+
+def clip_schedule_of(config: Config, flags: Flags) -> str | list[float] | None:
+    """The clip schedule that a flag or the config asks for; None for the default."""
+    text = flags.clip_schedule
+    if text is None or text in CLIP_WORDS:
+        return text or config.privacy.clip_schedule
+    return [number("a factor in --clip-schedule", part) for part in text.split(",")]
 
 
 def members_of(
@@ -344,10 +366,17 @@ def population_of_noise(who: Clients) -> Population | None:
         if ids is None
         else len(ids),
         clip=config.privacy.clip if flags.clip is None else flags.clip,
-        rounds=needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds"),
+        rounds=released_rounds(config, flags, method),
         delta=needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta"),
     )
     return who.groups([Group(budget)])
+
+
+def released_rounds(config: Config, flags: Flags, method: str) -> int:
+    """The rounds that are planned: without those whose clip would be 0."""
+    rounds = needed(either(flags.rounds, config.train.rounds), "train.rounds", "--rounds")
+    rates = np.array(relative_rates(config.train, rounds) or [1.0] * rounds)
+    return rounds - round_clips(clip_schedule_of(config, flags), rounds, rates, method).dropped
 
 
 def find_population(who: Clients) -> Population:

@@ -38,9 +38,11 @@ from fedspend.configuration.keys import (
     text,
     whole,
     wholes,
+    word_or_list,
 )
 from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
+from fedspend.planning.clipping import WORDS as CLIP_WORDS
 
 _MOMENTUM = "a number of at least 0 and below 1"
 _LR = "a positive number of at most 1e6"
@@ -202,7 +204,22 @@ class PrivacySettings:
         probability("sampling rate: the probability that a client takes part in a round")
     )
     clip: float = setting(positive("clip norm of the average client"), 1.0)
+    clip_schedule: str | list[float] | None = setting(
+        word_or_list(
+            *CLIP_WORDS,
+            help=(
+                "clip of each round: it follows the learning rate (lr: the default where that "
+                "falls), stays constant, or is clip times one number per round"
+            ),
+        )
+    )
     policy: str | None = setting(text("how a budget is spread over the rounds"))
+    contraction: float | None = setting(
+        probability(
+            "policy optimal: part of a push against the model that one round leaves; default: do "
+            "well for all from 0.5 to 1"
+        )
+    )
     saving_rate: float | None = setting(
         probability(
             "sampling rate before the transition round, for clients without one of their own"

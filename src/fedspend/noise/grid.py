@@ -163,10 +163,10 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
     # noise may change from round to round while clips stay, and with it the grid and what a part of
     # the noise is worth on it
     other = (s.clip_norm[1:] != s.clip_norm[:-1]).any(axis=1) | (
-        plan.round_noise[1:] != plan.round_noise[:-1]
+        plan.round_deviation[1:] != plan.round_deviation[:-1]
     )
     for t in np.flatnonzero(np.append(True, other)):
-        deviation = plan.clip * float(plan.round_noise[t])
+        deviation = float(plan.round_deviation[t])
         grid = Grid.of(s.clip_norm[t, s.of_client], deviation, dimension, bits)
         if steps is not None:
             check_steps(grid, deviation, parts, steps)

@@ -27,7 +27,9 @@ from fedspend.basics.progress import OnProgress
 from fedspend.budgets.identity import as_mapping, read_ids
 from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
 from fedspend.noise.grid import check_bits
+from fedspend.planning.clipping import checked_rates, round_clips
 from fedspend.planning.columns import by_client, column_of, numbers_of
+from fedspend.planning.influence import Foresight, checked_contraction, checked_course
 from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
 from fedspend.planning.policies import (
     POLICIES,
@@ -41,6 +43,7 @@ from fedspend.planning.policies import (
     round_weights,
     with_key,
 )
+from fedspend.planning.policies.constant import UNIFORM
 from fedspend.planning.request import PlanRequest
 from fedspend.planning.schedules import Schedules
 
@@ -66,6 +69,11 @@ def plan(
     method: str | None = None,
     noise: str = "continuous",
     bits: int = 32,
+    clip_schedule: Any = None,
+    learning_rates: Any = None,
+    contraction: float | None = None,
+    tail: int | None = None,
+    server_momentum: float = 0.0,
     past: Mechanisms | None = None,
     options: Mapping[str, Any] | None = None,
     progress: OnProgress | None = None,
@@ -79,6 +87,13 @@ def plan(
     `noise="discrete"` (or `"discrete-distributed"`, where every client adds a part of it) has a
     hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
     size of the sums.
+
+    The clip of a round is `clip` times its factor in `clip_schedule`: "constant", one number per
+    round, or "lr", relative to `learning_rates`, one per round. That is the default where they are
+    given; a round at the end whose learning rate is 0 is then not planned. Policy `optimal` puts
+    noise where it does the least harm to the model that is handed out, the mean of the last `tail`
+    iterates: `contraction` is the part of a push against the model that one round leaves. Without
+    one it does well for all from 0.5 to 1. What it expects to gain is in `parameters["expected"]`.
 
     `past`, one history per client, is what a ledger says was spent before. `epsilons` are then
     lifetime budgets, which past and plan together spend exactly, and `Plan.epsilon` is the epsilon
@@ -119,6 +134,11 @@ def plan(
         method=method,
         noise=noise,
         bits=bits,
+        clip_schedule=clip_schedule,
+        learning_rates=learning_rates,
+        contraction=contraction,
+        tail=tail,
+        server_momentum=server_momentum,
         past=past,
         options={} if options is None else dict(options),
     )
@@ -139,10 +159,15 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
     terms, clip = checked_terms(request)
     accountant = checked_accountant(request)
     policy = checked_policy(request)
+    weights = weights_of(policy, terms, request.weights)
+    rates = checked_rates(request.learning_rates, terms.rounds)
+    clips = round_clips(request.clip_schedule, terms.rounds, rates, request.method)
+    terms = replace(terms, rounds=terms.rounds - clips.dropped)
+    weights, rates = weights[: terms.rounds], None if rates is None else rates[: terms.rounds]
+    foresight = foresight_of(policy, request, terms, rates)
     saving, switch = saving_terms(
         policy, terms, request.saving_rate, request.transition, budget.size
     )
-    weights = weights_of(policy, terms, request.weights)
     warn_of_delta(terms.delta, budget.size)
     check_past(request.past, accountant, budget.size)
 
@@ -154,6 +179,8 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         transition=switch[lines.first].astype(np.int64),
         weights=weights,
         past=None if request.past is None else request.past.take(lines.first),
+        importance=None if foresight is None else foresight.importance(clips.factors),
+        clients_of=np.bincount(lines.of_client),
         options=request.options,
         progress=progress,
     )
@@ -167,13 +194,20 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         **({} if steps is None else {"noise": "discrete", "grid_steps": steps}),
         **({} if request.method is None else {"method": request.method}),
         **({"weights": weights.tolist()} if policy.weighs else {}),
+        **({} if clips.constant else {"clip_factors": clips.factors.tolist()}),
+        **({"dropped_rounds": clips.dropped} if clips.dropped else {}),
         **({"options": dict(request.options)} if request.options else {}),
     }
+    if foresight is not None:
+        uniform = fitted(accountant, terms, wish, spend(UNIFORM, terms, wish, of_client)[0])
+        parameters["expected"] = foresight.expected(
+            *(round_noise(one, of_client) * clips.factors for one in (spending, uniform))
+        )
     return Plan(
         clients=ids,
         budget=budget,
         schedules=schedules_of(
-            replace(spending, noise=drawn(spending.noise, steps)), of_client, clip
+            replace(spending, noise=drawn(spending.noise, steps)), of_client, clip * clips.factors
         ),
         delta=terms.delta,
         clip=clip,
@@ -243,6 +277,22 @@ def weights_of(policy: Policy, terms: Terms, weights: Any) -> FloatArray:
         if policy.weighs
         else np.ones(terms.rounds)
     )
+
+
+def foresight_of(
+    policy: Policy, request: PlanRequest, terms: Terms, rates: FloatArray | None
+) -> Foresight | None:
+    """What the policy knows about training; None for one that does not look ahead."""
+    contraction = checked_contraction(request.contraction)
+    course = checked_course(terms.rounds, request.tail, request.server_momentum, rates)
+    if policy.foresees:
+        return Foresight(course, contraction)
+    for name, given in (("contraction", request.contraction), ("tail", request.tail)):
+        if given is not None:
+            warnings.warn(
+                f"{name} has no effect under policy {policy.name!r}", FedspendWarning, stacklevel=4
+            )
+    return None
 
 
 def warn_of_delta(delta: float, clients: int) -> None:
@@ -383,22 +433,26 @@ def grid_steps(request: PlanRequest, spending: Spending, of_client: IntArray) ->
     """How many steps of its grid discrete noise has at least; None for continuous noise."""
     if request.noise == "continuous":
         return None
-    clients_of = np.bincount(of_client, minlength=spending.epsilon.size)
     return steps_of(
-        harmonic_mean(spending.noise, clients_of),
+        round_noise(spending, of_client),
         of_client.size,
         check_bits(whole_number("bits", request.bits, 1)),
         distributed=request.noise == "discrete-distributed",
     )
 
 
-def schedules_of(spending: Spending, of_client: IntArray, clip: float) -> Schedules:
-    """The schedules, with the clip of every client: `c_n = c s_t / sigma_n`."""
-    s_t = harmonic_mean(spending.noise, np.bincount(of_client, minlength=spending.epsilon.size))
+def round_noise(spending: Spending, of_client: IntArray) -> FloatArray:
+    """s_t, the harmonic mean of the clients' noise, by round."""
+    return harmonic_mean(spending.noise, np.bincount(of_client, minlength=spending.epsilon.size))
+
+
+def schedules_of(spending: Spending, of_client: IntArray, clip: FloatArray) -> Schedules:
+    """The schedules, with every client's clip: `c_n = c_t s_t / sigma_n`, for `clip` by round."""
+    s_t = round_noise(spending, of_client)
     return Schedules(
         noise_multiplier=spending.noise,
         sampling_rate=spending.rate,
-        clip_norm=clip * s_t[:, None] / spending.noise,
+        clip_norm=(clip * s_t)[:, None] / spending.noise,
         epsilon=spending.epsilon,
         order=spending.order,
         of_client=of_client,

@@ -7,6 +7,7 @@ adjacency and hidden participation, has spent at most `Plan.epsilon` at `Plan.de
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -155,9 +156,26 @@ class Plan(BasePlan):
     def round_noise(self) -> FloatArray:
         """s_t, the harmonic mean of the clients' noise multipliers.
 
-        The noise added in round t has deviation `clip * s_t`.
+        The noise added in round t has deviation `clip * clip_factors[t] * s_t`.
         """
         return harmonic_mean(self.schedules.noise_multiplier, self.schedules.clients_of)
+
+    @cached_property
+    def clip_factors(self) -> FloatArray:
+        """(rounds,): the clip of each round relative to `clip`; 1 in plans that state none."""
+        stated = self.parameters.get("clip_factors")
+        return np.ones(self.rounds) if stated is None else np.array(stated, dtype=np.float64)
+
+    @property
+    def dropped_rounds(self) -> int:
+        """How many rounds at the end were not planned, since their clip would be 0."""
+        return int(self.parameters.get("dropped_rounds", 0))
+
+    @cached_property
+    def round_deviation(self) -> FloatArray:
+        """Standard deviation of the noise on the sum of updates, by round."""
+        deviation: FloatArray = self.clip * self.clip_factors * self.round_noise
+        return deviation
 
     @cached_property
     def round_rate(self) -> FloatArray:
@@ -173,10 +191,10 @@ class Plan(BasePlan):
     def noise_of_average(self) -> list[float]:
         """By round, the standard deviation of the noise in a coordinate of the averaged update.
 
-        It is clip * s_t / (N * qbar_t).
+        It is c_t * s_t / (N * qbar_t), where c_t is the clip of the round.
         """
         deviation: list[float] = (
-            self.clip * self.round_noise / (len(self.clients) * self.round_rate)
+            self.round_deviation / (len(self.clients) * self.round_rate)
         ).tolist()
         return deviation
 
@@ -304,6 +322,7 @@ def check_plan(plan: Plan) -> None:
         raise InvalidInput(
             f"accountant must be one of {', '.join(ACCOUNTANTS.names)}; got {plan.accountant!r}"
         )
+    check_clip_factors(plan)
     steps = plan.parameters.get("grid_steps")
     if steps is not None and not (
         plan.discrete
@@ -325,6 +344,21 @@ def check_plan(plan: Plan) -> None:
         raise InvalidInput(f"sampling_rate must be at most 1, got {float(s.sampling_rate.max())!r}")
     if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0) & np.isfinite(s.order)):
         raise InvalidInput("every claimed epsilon must be finite and not negative")
+
+
+def check_clip_factors(plan: Plan) -> None:
+    """One positive number per round, where a plan states them; `verify` compares the clips."""
+    factors, dropped = plan.parameters.get("clip_factors"), plan.parameters.get("dropped_rounds", 0)
+    if factors is not None and not (
+        isinstance(factors, list)
+        and len(factors) == plan.rounds
+        and all(type(one) in (float, int) and 0 < one < math.inf for one in factors)
+    ):
+        raise InvalidInput(
+            f"clip_factors of a plan must be {plan.rounds} positive numbers, one per round"
+        )
+    if not (type(dropped) is int and dropped >= 0):
+        raise InvalidInput(f"dropped_rounds of a plan must be a whole number, got {dropped!r}")
 
 
 def check_client_ids(clients: Sequence[str]) -> None:

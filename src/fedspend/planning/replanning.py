@@ -15,6 +15,7 @@ from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput
+from fedspend.planning.clipping import stretched
 from fedspend.planning.plan import Plan, harmonic_mean
 from fedspend.planning.policies import Spending, Terms, by_itself
 from fedspend.planning.schedules import Schedules
@@ -48,13 +49,21 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
     noise = np.where(rest, drawn(noise, plan.grid_steps), as_drawn)
+    factors = stretched(plan.clip_factors, plan.dropped_rounds, begun, more)
     s_t = harmonic_mean(noise, np.bincount(of_client, minlength=first.size))
     schedules = Schedules(
-        noise, rate, plan.clip * s_t[:, None] / noise, spending.epsilon, spending.order, of_client
+        noise,
+        rate,
+        plan.clip * (factors * s_t)[:, None] / noise,
+        spending.epsilon,
+        spending.order,
+        of_client,
     )
-    return plan.replace(
-        schedules=schedules, parameters=plan.parameters | {"planned_anew_after": begun}
-    )
+    parameters = plan.parameters | {"planned_anew_after": begun}
+    if "clip_factors" in parameters:
+        parameters["clip_factors"] = factors.tolist()
+    parameters.pop("expected", None)  # it was about the rounds as they were planned
+    return plan.replace(schedules=schedules, parameters=parameters)
 
 
 def _longer(table: FloatArray, more: int) -> FloatArray:

@@ -7,7 +7,7 @@ budgets, saving rates and transitions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,9 @@ class PlanRequest:
     """What `planning.making.make_plan` needs.
 
     `saving_rate` and `transition` are one value for all, or one per client; `options` are for a
-    user's own policy.
+    user's own policy. `clip_schedule` is a word or one factor per round, None for the default.
+    `learning_rates` (relative, one per round), `contraction`, `tail` and `server_momentum` say how
+    training goes on after a round: what policy `optimal` plans for.
     """
 
     epsilons: FloatArray
@@ -41,6 +43,11 @@ class PlanRequest:
     accountant: str = "rdp"
     noise: str = "continuous"
     bits: int = 32
+    clip_schedule: str | Sequence[float] | None = None
+    learning_rates: Sequence[float] | None = None
+    contraction: float | None = None
+    tail: int | None = None
+    server_momentum: float = 0.0
     past: Mechanisms | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 

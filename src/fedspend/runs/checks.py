@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import refuse_nameless
+from fedspend.configuration.learning_rates import relative_rates
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.errors import InvalidInput
@@ -16,6 +19,7 @@ from fedspend.ledger.participants import check_planned_on, plan_fits
 from fedspend.ledger.rules import check_kind, refuse_lost
 from fedspend.ledger.sqlite import check_place
 from fedspend.ledger.storage import is_url, path_of
+from fedspend.planning.clipping import round_clips
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.run_ledger import RunLedger
@@ -80,12 +84,15 @@ def _check_for_config(plan: AnyPlan, config: Config) -> None:
             "the plan was made for one run's budgets, but --remaining spends what a ledger has "
             "left; drop --remaining, or make the plan with fedspend plan --ledger"
         )
-    if plan.rounds != rounds:
+    of_clients = Plan.expect(plan, "a plan of clients") if plan.unit == "client" else None
+    dropped = 0 if of_clients is None else of_clients.dropped_rounds
+    if plan.rounds + dropped != rounds:
         raise InvalidInput(
             f"the plan has {plan.rounds} rounds, but the config says {rounds}; make them agree"
         )
-    if plan.unit == "client":
-        _check_terms(Plan.expect(plan, "a plan of clients"), config)
+    if of_clients is not None:
+        _check_terms(of_clients, config)
+        _check_clips(of_clients, config)
 
 
 def _check_terms(plan: Plan, config: Config) -> None:
@@ -105,4 +112,24 @@ def _check_terms(plan: Plan, config: Config) -> None:
         kind = "discrete" if plan.discrete else "continuous"
         raise InvalidInput(
             f"the plan is for {kind} noise, but the config's noise is {noise!r}; make them agree"
+        )
+
+
+def _check_clips(plan: Plan, config: Config) -> None:
+    """The clip schedule that the config states must be the plan's; a default gives way to it."""
+    asked = config.privacy.clip_schedule
+    rounds = plan.rounds + plan.dropped_rounds
+    rates = relative_rates(config.train, rounds)
+    if plan.dropped_rounds and (rates is None or any(rates[plan.rounds :])):
+        raise InvalidInput(
+            f"the plan leaves out {plan.dropped_rounds} of {rounds} rounds, since their learning "
+            "rate is 0, but the config has another; make them agree"
+        )
+    if asked is None:
+        return
+    wanted = round_clips(asked, rounds, np.array(rates or [1.0] * rounds), config.method.name)
+    if wanted.factors.tolist() != plan.clip_factors.tolist():
+        raise InvalidInput(
+            f"the plan has other clips by round than clip_schedule {asked!r} of the config; make "
+            "them agree"
         )

@@ -34,7 +34,7 @@ def plan_anew(
         account.lose(done)
     run = account.run
     lost = sum(state == "lost" for state in run.rounds.values())
-    missing = rounds + lost - plan.rounds
+    missing = rounds - int(plan.parameters.get("dropped_rounds", 0)) + lost - plan.rounds
     if missing <= 0:
         on_note("no round was lost: the plan stays as it is")
         return plan

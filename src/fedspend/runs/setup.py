@@ -7,9 +7,7 @@ here: by default `seeded` (a simulation, which protects nobody) for public data,
 from __future__ import annotations
 
 import copy
-import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -26,6 +24,7 @@ from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import Config, needed
 from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined
+from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import SECTIONS
@@ -225,12 +224,14 @@ def _training(
     noise, real = noise_of(config, made), is_real(config)
     place, bits, steps = noise_terms(noise, config.privacy.bits, planned, size, real=real)
     tail = min(rounds, train.tail_average)
+    # rounds that were not planned, since the learning rate ends at 0, count for its course
+    course = rounds + (0 if planned is None else planned.dropped_rounds)
     return Training(
         server=Server(rounds, train.server_lr, train.server_momentum, tail, student),
         clients=members.federation.clients,
         local=local,
         client_lr=lr_schedule(
-            needed(train.lr, "train.lr"), train.lr_schedule, train.lr_end, rounds
+            needed(train.lr, "train.lr"), train.lr_schedule, train.lr_end, course
         ),
         noise_place=place,
         layers=layer_sizes(module) if config.privacy.clipping == "per-layer" else None,
@@ -392,20 +393,6 @@ def make_method(name: str, made: AnyPlan | None, config: Config, clients: int) -
     entry, rate = METHODS[name], config.privacy.rate or 1.0
     method = entry.make(Given(made, clients, rate), **config.options("method", entry.keys))
     return method if made is None else held_to(made, method)
-
-
-def lr_schedule(lr: float, kind: str, end: float, rounds: int) -> Callable[[int], float]:
-    """Learning rate of rounds 0..rounds-1, from `lr` to `end * lr`."""
-
-    def at(round: int) -> float:
-        share = round / max(1, rounds - 1)
-        if kind == "linear":
-            return lr * (1 - (1 - end) * share)
-        if kind == "cosine":
-            return lr * (end + (1 - end) * (1 + math.cos(math.pi * share)) / 2)
-        return lr
-
-    return at
 
 
 def _settings(

@@ -110,8 +110,8 @@ def verify_clients(
     that rounding to its grid takes, recomputed here. One of version 0.1, which states no steps: its
     witness orders are whole and its claims are reproduced by sums over the integers, for up to 20
     schedules from the strictest to the loosest; it gets no PLD reading.
-    - Clip norms: `clip_norm * noise_multiplier` is `clip` times the harmonic mean of the clients'
-      noise, in every round.
+    - Clip norms: in every round, `clip_norm * noise_multiplier` is `clip` times the round's factor
+      of the clip schedule (1 without one) times the harmonic mean of the clients' noise.
 
     `colluders` is the number of colluding clients among the observers (default 10, or all but one
     client if there are fewer).
@@ -473,13 +473,17 @@ class _Verifier:
         found_by("own FFT accountant", estimate, within, "the FFT accountant")
 
     def check_clips(self) -> None:
-        """Check `c_n = c s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed."""
+        """Check `c_n = c f_t s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed.
+
+        The factor f_t is what the plan states for the round; without a clip schedule it is 1.
+        """
         table, plan = self.table, self.plan
+        factors = stated_factors(plan.parameters.get("clip_factors"), table.rounds)
         with np.errstate(all="ignore"):
             round_noise = self.clients_of.sum() / (self.clients_of / table.noise_multiplier).sum(
                 axis=1
             )
-            wanted = plan.clip * round_noise[:, None]
+            wanted = (plan.clip * factors * round_noise)[:, None]
             off = np.abs(table.clip_norm * table.noise_multiplier / wanted - 1)
             good = (off <= CLIP_TOLERANCE) | (self.clients_of == 0)
 
@@ -541,6 +545,21 @@ def accounted_part(steps: object) -> float:
     if not (isinstance(steps, int | float) and steps > ROUNDING_DEVIATION):
         return 0.0
     return math.sqrt(1.0 - (ROUNDING_DEVIATION / steps) * (ROUNDING_DEVIATION / steps))
+
+
+def stated_factors(stated: object, rounds: int) -> FloatArray:
+    """The clip schedule that a plan states, 1 if none; NaN, which no clip matches, if it is none.
+
+    One positive number per round is needed.
+    """
+    if stated is None:
+        return np.ones(rounds)
+    sound = (
+        isinstance(stated, list)
+        and len(stated) == rounds
+        and all(isinstance(one, int | float) and 0 < one < math.inf for one in stated)
+    )
+    return np.array(stated, dtype=np.float64) if sound else np.full(rounds, np.nan)
 
 
 def _runs_of_schedules(table: Schedules, part: float) -> list[Runs]:

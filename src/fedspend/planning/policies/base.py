@@ -51,6 +51,10 @@ class Wish:
     transition: IntArray
     weights: FloatArray  # (rounds,)
     past: Mechanisms | None = None
+    # (assumptions, rounds): how much a round's squared noise counts in the model that is handed
+    # out, under each assumption about training
+    importance: FloatArray | None = None
+    clients_of: IntArray | None = None  # (n,) how many clients follow each line
     options: Mapping[str, Any] = field(default_factory=lambda: NO_OPTIONS)
     progress: OnProgress | None = None
 
@@ -83,6 +87,11 @@ class Policy(Entry):
     @property
     def weighs(self) -> bool:
         return "weights" in self.keys
+
+    @property
+    def foresees(self) -> bool:
+        """Whether it asks how training goes on after a round's noise."""
+        return "contraction" in self.keys
 
 
 def sealed(

@@ -6,11 +6,20 @@ from fedspend.basics.registry import Registry
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies.base import Policy
 from fedspend.planning.policies.constant import STRICTEST, UNIFORM
+from fedspend.planning.policies.optimal import OPTIMAL
 from fedspend.planning.policies.saving import EXACT, LITERAL
 from fedspend.planning.policies.weighted import GEOMETRIC, WEIGHTS
 
 POLICIES: Registry[Policy] = Registry(
-    "policy", UNIFORM, STRICTEST, EXACT, LITERAL, WEIGHTS, GEOMETRIC, section="privacy"
+    "policy",
+    UNIFORM,
+    STRICTEST,
+    EXACT,
+    LITERAL,
+    WEIGHTS,
+    GEOMETRIC,
+    OPTIMAL,
+    section="privacy",
 )
 OURS = POLICIES.names
 

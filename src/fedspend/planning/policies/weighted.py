@@ -18,8 +18,15 @@ def weighted(terms: Terms, wish: Wish) -> Spending:
 
     At large noise, a round's share of the budget is its weight.
     """
-    budget, weights, past = wish.budget, wish.weights, wish.past
-    log_shape = -0.5 * np.log(weights / weights.mean())
+    return in_shape(terms, wish, -0.5 * np.log(wish.weights / wish.weights.mean()))
+
+
+def in_shape(terms: Terms, wish: Wish, log_shape: FloatArray) -> Spending:
+    """Noise `s exp(log_shape)`, with one s per budget, solved exactly.
+
+    The shape is (rounds,), the same for all budgets, or (rounds, budgets).
+    """
+    budget, past = wish.budget, wish.past
     already = starting_cost(budget.size, terms.orders, terms.delta, past)
     check_feasible(budget, already)
     log_noise, binding = np.empty(budget.size), np.empty(budget.size, dtype=np.int64)
@@ -39,14 +46,14 @@ def weighted(terms: Terms, wish: Wish) -> Spending:
             cost,
             budget[band.rows],
             band.start,
-            log_shape,
+            log_shape if log_shape.ndim == 1 else log_shape[:, band.rows],
             band.columns,
         )
         log_noise[band.rows], binding[band.rows] = (
             found.log_noise,
             found.binding + band.columns.start,
         )
-    noise = np.exp(log_noise + log_shape[:, None])
+    noise = np.exp(log_noise + (log_shape[:, None] if log_shape.ndim == 1 else log_shape))
     rate = np.full_like(noise, terms.rate)
     return sealed(noise, rate, np.ones(noise.shape, dtype=bool), budget, binding, terms, past)
 

@@ -8,7 +8,7 @@ Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and
 `sigma_n = (1/sbar_n^2 - 1/(2 sigma_b)^2)^(-1/2)` for its update; the two Gaussian releases together
 cost exactly what the plan accounts. `s_t` and the clip ratios are recomputed from the `sigma_n`:
 keeping the plan's ratios would overspend the strictest client. The clip of a round depends on
-earlier releases only.
+earlier releases only; where the plan has a clip schedule, its factors multiply the adapted clip.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AdaptiveClip:
         return {"clip": self.plan.clip}
 
     def terms(self, round: int, state: State) -> RoundTerms:
-        s, clip = self.plan.schedules, state["clip"]
+        s, clip = self.plan.schedules, state["clip"] * float(self.plan.clip_factors[round])
         total = s.noise_multiplier[round]
         of_update = (total**-2.0 - (2 * self.bit_noise) ** -2.0) ** -0.5
         s_t = float(harmonic_mean(of_update[None, :], s.clients_of)[0])

@@ -72,10 +72,14 @@ class MethodEntry(Entry):
 
     `unit` is what has a budget: clients, records, or None if nothing is private. A method for
     clients names its `policies`, the default first, and says whether it accepts a user's own
-    policies.
+    policies. Its clip `follows` a learning rate that falls, does so only `if asked`, or is
+    `constant` always.
     """
 
     make: Callable[..., Method] = field(kw_only=True)
     unit: Literal["client", "record"] | None = field(default="client", kw_only=True)
     policies: tuple[str, ...] = field(default=(), kw_only=True)
     own_policies: bool = field(default=False, kw_only=True)
+    clip_schedule: Literal["follows", "if asked", "constant"] = field(
+        default="if asked", kw_only=True
+    )

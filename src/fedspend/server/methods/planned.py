@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedspend.planning.plan import Plan
+from fedspend.planning.policies.optimal import OPTIMAL
 from fedspend.planning.policies.table import OURS
 from fedspend.server.methods.base import Given, Method, MethodEntry, Release, RoundTerms, State
 
@@ -29,7 +30,7 @@ class Planned:
         return RoundTerms(
             sampling_rate=s.sampling_rate[round, s.of_client],
             clip_norm=s.clip_norm[round, s.of_client],
-            deviation=plan.clip * float(plan.round_noise[round]),
+            deviation=float(plan.round_deviation[round]),
             denominator=len(plan.clients) * float(plan.round_rate[round]),
         )
 
@@ -51,19 +52,22 @@ DP_FEDAVG = MethodEntry(
     "everyone gets the protection that the strictest client wants",
     make=planned("dp-fedavg"),
     policies=("strictest",),
+    clip_schedule="follows",
 )
 IDP_FEDAVG = MethodEntry(
     "idp-fedavg",
     "each client spends its own budget, evenly over the rounds",
     make=planned("idp-fedavg"),
     policies=("uniform",),
+    clip_schedule="follows",
 )
 TIME_ADAPTIVE = MethodEntry(
     "time-adaptive",
     "each client spends its own budget, more of it in some rounds than in others",
     make=planned("time-adaptive"),
-    policies=("spend-as-you-go", "spend-as-you-go-literal", "weights", "geometric"),
+    policies=("spend-as-you-go", "spend-as-you-go-literal", "weights", "geometric", "optimal"),
     own_policies=True,
+    clip_schedule="follows",
 )
 DP_FEDSGD = MethodEntry(
     "dp-fedsgd",
@@ -76,6 +80,8 @@ AE_DPFL = MethodEntry(
     "ae-dpfl",
     "clients vote on public rows, and a student learns from the noised votes",
     make=planned("ae-dpfl"),
-    policies=OURS,
+    # a student learns from all votes so far, so noise has no influence that fades
+    policies=tuple(name for name in OURS if name != OPTIMAL.name),
     own_policies=True,
+    clip_schedule="constant",
 )

@@ -1,0 +1,169 @@
+"""How much of a round's noise is left in the model that is handed out: its influence `h_t`.
+
+One round leaves the part rho of a push against the model (the contraction): clients pull it back.
+With weights `a_k` on the iterates (the last one, or the mean of a tail),
+
+    h_t = sum_{k >= t} a_k prod_{t < j <= k} rho_j,      rho_j = rho ** (lr_j / lr_1)
+
+and the noise in the handed-out model has variance `sum_t (h_t c_t s_t / (N qbar_t))^2` in each
+coordinate, for clip `c_t`, noise multiplier `s_t` and mean sampling rate `qbar_t`. Server momentum
+lets a push go on, so its influence is found by playing the recursion.
+
+This is exact for quadratic losses and updates below the clip, and a heuristic elsewhere. It decides
+where noise goes, never how much privacy is spent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedspend.basics.arrays import FloatArray
+from fedspend.errors import InvalidInput, finite_number, whole_number
+
+# without a contraction, plans must do well for all of these
+CONTRACTIONS = (1.0, 0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
+TYPICAL = 0.9  # for what a plan says that it expects
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What is known before training about how a push against the model goes on."""
+
+    rounds: int
+    tail: int = 1  # the model that is handed out is the mean of this many last iterates
+    momentum: float = 0.0  # of the server
+    learning_rates: FloatArray | None = None  # (rounds,) of the clients; None: they stay the same
+
+    def influence(self, contraction: float, tail: int | None = None) -> FloatArray:
+        """`h_t` of every round, (rounds,).
+
+        >>> Course(3).influence(0.5).tolist(), Course(3, tail=2).influence(0.5).tolist()
+        ([0.25, 0.5, 1.0], [0.375, 0.75, 0.5])
+        """
+        return influence(
+            self.contractions(contraction), self.tail if tail is None else tail, self.momentum
+        )
+
+    def contractions(self, contraction: float) -> FloatArray:
+        """That of each round: a smaller learning rate pulls back less."""
+        if self.learning_rates is None:
+            return np.full(self.rounds, contraction)
+        each: FloatArray = contraction ** (self.learning_rates / self.learning_rates[0])
+        return each
+
+
+@dataclass(frozen=True, eq=False)
+class Foresight:
+    """The course of training, and the contraction, if it is known."""
+
+    course: Course
+    contraction: float | None
+
+    @property
+    def assumed(self) -> tuple[float, ...]:
+        """The contractions that a plan must do well for: the one that is known, or many."""
+        return CONTRACTIONS if self.contraction is None else (self.contraction,)
+
+    def importance(self, clip_factors: FloatArray) -> FloatArray:
+        """`(h_t c_t)^2`, (contractions, rounds): how much a round's squared multiplier counts."""
+        squares: FloatArray = self._influences(self.course.tail) ** 2 * clip_factors**2
+        return squares
+
+    def expected(self, noise: FloatArray, uniform: FloatArray) -> dict[str, Any]:
+        """What a plan states: its noise in the model over uniform's, for noise `c_t s_t` by round.
+
+        It is a ratio of variances. Rates are constant in both, so they drop out.
+        """
+        tail, rounds = self.course.tail, self.course.rounds
+        at = self.assumed.index(TYPICAL if self.contraction is None else self.contraction)
+        ratios = self.ratios(noise, uniform, tail)
+        other = min(8, rounds) if tail == 1 else 1
+        return {
+            "contraction": self.contraction,
+            "tail": tail,
+            "server_momentum": self.course.momentum,
+            "influence": self._influences(tail)[at].tolist(),
+            "variance_of_uniform": ratios[at],
+            "with_other_tail": [other, self.ratios(noise, uniform, other)[at]],
+            **({} if self.contraction is not None else {"assumed": TYPICAL, "worst": max(ratios)}),
+        }
+
+    def ratios(self, noise: FloatArray, uniform: FloatArray, tail: int) -> list[float]:
+        squares = self._influences(tail) ** 2
+        ratios: list[float] = ((squares @ noise**2) / (squares @ uniform**2)).tolist()
+        return ratios
+
+    def _influences(self, tail: int) -> FloatArray:
+        return np.array([self.course.influence(rho, tail) for rho in self.assumed])
+
+
+def influence(contractions: FloatArray, tail: int, momentum: float) -> FloatArray:
+    """`h_t` for the contraction of each round, read backwards.
+
+    With model w and velocity v, a round does `v <- momentum v - (1 - rho) w + push`, `w <- w + v`.
+    What is handed out is linear in (w, v) after each round; going back one round at a time gives
+    the weights of both.
+    """
+    rounds = contractions.size
+    of_model, of_velocity = 0.0, 0.0  # weights of (w, v) after the round, in what is handed out
+    h = np.empty(rounds)
+    for t in range(rounds - 1, -1, -1):
+        of_model += 1 / tail if t >= rounds - tail else 0.0
+        pushed = of_model + of_velocity  # a push enters v, and w through it
+        h[t] = pushed
+        of_model, of_velocity = of_model - (1 - contractions[t]) * pushed, momentum * pushed
+    return h
+
+
+def checked_course(
+    rounds: int, tail: Any, momentum: Any, learning_rates: FloatArray | None
+) -> Course:
+    """The course, with a tail of at most all rounds, as in training."""
+    span = min(rounds, whole_number("tail", 1 if tail is None else tail, 1))
+    beta = finite_number("server_momentum", momentum)
+    if not 0 <= beta < 1:
+        raise InvalidInput(f"server_momentum must be at least 0 and below 1, got {momentum!r}")
+    return Course(rounds, span, beta, learning_rates)
+
+
+def checked_contraction(contraction: Any) -> float | None:
+    """A contraction in (0, 1], or None for none."""
+    if contraction is None:
+        return None
+    value = finite_number("contraction", contraction)
+    if not 0 < value <= 1:
+        raise InvalidInput(
+            f"contraction must lie in (0, 1], got {contraction!r}: it is the part of a push "
+            "against the model that one round leaves"
+        )
+    return value
+
+
+def expectation(expected: Mapping[str, Any]) -> str:
+    """What a plan by `optimal` assumed, and what it expects, in one sentence."""
+    if expected["contraction"] is None:
+        assumed = f"contraction unknown; if it is {expected['assumed']:g}"
+    else:
+        assumed = f"at contraction {expected['contraction']:g}"
+    other, ratio = expected["with_other_tail"]
+    instead = "" if other == expected["tail"] else f"; with {_tail(other)}: {ratio:.2f}"
+    gain = _gain(expected["variance_of_uniform"])
+    return f"{assumed}, {_tail(expected['tail'])}: {gain}{instead}"
+
+
+def _tail(tail: int) -> str:
+    return "the last iterate" if tail == 1 else f"a tail of {tail}"
+
+
+def _gain(ratio: float) -> str:
+    if ratio > 0.99:
+        return f"uniform is within {max(0.0, 1 - ratio):.1%} of the least noise in the final model"
+    return (
+        f"noise in the final model {ratio:.2f} of uniform's (variance; deviation "
+        f"{math.sqrt(ratio):.2f})"
+    )
