@@ -577,3 +577,21 @@ def test_flowers_telemetry_is_off():
             check=True,
         )
         assert done.stdout.strip() == "0"
+
+
+def test_a_superlink_that_is_gone_is_not_waited_for_for_ever():
+    """Flower's own grid, and nobody at the other end."""
+    import socket
+    import time
+
+    from flwr.superlink.grid import HttpGrid
+
+    from fedspend.engines.flower.line import Line
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    began = time.monotonic()
+    with pytest.raises(TransportFailed, match="the line to the SuperLink failed"):
+        Line(HttpGrid(address, insecure=True, token="none"), patience=0.3).nodes()
+    assert time.monotonic() - began < 20

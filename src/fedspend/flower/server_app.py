@@ -8,6 +8,7 @@ that was stopped or killed goes on with `resume`.
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -101,8 +102,12 @@ def warnings_in_the_log() -> Iterator[None]:
 
 
 def serve(grid: Grid, asked: Asked) -> Result | None:
-    """One run, from its config to its report; None if it was stopped before its end."""
-    with stop_after_round() as stopping, warnings_in_the_log():
+    """One run, from its config to its report; None if it was stopped before its end.
+
+    When the SuperLink is gone, Flower sends its apps a signal, and there is no round to finish.
+    """
+    parent = os.getppid()
+    with stop_after_round(lambda: os.getppid() != parent) as stopping, warnings_in_the_log():
 
         def on_round(line: MetricsLine, rounds: int) -> None:
             LOG.info(

@@ -25,8 +25,11 @@ class Stopped(FedspendError):
 
 
 @contextmanager
-def stop_after_round() -> Iterator[Callable[[], bool]]:
-    """Yields whether somebody has asked to stop. A second time stops at once.
+def stop_after_round(
+    at_once: Callable[[], bool] = lambda: False,
+) -> Iterator[Callable[[], bool]]:
+    """Yields whether somebody has asked to stop. A second time stops at once, and so does the first
+    one if `at_once` says that the round cannot be finished.
 
     Only the main thread hears signals; elsewhere nothing ever asks.
     """
@@ -34,7 +37,7 @@ def stop_after_round() -> Iterator[Callable[[], bool]]:
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if asked or at_once():
             raise KeyboardInterrupt
         asked = True
         print(

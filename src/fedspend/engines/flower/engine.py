@@ -67,7 +67,7 @@ class FlowerEngine:
             )
         parameters = parameter_count(work.module)
         hello = Hello(self._simulation, parameters, work.size or parameters)
-        self._line = Line(there.grid, clock)
+        self._line = Line(there.grid, there.patience.deadline, clock)
         self._nodes = Nodes(self._line, self._clients, hello, there.keys)
         self.traffic = Traffic()
         if there.begun:

@@ -39,8 +39,14 @@ class Clock:
 class Line:
     """A grid, made strict."""
 
-    def __init__(self, grid: Any, clock: Clock | None = None) -> None:
+    def __init__(self, grid: Any, patience: float, clock: Clock | None = None) -> None:
+        """`patience`: seconds for which Flower may try to reach a SuperLink that is gone. It would
+        try for ever, and a round must end.
+        """
         self._grid, self.clock = grid, clock or Clock()
+        tries = getattr(grid, "_retry_invoker", None)  # only the real grid has it
+        if tries is not None:
+            tries.max_time = patience
 
     def nodes(self) -> dict[int, bytes]:
         """The nodes that are connected, each with its public key (empty if it has none)."""
