@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 OUT ?= runs/quickstart
 
-.PHONY: quickstart flower test test-deployment lint check bench clean
+.PHONY: quickstart flower test test-deployment lint check bench results clean
 
 quickstart: $(VENV)/.train
 	@rm -rf $(OUT)
@@ -39,6 +39,10 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/speed/plan.py
+
+# Re-renders the results pages from the results files; trains nothing (benchmarks/README.md).
+results: $(VENV)/.train
+	$(BIN)/python benchmarks/evidence/render.py
 
 clean:
 	rm -rf $(VENV) runs

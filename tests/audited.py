@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from before.since import plan_at_whole_orders
+from before.since import plan_as_it_was
 
 import fedspend.client.bounding
 import fedspend.client.record_steps
@@ -198,7 +198,7 @@ def first_round_checked(patch: Any) -> None:
     """Few bits and noise that falls, as in version 0.1: the parts of later rounds are too coarse to
     add up.
     """
-    patch.setattr(fedspend.planning.making, "make_plan", plan_at_whole_orders)
+    patch.setattr(fedspend.planning.making, "make_plan", plan_as_it_was)
     patch.setattr(fedspend.runs.setup, "check_on_grid", lambda *_: None)
 
 

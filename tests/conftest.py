@@ -13,6 +13,7 @@ from hypothesis import settings
 
 sys.path.append(str(Path(__file__).parent))
 import places
+from tiny import TINY
 
 # On a contributor's machine properties meet new examples every time; in CI the same ones, so that a
 # landing is repeatable.
@@ -20,35 +21,16 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("here", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
-TINY = {
-    "data": {
-        "name": "synthetic",
-        "examples": 240,
-        "features": 6,
-        "classes": 3,
-        "clients": 6,
-        "partition": "dirichlet",
-        "alpha": 0.5,
-    },
-    "model": {"name": "logistic"},
-    "method": {"name": "time-adaptive"},
-    "privacy": {
-        "groups": [{"epsilon": 4.0, "share": 1}, {"epsilon": 12.0, "share": 2}],
-        "saving_rate": 0.4,
-        "delta": 1e-3,
-        "rate": 0.8,
-        "clip": 0.5,
-    },
-    "train": {
-        "rounds": 4,
-        "local_steps": 3,
-        "batch_size": 8,
-        "lr": 0.3,
-        "seed": 5,
-        "tail_average": 2,
-        "server_momentum": 0.5,
-    },
-}
+
+@pytest.fixture(autouse=True)
+def ledger_of_this_user(tmp_path_factory, monkeypatch):
+    """Real runs that name no ledger are charged here, and not to the ledger of who runs the tests.
+
+    Gives its path; nothing is there before something was charged.
+    """
+    path = tmp_path_factory.mktemp("user") / "ledger.db"
+    monkeypatch.setenv("FEDSPEND_LEDGER", str(path))
+    return path
 
 
 @pytest.fixture

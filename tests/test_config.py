@@ -108,6 +108,7 @@ GOOD = {
         "clip_schedule": [1, 0.5],
         "policy": "uniform",
         "contraction": 0.9,
+        "influence": "/h.json",
         "saving_rate": 0.5,
         "transition": 2,
         "permute_rates": True,
@@ -133,7 +134,12 @@ GOOD = {
         "seed": 3,
         "tensorboard": True,
     },
-    "ledger": {"location": "/l.db", "spend": "remaining", "exhausted": "leave-out"},
+    "ledger": {
+        "location": "/l.db",
+        "project": "clinics",
+        "spend": "remaining",
+        "exhausted": "leave-out",
+    },
     "design": {
         "rates": [0.5],
         "noise_levels": [0.1],
@@ -291,6 +297,7 @@ IDLE = [
     ("privacy.transition=2", ("method.name='idp-fedavg'",), "method.name=time-adaptive"),
     ("privacy.bits=16", (), "privacy.noise=discrete"),
     ("privacy.contraction=0.9", ("method.name='time-adaptive'",), "privacy.policy=optimal"),
+    ("privacy.influence='/h.json'", ("method.name='time-adaptive'",), "privacy.policy=optimal"),
     ("privacy.clip_schedule='lr'", ("method.name='ae-dpfl'",), "method.name=dp-fedavg"),
     ("privacy.clip_schedule='lr'", ("method.name='rpdp'",), "method.name=adaptive-clip"),
     ("train.lr_end=0.5", (), "train.lr_schedule=linear"),
@@ -454,6 +461,93 @@ def test_a_comparison_leaves_alone_what_the_config_uses_by_itself(arms, tmp_path
         arms(written(tmp_path, with_values(saving)), ["fedavg", "dp-fedavg"], 2)
 
 
+def test_a_fallback_that_no_group_falls_back_on_is_refused():
+    groups = [{"epsilon": 1, "saving_rate": 0.3}, {"epsilon": 2, "saving_rate": 0.4}]
+    privacy = {"groups": groups, "delta": 1e-3, "rate": 0.5, "saving_rate": 0.2}
+    document = PLAIN | {"method": {"name": "time-adaptive"}, "privacy": privacy}
+    with pytest.raises(
+        InvalidInput,
+        match=r"saving_rate in \[privacy\] has no effect; .* no saving_rate of its own in every",
+    ):
+        refuse_without_effect(config_of(document))
+    del groups[1]["saving_rate"]
+    refuse_without_effect(config_of(document))
+
+
+@pytest.fixture
+def chosen(tmp_path):
+    """The arms of a comparison, by name, with their settings."""
+    from fedspend.runs.comparison import arms_of, distinct_arms
+
+    def arms(values, methods, vary, overrides=()):
+        path = written(tmp_path, with_values(values))
+        made = distinct_arms(path, overrides, arms_of(methods, vary))
+        return {arm.name: settings for arm, settings in made.items()}
+
+    return arms
+
+
+SAVING = ("privacy.saving_rate=0.3",)
+
+
+def test_a_varied_policy_is_the_policy_that_is_planned(chosen):
+    from fedspend.configuration.plan_inputs import resolve
+
+    found = chosen(
+        SAVING,
+        ["time-adaptive"],
+        ["privacy.policy=spend-as-you-go,spend-as-you-go-literal,geometric"],
+    )
+    planned = [resolve(settings).request.plan() for settings in found.values()]
+    assert [plan.policy for plan in planned] == [
+        "spend-as-you-go",
+        "spend-as-you-go-literal",
+        "geometric",
+    ]
+    assert len({plan.hash for plan in planned}) == 3
+
+
+def test_policies_are_compared_under_the_methods_that_can_have_them(chosen):
+    vary = ["privacy.policy=uniform,geometric", "privacy.weights=1.05,1.1"]
+    assert list(chosen((), ["fedavg", "idp-fedavg", "time-adaptive"], vary)) == [
+        "fedavg",
+        "idp-fedavg, privacy.policy=uniform",
+        "time-adaptive, privacy.policy=geometric, privacy.weights=1.05",
+        "time-adaptive, privacy.policy=geometric, privacy.weights=1.1",
+    ]
+
+
+def test_the_policy_of_the_file_is_for_its_own_method(chosen):
+    file = ("method.name='time-adaptive'", "privacy.policy='geometric'")
+    found = chosen(file, ["time-adaptive", "idp-fedavg", "adaptive-clip"], [])
+    assert [settings.privacy.policy for settings in found.values()] == ["geometric", None, None]
+    found = chosen(file, ["adaptive-clip"], [], ["privacy.policy=uniform"])
+    assert [settings.privacy.policy for settings in found.values()] == ["uniform"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "vary", "told"),
+    [
+        ("time-adaptive", "privacy.policy=geometric,uniform", "'uniform' contradicts method"),
+        ("fedavg,idp-fedavg", "privacy.policy=uniform,geometric", "'geometric' contradicts method"),
+        ("fedavg", "privacy.policy=uniform,geometric", "under method 'fedavg', which is not priv"),
+        ("fedavg", "privacy.clip=1,2", "--vary privacy.clip=1: clip in [privacy] has no effect"),
+        ("rpdp", "privacy.policy=uniform,geometric", "which plans records"),
+        ("dp-fedavg", "privacy.policy=strictest,geometic", "policy must be one of"),
+        ("dp-fedavg", "engine.workers=1,2", "workers in [engine] has no effect"),
+        ("dp-fedavg", "train.tensorboard=true,false", "has no effect on a comparison"),
+        ("dp-fedavg", "ledger.exhausted=refuse,leave-out", "has no effect on a comparison"),
+        ("dp-fedavg", "design.seeds=1,2", "has no effect on a comparison"),
+        ("dp-fedavg", "train.lr=0.1,0.10", "lists the same value twice, as 0.1 and 0.10"),
+        ("idp-fedavg", "privacy.saving_rate=0.2,0.3", "has no effect; it needs a policy that"),
+    ],
+)
+def test_a_varied_setting_has_an_effect_or_is_refused(chosen, methods, vary, told):
+    with pytest.raises(InvalidInput) as refusal:
+        chosen((), methods.split(","), [vary])
+    assert told in str(refusal.value)
+
+
 def test_the_rules_know_the_models_the_methods_and_the_keys():
     from fedspend.configuration.data_inputs import _OPTIONS
     from fedspend.models import MODELS, build
@@ -581,6 +675,7 @@ FILES = (
     "data.test_path",
     "data.public_path",
     "privacy.budgets",
+    "privacy.influence",
     "ledger.location",
     "engine.keys",
     "node.state",

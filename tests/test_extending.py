@@ -229,7 +229,7 @@ def test_an_accountant_of_ones_own_claims_no_less_than_the_independent_ones_find
     use("accountant")
     terms = {"delta": 1e-3, "rounds": 10, "rate": 1.0}
     made = fedspend.plan([2.0, 4.0], **terms, accountant="gdp")
-    by_renyi = fedspend.plan([2.0, 4.0], **terms)
+    by_renyi = fedspend.plan([2.0, 4.0], **terms, accountant="rdp")
     assert (made.noise_multiplier <= by_renyi.noise_multiplier * (1 + 1e-9)).all()
     found = fedspend.verify(made)
     assert found.ok
@@ -246,6 +246,31 @@ def test_a_looser_accountant_gets_the_noise_it_asks_for():
     assert made.noise_multiplier[0, 0] == pytest.approx(full.noise_multiplier[0, 0], rel=1e-5)
     assert made.noise_multiplier[0, 0] > 2 * fedspend.plan([2.0], **terms).noise_multiplier[0, 0]
     assert fedspend.verify(made).ok
+
+
+def test_a_plan_is_verified_where_its_accountant_is_not_loaded(tmp_path):
+    use("accountant")
+    made = fedspend.plan([2.0], delta=1e-3, rounds=4, rate=1.0, accountant="gdp")
+    made.save(tmp_path / "plan.json")
+    ACCOUNTANTS.remove("gdp")
+    found = fedspend.verify(tmp_path / "plan.json")
+    assert found.ok
+    assert {"claim not too low", "own accountant"} <= {check.name for check in found.checks}
+    assert any("'gdp', is not loaded here" in check.meaning for check in found.checks)
+    loaded = fedspend.Plan.load(tmp_path / "plan.json")
+    with pytest.raises(InvalidInput, match="'gdp', which is not loaded here; load its file"):
+        loaded.spent()
+    rows = [(np.zeros((2, 3), dtype=np.float32), np.zeros(2, dtype=np.int64))]
+    with pytest.raises(InvalidInput, match="'gdp', which is not loaded here; load its file"):
+        fedspend.train(clients=rows, plan=loaded, model="logistic", classes=2)
+    # the claim itself is checked, whatever name it goes by
+    halved = loaded.replace(epsilon=loaded.epsilon / 2)
+    assert not fedspend.verify(halved).ok
+
+
+def test_no_accountant_may_be_called_auto():
+    with pytest.raises(InvalidInput, match="cannot be called 'auto'"):
+        fedspend.register("accountant", "auto", lambda *_: 1.0, help="none")
 
 
 def test_an_accountant_that_reads_too_low_is_caught_by_the_check():

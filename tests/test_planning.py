@@ -8,8 +8,10 @@ import os
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 
 import fedspend
+from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.planning.plan import Plan
 
@@ -292,10 +294,79 @@ def test_one_value_for_all_clients():
 
 
 def test_pld_plan_needs_less_noise_and_keeps_the_shape():
-    by_rdp = fedspend.plan([8.0], **TERMS, saving_rate=0.4, transition=4)
+    by_rdp = fedspend.plan([8.0], **TERMS, saving_rate=0.4, transition=4, accountant="rdp")
     by_pld = fedspend.plan([8.0], **TERMS, saving_rate=0.4, transition=4, accountant="pld")
     ratio = by_pld.noise_multiplier / by_rdp.noise_multiplier
     assert np.ptp(ratio) < 1e-12
     assert 0.9 < ratio[0, 0] < 0.98
     assert 0.9999 * 8 < by_pld.epsilon[0] <= 8
     np.testing.assert_allclose(by_pld.spent()[-1], by_pld.epsilon, rtol=1e-4)
+
+
+# --- which accountant ---
+
+
+def test_few_schedules_are_planned_by_privacy_loss_distributions():
+    plan = fedspend.plan([2.0, 2.0, 8.0], **TERMS)
+    assert plan.accountant == "pld"
+    assert plan.parameters["accountant"] == "auto: at most 20 distinct schedules"
+    by_rdp = fedspend.plan([2.0, 2.0, 8.0], **TERMS, accountant="rdp")
+    assert "accountant" not in by_rdp.parameters
+    assert np.all(plan.noise_multiplier < by_rdp.noise_multiplier)
+    assert np.all(plan.epsilon <= plan.budget)
+    assert np.all(plan.epsilon > 0.9999 * plan.budget)
+    assert np.all(plan.schedules.order == 0)
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "terms", "reason"),
+    [
+        (np.linspace(2, 4, 21), {}, "more than 20 distinct schedules"),
+        (
+            [3.0],
+            {"rounds": 101, "weights": list(np.linspace(1, 2, 101))},
+            "more than 100 different rounds",
+        ),
+        ([501.0], {}, "a budget above 500"),
+        ([3.0], {"delta": 1e-13}, "privacy loss distributions read no lower here"),
+    ],
+)
+def test_elsewhere_the_plan_says_why_it_stays_with_renyi_curves(epsilons, terms, reason):
+    plan = fedspend.plan(epsilons, **{**TERMS, **terms})
+    assert plan.accountant == "rdp"
+    assert plan.parameters["accountant"] == f"auto: {reason}"
+    by_rdp = fedspend.plan(epsilons, **{**TERMS, **terms}, accountant="rdp")
+    np.testing.assert_array_equal(plan.noise_multiplier, by_rdp.noise_multiplier)
+
+
+def test_past_spending_is_planned_on_by_renyi_curves():
+    past = Mechanisms.of_schedules(np.full((3, 1), 9.0), np.full((3, 1), 0.5))
+    plan = fedspend.plan([4.0], **TERMS, past=past)
+    assert plan.accountant == "rdp"
+    assert "Rényi" in plan.parameters["accountant"]
+    with pytest.raises(InvalidInput, match="needs accountant 'rdp' or 'auto', got 'pld'"):
+        fedspend.plan([4.0], **TERMS, past=past, accountant="pld")
+
+
+def test_budgets_beyond_what_can_be_checked_are_refused_by_pld():
+    with pytest.raises(
+        InvalidInput, match="takes budgets up to 500, got 501; use accountant 'rdp'"
+    ):
+        fedspend.plan([501.0], **TERMS, accountant="pld")
+
+
+@pytest.mark.parametrize("noise", ["continuous", "discrete"])
+def test_claims_by_pld_are_within_their_budgets_as_dp_accounting_reads_them(noise):
+    plan = fedspend.plan([2.0, 8.0], **TERMS, policy="geometric", weights=1.2, noise=noise)
+    assert plan.accountant == "pld"
+    share = 1.0 if plan.grid_steps is None else math.sqrt(1 - (3 / plan.grid_steps) ** 2)
+    for n in range(2):
+        total = None
+        for s, q in zip(plan.noise_multiplier[:, n] * share, plan.sampling_rate[:, n], strict=True):
+            one = privacy_loss_distribution.from_gaussian_mechanism(
+                float(s), sampling_prob=float(q), value_discretization_interval=1e-3
+            )
+            total = one if total is None else total.compose(one)
+        found = total.get_epsilon_for_delta(plan.delta)
+        assert plan.budget[n] * (1 - 1e-3) < found <= plan.budget[n]
+    assert fedspend.verify(plan).ok

@@ -149,7 +149,9 @@ def test_a_config_may_name_what_was_registered():
     assert len(result.metrics) == 2
     real = CONFIG | {"privacy": CONFIG["privacy"] | {"randomness": "os"}}
     with pytest.raises(InvalidInput, match="made-up clients"):
-        fedspend.train(real)  # it is private, so its rows are not dealt in a real run
+        fedspend.train(
+            real, project="ours"
+        )  # it is private, so its rows are not dealt in a real run
 
 
 def test_before_it_is_registered_a_config_that_names_it_is_refused():
@@ -175,7 +177,7 @@ config = {
     "privacy": {"epsilon": 5.0, "delta": 1e-3, "rate": 1.0},
     "train": {"rounds": 1, "local_steps": 2, "batch_size": 4, "lr": 0.1},
 }
-result = fedspend.train(config)
+result = fedspend.train(config, project="ours")
 print(result.plan.clients, result.metrics[-1]["randomness"])
 """
 

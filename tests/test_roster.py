@@ -227,7 +227,7 @@ def test_a_listed_client_without_rows_stays_and_holds_nothing(config, tmp_path):
     assert behind(setup) == {"isle": None} | {
         client: client for client in ("east", "north", "west", "south")
     }
-    result = fedspend.train(config)
+    result = fedspend.train(config, project="hospitals")
     assert result.plan.clients == ("isle", "east", "north", "west", "south")
 
 
@@ -520,6 +520,9 @@ def files(config, tmp_path):
     return write
 
 
+PROJECT = ("--project", "hospitals")  # real runs are charged under a name
+
+
 def run(*arguments):
     return main([str(argument) for argument in arguments])
 
@@ -528,16 +531,17 @@ def test_plan_and_train_find_the_same_roster(config, files, tmp_path, capsys):
     path, plan = files(), tmp_path / "plan.json"
     assert run("plan", path, "-o", plan, "--quiet") == 0
     assert fedspend.Plan.load(plan).clients == ("east", "north", "south", "west")
-    assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet") == 0
+    assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet", *PROJECT) == 0
     assert fedspend.Plan.load(tmp_path / "run" / "plan.json").hash == setup_of(config).plan.hash
     out = files(changed(config, data__leave_out=["east"]))
-    assert run("train", out, "-o", tmp_path / "two", "--plan", plan, "--quiet") == 2
+    assert run("train", out, "-o", tmp_path / "two", "--plan", plan, "--quiet", *PROJECT) == 2
     assert (
         "the plan has client 'east', who is not among the listed clients" in capsys.readouterr().err
     )
     assert run("plan", out, "-o", plan, "--quiet", "--force") == 0
-    assert run("train", out, "-o", tmp_path / "two", "--plan", plan, "--quiet") == 0
-    assert run("train", files(), "-o", tmp_path / "three", "--plan", plan, "--quiet") == 2
+    others = ("--project", "other hospitals")
+    assert run("train", out, "-o", tmp_path / "two", "--plan", plan, "--quiet", *others) == 0
+    assert run("train", files(), "-o", tmp_path / "three", "--plan", plan, "--quiet", *PROJECT) == 2
     assert "client 'east' is not in the plan; make another plan" in capsys.readouterr().err
     assert not (tmp_path / "three").exists()
 
@@ -567,11 +571,11 @@ def test_budgets_that_changed_after_planning(config, files, tmp_path, capsys):
         ({"East": 20, "north": 1, "west": 30, "south": 2}, "though 'East' looks like it"),
     ):
         budgets(tmp_path, **now)
-        assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet") == 2
+        assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet", *PROJECT) == 2
         assert told in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
     budgets(tmp_path, south=2, west=30, north=1, east=20)  # another order is the same list
-    assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet") == 0
+    assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet", *PROJECT) == 0
 
 
 def test_a_plan_on_a_ledger_is_for_all_but_those_it_leaves_out(files, accounts, tmp_path, capsys):
@@ -623,10 +627,10 @@ def test_a_hospital_that_joins_between_plan_and_train_is_noticed(files, tmp_path
     path, plan = files(), tmp_path / "plan.json"
     assert run("plan", path, "-o", plan, "--quiet") == 0
     write_rows(tmp_path / "rows.csv", ["isle", "south", "west", "north", "east"])
-    assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet") == 2
+    assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet", *PROJECT) == 2
     assert "client 'isle' is not in the plan" in capsys.readouterr().err
     write_rows(tmp_path / "rows.csv", ["south", "west", "north"])
-    assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet") == 2
+    assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet", *PROJECT) == 2
     assert (
         "the plan has client 'east', who is not among the listed clients" in capsys.readouterr().err
     )
@@ -641,7 +645,7 @@ def test_a_hospital_that_joins_in_the_middle_of_a_run_is_noticed(config, tmp_pat
 
     config = changed(config, train__rounds=3)
     with pytest.raises(Killed):
-        fedspend.train(config, output=tmp_path / "run", on_round=stop)
+        fedspend.train(config, output=tmp_path / "run", on_round=stop, project="hospitals")
     write_rows(tmp_path / "rows.csv", ["isle", "south", "west", "north", "east"])
     assert "client 'isle' is not in the plan" in refusal(
         fedspend.train, config, output=tmp_path / "run", resume=True
@@ -756,7 +760,9 @@ def test_a_lasting_ledger_takes_named_clients_only(config, tmp_path):
     assert "data.client" in message
     assert not (tmp_path / "run").exists()
     assert not place.exists()
-    fedspend.train(config, output=tmp_path / "run")  # an account of this run only
+    message = refusal(fedspend.train, config, output=tmp_path / "run", project="clinic")
+    assert "needs named clients" in message, "nor does the ledger of this user take others"
+    fedspend.train(changed(config, privacy__randomness="seeded"), output=tmp_path / "run")
     fedspend.train(
         changed(config, privacy__budgets=budgets(tmp_path, clinic=2)),
         output=tmp_path / "two",
@@ -792,9 +798,8 @@ def test_arrays_by_id_meet_the_plan_by_id(options):
     setup = from_arrays(clients, plan=plan, **options)
     assert setup.federation.clients == plan.clients
     assert behind(setup) == {"north": "north", "south": "south", "isle": None}
-    assert (
-        len(fedspend.train(clients=clients | {"isle": ([], [])}, plan=plan, **options).metrics) == 1
-    )
+    whole, project = clients | {"isle": ([], [])}, {"project": "hospitals"}
+    assert len(fedspend.train(clients=whole, plan=plan, **project, **options).metrics) == 1
     assert "client 'west' has rows but is not in the plan" in refusal(
         fedspend.train, clients=clients | {"west": arrays(0.4)}, plan=plan, **options
     )
@@ -840,7 +845,13 @@ def test_a_list_has_no_names(options, tmp_path):
     clients = [arrays(0.1), arrays(0.2)]
     numbered = fedspend.plan([10.0, 20.0], delta=1e-2, rounds=1, rate=1.0)
     named = fedspend.plan({"north": 10.0, "south": 20.0}, delta=1e-2, rounds=1, rate=1.0)
-    assert len(fedspend.train(clients=clients, plan=numbered, **options).metrics) == 1
+    assert "a list has no names" in refusal(
+        fedspend.train, clients=clients, plan=numbered, **options
+    )
+    assert (
+        len(fedspend.train(clients=clients, plan=numbered, randomness="seeded", **options).metrics)
+        == 1
+    )
     message = refusal(fedspend.train, clients=clients, plan=named, **options)
     assert "a list has no names" in message
     assert "dict" in message

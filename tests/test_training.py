@@ -171,7 +171,7 @@ def test_arrays_module_and_plan_in_five_lines():
     x = generator.random((60, 4)).astype(np.float32)
     y = (x[:, 0] > 0.5).astype(np.int64)
     plan = fedspend.plan([8.0] * 3, delta=1e-2, rounds=3, rate=1.0)
-    clients = [(x[n::3], y[n::3]) for n in range(3)]
+    clients = {str(n): (x[n::3], y[n::3]) for n in range(3)}
     result = train(
         clients=clients,
         model=torch.nn.Linear(4, 2),
@@ -180,6 +180,7 @@ def test_arrays_module_and_plan_in_five_lines():
         lr=0.5,
         batch_size=10,
         local_epochs=1,
+        project="five lines",
     )
     assert [line["round"] for line in result.metrics] == [1, 2, 3]
     assert result.metrics[-1]["randomness"] == "os", (
@@ -188,7 +189,7 @@ def test_arrays_module_and_plan_in_five_lines():
     assert "clipped_share" not in result.metrics[-1], "statistics of updates are not private"
     with pytest.raises(InvalidInput, match="plan is for 3 clients"):
         train(
-            clients=clients[:2],
+            clients=list(clients.values())[:2],
             model=torch.nn.Linear(4, 2),
             plan=plan,
             test=(x, y),
@@ -263,7 +264,7 @@ def test_a_real_run_reuses_a_stored_release(tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs.RunDirectory, "keep", keep_and_die)
     with pytest.raises(Killed):
-        run(from_config(config_of(tiny)), folder)
+        run(from_config(config_of(tiny)), folder, project="tiny")
     monkeypatch.undo()
     monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
     stored = runs.RunDirectory(folder).kept(2).release
@@ -292,7 +293,7 @@ def test_a_real_round_without_a_release_is_skipped_and_stays_charged(tiny, tmp_p
     folder = tmp_path / "run"
     monkeypatch.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
-        run(from_config(config_of(tiny)), folder)
+        run(from_config(config_of(tiny)), folder, project="tiny")
     monkeypatch.undo()
     monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
     result = run(from_config(config_of(tiny)), folder, resume=True)
@@ -423,11 +424,12 @@ def test_an_update_that_is_not_finite_is_counted_and_dropped(tmp_path):
         fedspend.errors.FedspendWarning, match=r"round \d: 1 updates were not finite"
     ):
         real = train(
-            clients=clients,
+            clients={str(n): rows for n, rows in enumerate(clients)},
             model=torch.nn.Linear(4, 2),
             plan=plan,
             test=(x, y),
             output=tmp_path / "real",
+            project="tiny",
             **options | {"randomness": "os"},
         )
     assert b"discarded" not in (tmp_path / "real" / "release.safetensors").read_bytes()
@@ -481,7 +483,7 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
     assert ages[0] == pytest.approx(float(rows[1].split(",")[1]), abs=1e-3), (
         "north's rows went to north"
     )
-    assert len(run(setup, None).metrics) == 2
+    assert len(run(setup, None, project="clinics").metrics) == 2
     (tmp_path / "budgets.csv").write_text("client,epsilon\nsouth,8\neast,4\nwest,2\n")
     with pytest.raises(
         InvalidInput,

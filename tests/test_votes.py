@@ -412,7 +412,7 @@ def test_a_lost_round_leaves_its_rows_without_votes(voting, tmp_path, monkeypatc
         "fedspend.server.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
-        train(voting, output=tmp_path / "run")
+        train(voting, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     monkeypatch.undo()
     monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
     result = train(voting, output=tmp_path / "run", resume=True)
@@ -489,7 +489,7 @@ def test_public_rows_of_your_own_from_csv_and_npz(tmp_path):
         setup = from_config(config_of(own(tmp_path, kind, tmp_path / f"public.{kind}")))
         assert setup.randomness.source == "os"
         found.append(setup.training.server.student.ballot.rows.numpy())
-        assert len(run(setup, None).metrics) == 2
+        assert len(run(setup, None, project=kind).metrics) == 2
     np.testing.assert_array_equal(*found)
     assert sorted(map(tuple, found[0])) == sorted(map(tuple, rows.astype(np.float32)))
 
@@ -498,7 +498,7 @@ def test_votes_that_were_cast_belong_to_their_rows(tmp_path):
     public = tmp_path / "public.csv"
     public.write_text("a,b\n0.1,0.2\n0.3,0.4\n")
     config = own(tmp_path, "csv", public)
-    train(config, output=tmp_path / "run")
+    train(config, output=tmp_path / "run", project="votes")
     train(config, output=tmp_path / "run", resume=True)
     public.write_text("a,b\n0.1,0.2\n0.3,0.5\n")
     with pytest.raises(InvalidInput, match=r"votes\.rows was .* and is now"):

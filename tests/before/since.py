@@ -1,6 +1,7 @@
-"""What changed on purpose since version 0.1.0, put back for the comparison: how plans for discrete
-noise are read, how the noise on bits is drawn, and that the clip follows a learning rate that falls
-unless `privacy.clip_schedule` says otherwise. All else is held to the stored bits.
+"""What changed on purpose since version 0.1.0, put back for the comparison: which accountant plans
+by default, how plans by PLD and for discrete noise are read, how the noise on bits is drawn, and
+that the clip follows a learning rate that falls unless `privacy.clip_schedule` says otherwise. All
+else is held to the stored bits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from dataclasses import replace
 from fractions import Fraction
 from unittest import mock
 
+import numpy as np
+
+from fedspend.accounting.accountants import ACCOUNTANTS, AUTO
 from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.noise.discrete_gaussian import sample
 from fedspend.planning import making
@@ -19,8 +23,26 @@ from fedspend.server import rounds
 make_plan = making.make_plan
 
 
+def by_dp_accounting(noise, rate, delta, near):
+    """Plans by PLD were made with dp-accounting's readings, on grids that followed the budget."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    interval, total = float(np.clip(1e-4 * near, 1e-5, 1e-3)), None
+    pairs, times = np.unique(np.stack([noise, rate]), axis=1, return_counts=True)
+    for (s, q), k in zip(pairs.T, times, strict=True):
+        one = privacy_loss_distribution.from_gaussian_mechanism(
+            float(s), sampling_prob=float(q), value_discretization_interval=interval
+        ).self_compose(int(k))
+        total = one if total is None else total.compose(one)
+    return float(total.get_epsilon_for_delta(delta))
+
+
 def plan_as_it_was(request, progress=None):
-    """Clips stayed; discrete noise was read at whole orders, and plans stated no steps."""
+    """The accountant was rdp by default, and the plan did not say that it was chosen. Clips stayed;
+    discrete noise was read at whole orders, and plans stated no steps.
+    """
+    if request.accountant == AUTO:
+        request = replace(request, accountant="rdp")
     if request.clip_schedule is None:
         request = replace(request, clip_schedule="constant")
     if request.noise == "continuous":
@@ -47,6 +69,9 @@ def as_it_was(*, discrete: bool) -> Iterator[None]:
 
     with (
         mock.patch.object(making, "make_plan", plan_as_it_was),
+        mock.patch.dict(
+            ACCOUNTANTS._entries, {"pld": replace(ACCOUNTANTS["pld"], epsilon=by_dp_accounting)}
+        ),
         mock.patch.object(rounds, "release_bit", release_bit),
     ):
         yield

@@ -36,7 +36,12 @@ def half_spent(book):
     import fedspend
 
     plan = fedspend.plan(
-        [10.0, 10.0, 20.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"]
+        [10.0, 10.0, 20.0],
+        delta=1e-5,
+        rounds=10,
+        rate=0.5,
+        clients=["north", "south", "east"],
+        accountant="rdp",
     )
     with Ledger.open(book, write=True) as ledger:
         ledger.admit("first", Proposal.of_plan(plan), simulation=False)
@@ -371,7 +376,12 @@ def test_lowering_a_budget_under_an_open_run(run, book):
     import fedspend
 
     plan = fedspend.plan(
-        [9.0, 9.0, 18.0], delta=1e-5, rounds=10, rate=0.5, clients=["north", "south", "east"]
+        [9.0, 9.0, 18.0],
+        delta=1e-5,
+        rounds=10,
+        rate=0.5,
+        clients=["north", "south", "east"],
+        accountant="rdp",
     )
     with Ledger.open(book, write=True) as ledger:
         ledger.admit("first", Proposal.of_plan(plan), simulation=False)
@@ -572,3 +582,18 @@ def test_a_plan_for_something_else(run, config, tmp_path, changes, message):
     )
     assert (outcome.code, (tmp_path / "one").exists()) == (2, False)
     assert message in outcome.err
+
+
+def test_a_plan_for_other_bits_or_other_ids(run, config, tmp_path):
+    """Noise that is coarser on its grid than the plan reckons with, or a plan for other clients."""
+    discrete = ("--set", "privacy.noise=discrete")
+    plan, folder = tmp_path / "plan.json", tmp_path / "one"
+    assert run("plan", config, *discrete, "-o", plan, "--quiet").code == 0
+    train = ("train", config, "--plan", plan, "-o", folder, "--quiet", *discrete)
+    outcome = run(*train, "--set", "privacy.bits=14")
+    assert (outcome.code, folder.exists()) == (1, False)
+    assert "14 bits are too few" in outcome.err
+    outcome = run(*train, "--set", "data.clients=7")
+    assert (outcome.code, folder.exists()) == (2, False)
+    assert "is not in the plan" in outcome.err
+    assert run(*train, "--set", "privacy.bits=32").code == 0

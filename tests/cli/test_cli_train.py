@@ -92,7 +92,10 @@ def test_fedavg_needs_no_plan(config, tmp_path):
         (["CONFIG", "--set", "train.rounds=0"], "rounds"),
         (["CONFIG", "--set", "data.name=mnist"], "fedspend data get mnist"),
         (["CONFIG", "--set", "method.name=dp"], "dp-fedavg"),
-        (["CONFIG", "--set", "data.label=x", "--set", "data.name=csv"], "path"),
+        (
+            ["CONFIG", "--set", "data.label=x", "--set", "data.name=csv", "--project", "own"],
+            "path",
+        ),
         (["CONFIG", "--sett", "a=b"], "--set"),
         ([], "CONFIG.toml"),
     ],
@@ -240,6 +243,33 @@ def test_compare_varies_settings(config, tmp_path, capsys):
         json.loads(capsys.readouterr().out)["methods"][0]["accuracy_by_seed"]
         == rows[3]["accuracy_by_seed"]
     )
+
+
+def test_compare_compares_policies(config, capsys):
+    """Arms with different policies are different runs, not one run under several names."""
+    argv = ["compare", config, "--methods", "idp-fedavg,time-adaptive", "--seeds", "1"]
+    policies = "privacy.policy=uniform,spend-as-you-go,geometric"
+    assert main([*argv, "--vary", policies, "--set", "train.rounds=12", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in result["methods"]] == [
+        "idp-fedavg, privacy.policy=uniform",
+        "time-adaptive, privacy.policy=spend-as-you-go",
+        "time-adaptive, privacy.policy=geometric",
+    ]
+    assert result["equal"] == []
+
+
+def test_arms_that_came_out_equal_are_named(capsys):
+    import numpy as np
+
+    from fedspend.cli.compare import show
+    from fedspend.runs.comparison import Comparison
+
+    curves = np.array([[[0.1, 0.2]], [[0.1, 0.3]], [[0.1, 0.2]]])
+    result = Comparison(("a", "b", "c"), (1,), curves)
+    assert result.twins() == [("c", "a")]
+    show(result, None)
+    assert "c is equal to a in every round" in capsys.readouterr().out
 
 
 def test_compare_names_the_method_whose_settings_vary(config, capsys):

@@ -15,7 +15,8 @@ import fedspend
 
 @pytest.fixture(scope="module")
 def plan():
-    return fedspend.plan([10.0, 10.0, 20.0], delta=1e-5, rounds=4, rate=0.9, saving_rate=0.5)
+    terms = {"delta": 1e-5, "rounds": 4, "rate": 0.9, "saving_rate": 0.5, "accountant": "rdp"}
+    return fedspend.plan([10.0, 10.0, 20.0], **terms)
 
 
 @pytest.fixture
@@ -152,3 +153,34 @@ def test_progress_is_shown_to_a_person_only(run, plan_file, monkeypatch):
     outcome = run("verify", plan_file)
     assert outcome.code == 0
     assert outcome.out.startswith("PASS")
+
+
+def test_a_delta_that_permits_exposing_a_client_is_warned_of(run, tmp_path):
+    import fedspend
+    from fedspend.errors import FedspendWarning
+
+    with pytest.warns(FedspendWarning, match="1/clients"):
+        plan = fedspend.plan([2.0] * 10, delta=0.1, rounds=2, rate=0.5)
+    plan.save(tmp_path / "plan.json")
+    outcome = run("verify", tmp_path / "plan.json")
+    assert outcome.code == 0, "the claims hold"
+    assert "warning: delta 0.1 is at or above 1/clients = 0.1" in outcome.out
+    (warning,) = json.loads(run("verify", tmp_path / "plan.json", "--json").out)["warnings"]
+    assert "exposing one client completely" in warning
+    fedspend.plan([2.0] * 10, delta=0.09, rounds=2, rate=0.5).save(tmp_path / "below.json")
+    assert "warning" not in run("verify", tmp_path / "below.json").out
+    assert json.loads(run("verify", tmp_path / "below.json", "--json").out)["warnings"] == []
+
+
+def test_of_records_the_number_of_records_counts(run, tmp_path):
+    import numpy as np
+
+    from fedspend.records import Terms
+    from fedspend.records.planning import plan_records
+
+    for delta, warned in ((0.04, True), (0.02, False)):
+        terms = Terms(delta=delta, rounds=2, local_steps=1, client_rate=1.0, noise_multiplier=4.0)
+        plan = plan_records(np.full(30, 2.0), [0] * 30, terms, clients=["a"])
+        plan.save(tmp_path / f"{delta}.json")
+        shown = run("verify", tmp_path / f"{delta}.json").out
+        assert ("1/records = 0.0333333" in shown) is warned

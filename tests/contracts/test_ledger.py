@@ -21,7 +21,8 @@ DELTA = 1e-4
 
 
 def make_plan(budget, rounds=6, clients=4, **options):
-    return fedspend.plan(np.full(clients, budget), delta=DELTA, rounds=rounds, rate=0.5, **options)
+    terms = {"delta": DELTA, "rounds": rounds, "rate": 0.5, "accountant": "rdp"}
+    return fedspend.plan(np.full(clients, budget), **(terms | options))
 
 
 def admit(ledger, run, plan, **options):
@@ -689,3 +690,151 @@ def test_steps_may_differ_by_round_and_class(ledger, place):
     assert verdict.ok, verdict.to_dict()
     with Ledger.open(place) as again:
         np.testing.assert_array_equal(again.run("one").steps, steps)
+
+
+# --- projects ---
+
+
+def test_accounts_belong_to_a_project(ledger, place):
+    """The same names, and nothing in common: budgets, spending, withdrawals."""
+    for project in ("clinics", "schools"):
+        with Ledger.open(place, write=True, project=project) as own:
+            admit(own, f"run-{project}", make_plan(3.0))
+            own.reserve(f"run-{project}", 0)
+    with Ledger.open(place, write=True, project="schools") as schools:
+        schools.withdraw(["1"], reason="asked")
+        schools.change(["0"], 9.0, reason="asked")
+        with pytest.raises(InvalidInput, match="belongs to project 'clinics'; name it with"):
+            schools.reserve("run-clinics", 1)
+    with Ledger.open(place, write=True, project="clinics") as clinics:
+        clinics.reserve("run-clinics", 1)
+        assert clinics.accounts().budget.tolist() == [3.0] * 4
+        assert not clinics.accounts().withdrawn.any()
+        with pytest.raises(Refused, match="lifetime budget"):
+            admit(clinics, "more", make_plan(3.0))
+    ledger.read()
+    assert len(ledger.accounts()) == 0
+    assert ledger.state.projects == ["clinics", "schools"]
+    checks = audit(place)
+    assert checks.ok
+    assert {"client balances, clinics", "client balances, schools"} <= {
+        one.check for one in checks.checks
+    }
+
+
+def test_overspending_in_a_project_is_noticed(place):
+    with Ledger.create(place, simulation=True, project="clinics") as own:
+        admit(own, "one", make_plan(3.0))
+        for round in range(6):
+            own.reserve("one", round)
+        names = [f"{n}" for n in range(4)]
+        forge(
+            own,
+            {
+                "kind": "change",
+                "unit": "client",
+                "project": "clinics",
+                "names": names,
+                "budgets": [1.0] * 4,
+                "reason": "forged",
+            },
+        )
+    found = audit(place)
+    assert not found.ok
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "project", "name": "clinics"},
+        {"kind": "project", "name": ""},
+        {"kind": "project", "name": 7},
+        {"kind": "project"},
+        {
+            "kind": "register",
+            "unit": "client",
+            "project": "unheard of",
+            "delta": 1e-3,
+            "names": ["x"],
+            "budgets": [1.0],
+        },
+    ],
+)
+def test_an_entry_that_does_not_fit_the_projects_is_damage(place, body):
+    with Ledger.create(place, simulation=True, project="clinics") as own:
+        own.register(["a"], [1.0], delta=DELTA)
+        forge(own, body)
+    with pytest.raises(Damaged, match="does not fit"):
+        Ledger.open(place)
+
+
+def test_what_has_no_project_is_written_as_it_always_was(place):
+    """Older versions can read such a ledger; one with projects they refuse, by its new kind."""
+    with Ledger.create(place, simulation=True) as plain:
+        admit(plain, "one", make_plan(3.0))
+    kinds = [entry["kind"] for entry in entries(place)]
+    assert kinds == ["ledger", "register", "open"]
+    assert not any("project" in entry for entry in entries(place))
+    with Ledger.open(place, write=True, project="clinics") as own:
+        admit(own, "two", make_plan(3.0))
+    assert [entry["kind"] for entry in entries(place)][3:] == ["project", "register", "open"]
+
+
+def entries(place):
+    texts = [bytes(body) for _, body, _ in rows_of(place)]
+    return [json.loads(text if text[:1] == b"{" else zlib.decompress(text)) for text in texts]
+
+
+# --- clients and records ---
+
+
+def of_records(budget=3.0, records=4):
+    from fedspend.records import Terms
+    from fedspend.records.planning import plan_records
+
+    terms = Terms(delta=DELTA, rounds=2, local_steps=1, client_rate=1.0, noise_multiplier=4.0)
+    return plan_records(np.full(records, budget), [0] * records, terms, clients=["a"])
+
+
+@pytest.mark.parametrize("project", ["", "clinics"])
+@pytest.mark.parametrize("first", ["client", "record"])
+def test_clients_and_records_do_not_share_accounts(place, first, project):
+    """A run on clients exposes their records at a price that record accounts do not know, and a
+    run on records has no useful bound for a client.
+    """
+    plans = {"client": make_plan(3.0), "record": of_records()}
+    second = "record" if first == "client" else "client"
+    with Ledger.create(place, simulation=True, project=project) as own:
+        admit(own, "one", plans[first])
+        head = own.state.head
+        with pytest.raises(Refused, match=f"has {first} accounts, .* a run on {second}s") as no:
+            admit(own, "two", plans[second])
+        assert "\n" not in str(no.value)
+        with pytest.raises(Refused, match=f"has {first} accounts"):
+            own.register(["x"], [1.0], delta=DELTA, unit=second)
+        assert own.state.head == head
+        own.reserve("one", 0)
+    with Ledger.open(place, write=True, project="other people") as others:
+        admit(others, "two", plans[second])
+
+
+@pytest.mark.parametrize("first", ["client", "record"])
+def test_registered_accounts_alone_are_enough_to_refuse_the_other_kind(ledger, first):
+    second = "record" if first == "client" else "client"
+    ledger.register(["0"], [1.0], delta=DELTA, unit=first)
+    with pytest.raises(Refused, match=f"has {first} accounts"):
+        admit(ledger, "one", {"client": make_plan(3.0), "record": of_records()}[second])
+
+
+def test_an_old_ledger_with_both_opens_goes_on_and_says_what_is_missing(ledger, place):
+    admit(ledger, "one", make_plan(3.0))
+    forge(ledger, of_records().proposal().registration())
+    ledger.reserve("one", 0)
+    found = audit(place)
+    assert found.ok
+    (about,) = [one for one in found.checks if one.check == "one unit"]
+    assert about.good is None
+    assert "not in the record's balance" in about.words
+    for plan in (make_plan(3.0), of_records()):
+        with pytest.raises(Refused, match="accounts, which cannot pay"):
+            admit(ledger, "two", plan)

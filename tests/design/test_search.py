@@ -42,6 +42,7 @@ POLICIES = GRID | {
         "policies": [
             {"policy": "uniform"},
             {"policy": "spend-as-you-go", "saving_rate": 0.25, "transition": 4},
+            {"policy": "spend-as-you-go-literal", "saving_rate": 0.25, "transition": 4},
             {"policy": "geometric", "ratio": 1.2},
         ],
         "seeds": 2,
@@ -286,6 +287,11 @@ def test_real_randomness_is_refused():
             "ratio has no effect",
         ),
         (POLICIES, {"design__policies": [{"policy": "spend-as-you-go"}]}, "needs a saving_rate"),
+        (
+            POLICIES,
+            {"design__policies": [{"policy": "spend-as-you-go-literal"}]},
+            "spend-as-you-go-literal needs a saving_rate",
+        ),
         (POLICIES, {"design__policies": [{"saving_rate": 0.5}]}, "does not name a policy"),
         (
             POLICIES,
@@ -411,11 +417,11 @@ def policies(tmp_path_factory):
 def test_policies_are_compared_at_the_same_budget(policies):
     found = policies.findings
     rows = found.policies()
-    assert [row["epsilon"] for row in rows] == [2.0] * 3 + [8.0] * 3
-    best = found.loss[:, -1].reshape(2, 3).argmin(axis=1)
+    assert [row["epsilon"] for row in rows] == [2.0] * 4 + [8.0] * 4
+    best = found.loss[:, -1].reshape(2, 4).argmin(axis=1)
     assert found.real_front[:, -1].sum() <= 2, "at equal budgets only the best is not dominated"
     assert found.real_front[best[0], -1]
-    assert rows[0]["accuracy_difference"] == rows[3]["loss_difference"] == 0
+    assert rows[0]["accuracy_difference"] == rows[4]["loss_difference"] == 0
     assert rows[1]["loss_difference"] == pytest.approx(found.loss[1, -1] - found.loss[0, -1])
     assert found.counted[:, :-1].sum() == 0, "a policy's schedule is for its last round"
     assert found.k is None
@@ -439,6 +445,10 @@ def test_the_schedules_of_policies_are_the_planners(policies):
     )
     np.testing.assert_array_equal(saving.noise_multiplier, made.noise_multiplier)
     np.testing.assert_array_equal(saving.sampling_rate, made.sampling_rate)
+    literal = policies.findings.search.plans[2]
+    spent = literal.spent_by_schedule()[-1]
+    assert literal.policy == "spend-as-you-go-literal"
+    assert (spent < 0.95 * 2.0).all(), "the paper's algorithm leaves a part unspent"
 
 
 def test_examples_are_searches():

@@ -119,9 +119,10 @@ def test_the_round_is_charged_before_anyone_is_sampled(tiny, tmp_path, monkeypat
     assert charged[0] > 0, "every client of the plan, sampled or not"
 
 
-def test_a_ledger_needs_a_run_directory(tiny, tmp_path):
-    with pytest.raises(InvalidInput, match="run directory"):
-        train(tiny, ledger=tmp_path / "accounts.db")
+def test_a_ledger_is_charged_without_a_run_directory(tiny, tmp_path):
+    result = train(tiny, ledger=tmp_path / "accounts.db")
+    with Ledger.open(tmp_path / "accounts.db") as ledger:
+        assert ledger.run(result.run).closed == "finished"
 
 
 # --- enforced ---
@@ -298,7 +299,7 @@ def test_pld_on_demand_reads_lower(tiny, tmp_path):
 
 def test_recovery_says_what_happened(tiny, tmp_path, monkeypatch):
     tiny["privacy"]["randomness"] = "os"
-    start_and_stop(tiny, tmp_path / "run", 1)
+    start_and_stop(tiny, tmp_path / "run", 1, ledger=tmp_path / "accounts.db")
     notes = []
     with monkeypatch.context() as dying:
         dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
@@ -360,7 +361,7 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
     with pytest.MonkeyPatch.context() as dying:
         dying.setattr(fedspend.runs.directory.RunDirectory, "keep", keep_and_die)
         with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run")
+            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     path = tmp_path / "run" / "release.safetensors"
     arrays, about = read_tensors(path)
     assert load_file(path).keys() == {"update"}
@@ -429,7 +430,7 @@ def test_replanning_on_top_of_an_earlier_run(tiny, tmp_path, monkeypatch, place)
 
 def test_when_the_last_round_is_lost_nothing_is_left_to_spread(tiny, tmp_path, monkeypatch):
     tiny["privacy"]["randomness"] = "os"
-    start_and_stop(tiny, tmp_path / "run", 3)
+    start_and_stop(tiny, tmp_path / "run", 3, ledger=tmp_path / "accounts.db")
     with monkeypatch.context() as dying:
         dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
@@ -446,14 +447,14 @@ def test_replanning_is_safe_against_a_kill(tiny, tmp_path, monkeypatch):
     with monkeypatch.context() as dying:
         dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run")
+            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     with monkeypatch.context() as dying:
         dying.setattr(Ledger, "replan", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True, replan=True)
     result = train(tiny, output=tmp_path / "run", resume=True)
     assert result.plan.rounds == 5
-    found = balances(tmp_path / "run" / "ledger.db")
+    found = balances(tmp_path / "accounts.db")
     np.testing.assert_allclose(found.spent, found.budget, rtol=1e-6)
     assert np.all(found.spent <= found.budget)
 
@@ -519,9 +520,9 @@ def test_a_closed_run_that_lost_a_round_leaves_the_ledger_sound(tiny, tmp_path, 
     assert audit(str(tmp_path / "accounts.db")).ok
 
 
-def test_a_ledger_in_the_config_needs_a_run_directory_too(tiny, tmp_path):
-    with pytest.raises(InvalidInput, match="run directory"):
-        train(tiny | {"ledger": {"location": str(tmp_path / "accounts.db")}})
+def test_a_ledger_in_the_config_is_charged_without_a_run_directory_too(tiny, tmp_path):
+    train(tiny | {"ledger": {"location": str(tmp_path / "accounts.db")}})
+    assert balances(tmp_path / "accounts.db").spent.min() > 0
 
 
 def test_a_run_that_names_no_ledger_is_not_resumed_uncharged(tiny, tmp_path):

@@ -31,6 +31,7 @@ def plan():
         rate=0.8,
         saving_rate=0.4,
         transition=4,
+        accountant="rdp",
         clip=0.7,
     )
 

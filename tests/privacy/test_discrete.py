@@ -295,7 +295,7 @@ def test_whole_orders():
 def test_discrete_noise_never_costs_less_than_continuous_noise(epsilon, saving_rate):
     terms = {"delta": 1e-3, "rounds": 12, "rate": 0.7, "saving_rate": saving_rate}
     discrete, continuous = (
-        fedspend.plan([epsilon, 2 * epsilon], noise=noise, **terms)
+        fedspend.plan([epsilon, 2 * epsilon], noise=noise, accountant="rdp", **terms)
         for noise in ("discrete", "continuous")
     )
     s = discrete.schedules
@@ -315,7 +315,7 @@ def test_discrete_noise_never_costs_less_than_continuous_noise(epsilon, saving_r
 def of_version_01(epsilons, **terms):
     """A plan as version 0.1 made it for discrete noise: at whole orders, and without steps."""
     with as_it_was(discrete=True):
-        return fedspend.plan(epsilons, noise="discrete", **terms)
+        return fedspend.plan(epsilons, noise="discrete", accountant="rdp", **terms)
 
 
 def test_a_discrete_plan_survives_its_file_and_is_checked_there(tmp_path):
@@ -341,7 +341,7 @@ def test_a_discrete_plan_of_version_01_is_checked_as_it_was(tmp_path):
 
 def test_a_plan_that_only_says_discrete_is_caught():
     """Claims at fractional orders prove nothing for discrete noise."""
-    continuous = fedspend.plan([10.0], delta=1e-3, rounds=5, rate=0.5)
+    continuous = fedspend.plan([10.0], delta=1e-3, rounds=5, rate=0.5, accountant="rdp")
     assert continuous.schedules.order[0] != int(continuous.schedules.order[0])
     check = fedspend.verify(
         continuous.replace(parameters=continuous.parameters | {"noise": "discrete"})

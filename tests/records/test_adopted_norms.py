@@ -78,6 +78,7 @@ def as_written_by_version_0_1_0(folder):
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
 def test_norms_go_to_the_clients_and_the_run_goes_on(config, tmp_path, randomness):
     config["privacy"]["randomness"] = randomness
+    config["ledger"] = {"project": "norms"}
     killed_after(config, tmp_path / "old", 2)
     plan, arrays = as_written_by_version_0_1_0(tmp_path / "old")
     setup = from_config(config_of(config), stored=plan)
@@ -115,6 +116,7 @@ def test_norms_go_to_the_clients_once(config, tmp_path):
     the old file comes back.
     """
     config["privacy"]["randomness"] = "os"
+    config["ledger"] = {"project": "norms"}
     folder = tmp_path / "old"
     killed_after(config, folder, 2)
     plan, arrays = as_written_by_version_0_1_0(folder)

@@ -405,6 +405,7 @@ def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monk
 
 def test_a_real_run_publishes_nothing_of_it(config, tmp_path):
     config["privacy"]["randomness"] = "os"
+    config["ledger"] = {"project": "norms"}
     fedspend.train(config, output=tmp_path / "run")
     for client in ("0", "1"):
         path = state_file(tmp_path / "run", client)
@@ -476,6 +477,7 @@ def test_a_lost_round_of_a_real_run_is_paid_as_written_down_or_at_the_clip(
     the round may be an old copy.
     """
     config["privacy"]["randomness"] = "os"
+    config["ledger"] = {"project": "norms"}
     folder, clients = tmp_path / "run", ("0", "1")
     killed_in_the_second_round(config, folder, monkeypatch, norms_kept=when != "before the norms")
     found = {client: read_tensors(state_file(folder, client)) for client in clients}
@@ -505,6 +507,7 @@ def test_a_state_that_is_gone_counts_as_paid_at_the_clip_in_all_rounds_so_far(
     also for rounds that were lost.
     """
     config["privacy"]["randomness"] = "os"
+    config["ledger"] = {"project": "norms"}
     folder = tmp_path / "run"
     killed_in_the_second_round(config, folder, monkeypatch, norms_kept=True)
     kept = read_tensors(state_file(folder, "1"))[0]["after"]
@@ -601,18 +604,21 @@ def test_a_file_that_cannot_be_is_refused(tmp_path, value):
         budget_at(plan, tmp_path, 1).before()
 
 
-def test_a_damaged_file_is_refused_before_a_round_is_charged(config, tmp_path, monkeypatch):
+def test_a_damaged_file_is_refused_before_a_round_is_charged(
+    config, tmp_path, monkeypatch, ledger_of_this_user
+):
     config["privacy"]["randomness"] = "os"
+    config["ledger"] = {"project": "norms"}
     killed_in_the_second_round(config, tmp_path / "run", monkeypatch, norms_kept=True)
     path = state_file(tmp_path / "run", "0")
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
-    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+    with Ledger.open(ledger_of_this_user) as ledger:
         before = ledger.state.head
     for _ in range(2):
         with pytest.raises(InvalidInput, match="damaged"):
             fedspend.train(config, output=tmp_path / "run", resume=True)
-    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+    with Ledger.open(ledger_of_this_user) as ledger:
         assert ledger.state.head == before
     path.write_bytes(whole)
     metrics = fedspend.train(config, output=tmp_path / "run", resume=True).metrics

@@ -163,7 +163,8 @@ def test_without_ids_no_account_of_your_own_records_outlives_a_real_run(config, 
     assert "by row number" in message
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "accounts.db").exists()
-    fedspend.train(nameless, output=tmp_path / "run")  # an account of this run only
+    message = refusal(fedspend.train, nameless, output=tmp_path / "run", project="clinic")
+    assert "by row number" in message, "nor does the ledger of this user take them"
     simulated = nameless | {"privacy": nameless["privacy"] | {"randomness": "seeded"}}
     fedspend.train(simulated, output=tmp_path / "two", ledger=tmp_path / "accounts.db")
 
@@ -185,11 +186,11 @@ def test_budgets_in_a_file_do_not_go_to_real_records_by_position(config, tmp_pat
 
 def test_a_plan_is_for_these_records(config, tmp_path):
     plan = plan_of(config)
-    assert fedspend.train(config, plan=plan).plan.hash == plan.hash
+    assert fedspend.train(config, plan=plan, project="clinic").plan.hash == plan.hash
     patients = people()
     patients[4], patients[6] = patients[6], patients[4]
     write(tmp_path / "rows.csv", patients)
-    message = refusal(fedspend.train, config, plan=plan)
+    message = refusal(fedspend.train, config, plan=plan, project="clinic")
     assert "record number 3 named 'p4', and the config 'p6'" in message, "not joined by position"
 
 
@@ -319,7 +320,8 @@ def test_a_listed_record_without_a_row_has_its_place_all_the_same(listed, tmp_pa
 def test_a_filter_goes_on_without_rows(listed, tmp_path, charge):
     listed["method"] = {"name": "filter", "charge": charge}
     write(tmp_path / "rows.csv", [one for one in people() if one[1] == "a" and one[0] != "p8"])
-    assert fedspend.train(listed, output=tmp_path / "run").plan.clients == ("b", "a")
+    result = fedspend.train(listed, output=tmp_path / "run", project="clinic")
+    assert result.plan.clients == ("b", "a")
 
 
 def test_a_record_is_where_its_file_says(listed, tmp_path):

@@ -58,8 +58,8 @@ def changed(config, **values):
     return new
 
 
-def balances(place):
-    with Ledger.open(place) as ledger:
+def balances(place, project=""):
+    with Ledger.open(place, project=project) as ledger:
         return ledger.balances("record")
 
 
@@ -247,7 +247,7 @@ def test_a_plan_of_what_is_left_belongs_to_its_ledger(config, tmp_path, monkeypa
     stopped_early(config, tmp_path / "one", place, 1, monkeypatch)
     plan = plan_of(config, ledger=place)
     with pytest.raises(Refused, match="name that ledger"):
-        fedspend.train(config, plan=plan, output=tmp_path / "x")
+        fedspend.train(config, plan=plan, output=tmp_path / "x", project="another")
     result = fedspend.train(config, plan=plan, output=tmp_path / "two", ledger=place)
     assert result.plan.hash == plan.hash
     with pytest.raises(Refused, match="lifetime budget"):
@@ -440,8 +440,8 @@ def test_replanning_on_top_of_an_earlier_run(config, tmp_path, monkeypatch):
     assert audit(str(place)).ok
 
 
-def test_replanning_twice_and_a_simulation(config, tmp_path, monkeypatch):
-    real = changed(config, privacy__randomness="os")
+def test_replanning_twice_and_a_simulation(config, tmp_path, monkeypatch, ledger_of_this_user):
+    real = changed(config, privacy__randomness="os", ledger__project="records")
     kill_in_round(0, monkeypatch, real, output=tmp_path / "run")
     with monkeypatch.context() as dying:
         dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
@@ -450,7 +450,7 @@ def test_replanning_twice_and_a_simulation(config, tmp_path, monkeypatch):
     result = fedspend.train(real, output=tmp_path / "run", resume=True, replan=True)
     assert result.plan.rounds == 6
     assert sum(bool(line.get("skipped")) for line in result.metrics) == 2
-    found = balances(tmp_path / "run" / "ledger.db")
+    found = balances(ledger_of_this_user, "records")
     assert (found.spent <= found.budget).all()
     notes = []
     kill_in_round(1, monkeypatch, config, output=tmp_path / "simulated")
@@ -460,15 +460,20 @@ def test_replanning_twice_and_a_simulation(config, tmp_path, monkeypatch):
     assert "no round was lost: the plan stays as it is" in notes
 
 
-def test_nothing_is_planned_anew_under_a_run_that_is_going_on(config, tmp_path, monkeypatch):
+def test_nothing_is_planned_anew_under_a_run_that_is_going_on(
+    config, tmp_path, monkeypatch, ledger_of_this_user
+):
     """Its round is under way, not lost: if it were marked so, its release could not be committed
     any more.
     """
-    real, folder = changed(config, privacy__randomness="os"), tmp_path / "run"
+    real, folder = (
+        changed(config, privacy__randomness="os", ledger__project="records"),
+        tmp_path / "run",
+    )
     kill_in_round(1, monkeypatch, real, output=folder)
 
     def found():
-        with Ledger.open(folder / "ledger.db") as ledger:
+        with Ledger.open(ledger_of_this_user) as ledger:
             return ledger.state.head, {
                 name: (folder / name).read_bytes()
                 for name in ("plan.json", "run.json", "certificate.json")
@@ -482,7 +487,7 @@ def test_nothing_is_planned_anew_under_a_run_that_is_going_on(config, tmp_path, 
 
 
 def test_planning_anew_needs_the_number_of_rounds(config, tmp_path, monkeypatch):
-    real = changed(config, privacy__randomness="os")
+    real = changed(config, privacy__randomness="os", ledger__project="records")
     kill_in_round(1, monkeypatch, real, output=tmp_path / "run")
     del real["train"]["rounds"]
     with pytest.raises(InvalidInput, match="rounds is missing"):
@@ -519,7 +524,7 @@ def test_a_part_of_the_rows_takes_its_budgets_along(tmp_path):
     assert plan.budget == pytest.approx(1 + federation.dataset.features[rows, 0] * 0.8, rel=1e-6)
     assert 15 < len(plan.records) < 45  # every row decides for itself, so about half of 60
     with pytest.raises(InvalidInput, match=r"data\.share = 0\.5 chooses .* by what they hold"):
-        fedspend.train(config, output=tmp_path / "run")
+        fedspend.train(config, output=tmp_path / "run", project="clinic")
     simulated = changed(config, privacy__randomness="seeded")
     with pytest.raises(InvalidInput, match=r"data\.share = 0\.5 .* keep its number"):
         fedspend.train(simulated, output=tmp_path / "run", ledger=tmp_path / "accounts.db")

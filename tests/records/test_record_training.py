@@ -627,12 +627,12 @@ def test_budgets_from_a_file_must_cover_every_record(config, tmp_path):
 
 def test_budgets_from_a_column_of_your_own_data(tmp_path):
     generator = np.random.default_rng(0)
-    lines = ["x,y,label,client,split,allows"]
+    lines = ["x,y,label,client,split,allows,patient"]
     for n in range(120):
         x, y = generator.normal(size=2)
         lines.append(
             f"{x},{y},{int(x > 0)},{'ab'[n % 2]},"
-            f"{'test' if n % 5 == 0 else 'train'},{[0.5, 2.0][n % 3 == 0]}"
+            f"{'test' if n % 5 == 0 else 'train'},{[0.5, 2.0][n % 3 == 0]},p{n}"
         )
     path = tmp_path / "own.csv"
     path.write_text("\n".join(lines) + "\n")
@@ -644,13 +644,14 @@ def test_budgets_from_a_column_of_your_own_data(tmp_path):
             "partition": "natural",
             "bounds": [-3, 3],
             "budget": "allows",
+            "record": "patient",
         },
         "model": {"name": "logistic"},
         "method": {"name": "rpdp"},
         "privacy": {"delta": 1e-3, "noise_multiplier": 6.0, "randomness": "os"},
         "train": {"rounds": 2, "local_steps": 3, "lr": 0.5},
     }
-    result = fedspend.train(config, output=tmp_path / "run")
+    result = fedspend.train(config, output=tmp_path / "run", project="clinic")
     assert sorted(set(result.plan.budget.tolist())) == [0.5, 2.0]
     assert result.plan.clients == ("a", "b")
     assert len(result.plan.records) == 96

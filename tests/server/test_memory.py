@@ -142,7 +142,7 @@ def killed_after(setup, folder, rounds):
             raise Killed
 
     with pytest.raises(Killed):
-        run(setup, folder, on_round=stop)
+        run(setup, folder, on_round=stop, project="memory")
 
 
 def test_a_mechanism_that_forgets_would_be_noticed(small, tmp_path):
@@ -191,7 +191,7 @@ def test_an_older_copy_of_the_memory_is_refused(small, tmp_path, randomness):
             raise Killed
 
     with pytest.raises(Killed):
-        run(setup, folder, on_round=stop)
+        run(setup, folder, on_round=stop, project="memory")
     newest = (folder / "release.safetensors").read_bytes()
     (folder / "release.safetensors").write_bytes(older[1])
     with pytest.raises(Refused, match="private state is lost"):
@@ -216,7 +216,7 @@ def test_a_memory_that_there_never_was_is_begun(small, tmp_path, monkeypatch):
     monkeypatch.setattr(Correlated, "release", watched)
     for resume in (False, True):
         with pytest.raises(Killed):
-            run(correlated(small), folder, resume=resume)
+            run(correlated(small), folder, resume=resume, project="memory")
     result = run(correlated(small), folder, resume=True)
     assert [bool(line.get("skipped")) for line in result.metrics] == [True, True, False, False]
     assert not memories[2].any()
@@ -248,7 +248,7 @@ def test_a_real_round_that_was_lost_leaves_the_memory_of_the_last_release(
 
     monkeypatch.setattr(Correlated, "release", watched)
     with pytest.raises(Killed):
-        run(correlated(small), folder)
+        run(correlated(small), folder, project="memory")
     result = run(correlated(small), folder, resume=True)
     assert [bool(line.get("skipped")) for line in result.metrics] == [False, False, True, False]
     np.testing.assert_array_equal(memories[3], Correlated().draw(1))

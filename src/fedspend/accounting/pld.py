@@ -1,63 +1,283 @@
-"""Epsilons by privacy loss distributions (PLD), through Google's dp-accounting.
+"""Epsilons by privacy loss distributions (PLD): our own, composed by fast Fourier transforms.
 
-Guarantee: every epsilon is pessimistic: an upper bound, whatever the width of the grid. PLD reads
-lower than Rényi curves, so the same budget needs 4 to 7% less noise. It is slow (0.1 to 1 s per
-reading), so a plan takes the shape of its schedules from Rényi curves, and PLD only finds one
-common factor for the noise of each.
+Guarantee: every epsilon is an upper bound, whatever the width of the grid. Losses are put on the
+grid so that they dominate the true ones (`losses`); what the grid leaves out, what wraps around it
+and what rounding may have taken in the transforms are bounded and counted as delta (docs/methods.md
+has the bounds). A finer grid reads lower, never higher, and so does dp-accounting's on a grid that
+contains ours. Needs 4 to 7% less noise than Rényi curves. No code is shared with `verification`,
+which reads every claim again.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy import fft
+from scipy.special import ndtri
 
-from fedspend.basics.arrays import FloatArray
+from fedspend.accounting.losses import MASS_ERROR, Losses, RoundLosses, round_losses
+from fedspend.accounting.rdp import ORDERS, rdp
+from fedspend.basics.arrays import FloatArray, IntArray
 
-
-def discretisation(epsilon: float) -> float:
-    """Width of the loss grid, fine enough for five digits of epsilon.
-
-    A coarser grid still gives an upper bound, only a looser one.
-    """
-    return float(np.clip(1e-4 * epsilon, 1e-5, 1e-3))
-
-
-@lru_cache(maxsize=256)
-def _one_round(noise: float, rate: float, interval: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        noise, sampling_prob=rate, value_discretization_interval=interval, pessimistic_estimate=True
-    )
-
-
-def schedule_epsilon(noise: FloatArray, rate: FloatArray, delta: float, interval: float) -> float:
-    """Pessimistic PLD epsilon of one schedule."""
-    return float(composed(noise, rate, interval).get_epsilon_for_delta(delta))
+# Grids are whole multiples of the one on which the verifier reads.
+READ_AT, READ_AT_SMALL = 1e-3, 1e-4
+# A round's loss whose deviation is below this needs the finer one.
+SMALL_LOSS = 1e-2
+# The grid's width as a share of the deviation of a round's loss: epsilon is at most 1e-5 too high.
+_SHARE = 1e-2
+_MOST_POINTS = 1 << 20
+# Of delta, what may be left outside the grid, or beyond the reach of a single round.
+_OUTSIDE, _OUT_OF_REACH = 1e-7, 1e-9
+# A transform of 2^n points is right to n times this, of its norm: twice Higham's bound for a
+# radix-2 transform (Accuracy and Stability of Numerical Algorithms, Theorem 24.2).
+_TRANSFORM_ERROR = 16 * 2.0**-53
+_TILTS = np.exp2(np.arange(-6.0, 7.0))  # in units of one deviation of the sum
 
 
-def composed(noise: FloatArray, rate: FloatArray, interval: float) -> Any:
-    """The privacy loss distribution of one schedule, rounded up to a grid of `interval`."""
-    (pairs, times) = np.unique(np.stack([noise, rate]), axis=1, return_counts=True)
-    parts = [
-        _one_round(float(s), float(q), interval).self_compose(int(k))
-        for (s, q), k in zip(pairs.T, times, strict=True)
-    ]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.compose(part)
-    return total
+def schedule_epsilon(
+    noise: FloatArray, rate: FloatArray, delta: float, interval: float | None = None
+) -> float:
+    """Epsilon of one schedule, given by round; inf if delta is too small for double precision."""
+    rounds = Rounds.of(noise, rate)
+    return Composition.of(rounds, delta, interval or rounds.interval()).epsilon(delta)
+
+
+def privacy_profile(
+    noise: FloatArray, rate: FloatArray, epsilons: FloatArray, interval: float, smallest: float
+) -> FloatArray:
+    """Upper bounds on delta at each epsilon; losses that matter below `smallest` are left out."""
+    composed = Composition.of(Rounds.of(noise, rate), smallest, interval)
+    return np.array([composed.delta(float(epsilon)) for epsilon in epsilons])
 
 
 def cumulative_epsilon(noise: FloatArray, rate: FloatArray, delta: float) -> FloatArray:
-    """PLD epsilon after each round of each schedule, (rounds, schedules)."""
-    out = np.empty(noise.shape)
+    """Epsilon after each round of each schedule, (rounds, schedules)."""
+    out = np.zeros(noise.shape)
     for k in range(noise.shape[1]):
-        total = None
-        for t in range(noise.shape[0]):
-            one = _one_round(float(noise[t, k]), float(rate[t, k]), 1e-3)
-            total = one if total is None else total.compose(one)
-            out[t, k] = total.get_epsilon_for_delta(delta)
+        used = np.flatnonzero(rate[:, k] > 0)
+        found = [0.0, *_after_each(noise[used, k], rate[used, k], delta)]
+        out[:, k] = np.asarray(found)[np.searchsorted(used, np.arange(noise.shape[0]), "right")]
     return out
+
+
+def _after_each(noise: FloatArray, rate: FloatArray, delta: float) -> list[float]:
+    """Epsilon after each round: spectra are multiplied one by one, and turned back each time."""
+    if not noise.size:
+        return []
+    interval = Rounds.of(noise, rate).interval()
+    kinds = _losses_of(rate, noise, interval, delta, noise.size)
+    once = np.ones(noise.size, dtype=np.int64)
+    by_direction = _by_direction(kinds)
+    sums = [_Sum(_window(losses, once, delta, from_first=True)) for losses in by_direction]
+    found, slip = [], 0.0
+    for t, kind in enumerate(kinds):
+        slip += kind.slip
+        for total, losses in zip(sums, by_direction, strict=True):
+            total.add(losses[t], 1)
+        now = Composition(tuple(total.read(delta, interval) for total in sums), slip)
+        found.append(now.epsilon(delta))
+    return found
+
+
+def _losses_of(
+    rate: FloatArray, noise: FloatArray, interval: float, delta: float, rounds: int
+) -> list[RoundLosses]:
+    reach = -float(ndtri(_OUT_OF_REACH * delta / rounds))
+    return [
+        round_losses(float(q), float(s), interval, reach) for q, s in zip(rate, noise, strict=True)
+    ]
+
+
+def _by_direction(kinds: list[RoundLosses]) -> tuple[list[Losses], list[Losses]]:
+    return [one.remove for one in kinds], [one.add for one in kinds]
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """The distinct rounds of one schedule, and how often each occurs."""
+
+    rate: FloatArray
+    noise: FloatArray
+    count: IntArray
+
+    @classmethod
+    def of(cls, noise: FloatArray, rate: FloatArray) -> Rounds:
+        used = rate > 0  # a round at rate 0 does not count
+        pairs, count = np.unique(np.stack([rate[used], noise[used]]), axis=1, return_counts=True)
+        return cls(pairs[0], pairs[1], count)
+
+    @property
+    def total(self) -> int:
+        return int(self.count.sum())
+
+    def interval(self) -> float:
+        """Width of the grid: a power of two times the verifier's.
+
+        It follows the root mean square deviation of a round's loss, about the square root of twice
+        its divergence near order 1. Grids that would be too long are made wider.
+        """
+        divergence = float(self.count @ rdp(self.rate, self.noise, ORDERS[:1])[:, 0])
+        deviation = math.sqrt(2 * divergence / max(self.total, 1))
+        unit = READ_AT if deviation >= SMALL_LOSS else READ_AT_SMALL
+        longest = 2 * divergence + 40 * math.sqrt(2 * divergence)
+        longest += float((20 / self.noise + 0.5 / self.noise**2).max(initial=0.0))
+        wanted = max(_SHARE * deviation, longest / _MOST_POINTS)
+        # a hair, so that rounding does not halve the grid of a schedule that was only reordered
+        return unit * 2.0 ** max(0, math.floor(math.log2(max(wanted / unit, 1.0)) + 1e-9))
+
+
+@dataclass(frozen=True, eq=False)
+class Composition:
+    """The summed loss of a schedule in both directions, and all errors that were bounded."""
+
+    parts: tuple[_Direction, ...]
+    slip: float  # of a loss
+
+    @classmethod
+    def of(cls, rounds: Rounds, delta: float, interval: float) -> Composition:
+        if not rounds.total:
+            return cls((), 0.0)
+        kinds = _losses_of(rounds.rate, rounds.noise, interval, delta, rounds.total)
+        slip = sum(int(k) * one.slip for k, one in zip(rounds.count, kinds, strict=True))
+        parts = []
+        for losses in _by_direction(kinds):
+            total = _Sum(_window(losses, rounds.count, delta))
+            for one, times in zip(losses, rounds.count.tolist(), strict=True):
+                total.add(one, times)
+            parts.append(total.read(delta, interval))
+        return cls(tuple(parts), slip)
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon at which both directions stay within delta."""
+        return max((part.epsilon(delta) for part in self.parts), default=0.0) + self.slip
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on the delta of both directions at this epsilon."""
+        return min(1.0, max((part.delta(epsilon - self.slip) for part in self.parts), default=0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Direction:
+    """Masses of the summed loss at `(first + i) * interval`, true up to the errors."""
+
+    first: int
+    mass: FloatArray
+    interval: float
+    lost: float  # mass that may be missing: beyond the grid, or taken by rounding
+    grown: float  # relative error of all masses, as a factor above 1
+
+    @cached_property
+    def losses(self) -> FloatArray:
+        losses: FloatArray = np.arange(self.first, self.first + self.mass.size) * np.float64(
+            self.interval
+        )
+        return losses
+
+    def delta(self, epsilon: float) -> float:
+        start = int(np.searchsorted(self.losses, epsilon))
+        within = float(-np.expm1(epsilon - self.losses[start:]) @ self.mass[start:])
+        return within * self.grown + self.lost
+
+    def epsilon(self, delta: float) -> float:
+        """Delta falls with epsilon, and is linear in `e^epsilon` between points of the grid."""
+        room = (delta - self.lost) / self.grown
+        if not room > 0:
+            return math.inf
+        low, high = max(0, -self.first) - 1, self.mass.size
+        while high - low > 1:  # delta is too large at `low` (or it is below 0), and not at `high`
+            middle = (low + high) // 2
+            fits = self.delta(float(self.losses[middle])) <= delta
+            low, high = (low, middle) if fits else (middle, high)
+        above = float(self.mass[high:].sum()) - room
+        if not above > 0:  # at the first point that counts
+            return 0.0
+        tilted = float(np.exp(self.losses[high] - self.losses[high:]) @ self.mass[high:])
+        return max(0.0, float(self.losses[high]) + math.log(above / tilted))
+
+
+class _Sum:
+    """One direction of the summed loss, round by round, as a spectrum on a circle of points."""
+
+    def __init__(self, window: tuple[int, int]) -> None:
+        low, high = window
+        self.low, self.size = low, 1 << max(4, (high - low).bit_length())
+        self.spectrum = np.ones(self.size // 2 + 1, dtype=np.complex128)
+        self.step = math.log2(self.size) * _TRANSFORM_ERROR
+        self.error, self.beyond, self.shift, self.rounds = 0.0, 0.0, 0, 0
+
+    def add(self, one: Losses, times: int) -> None:
+        wrapped = np.zeros(self.size)
+        for start in range(0, one.size, self.size):
+            piece = one.mass[start : start + self.size]
+            wrapped[: piece.size] += piece
+        # where the first point lies is a shift, which costs no rounding if it is made at the end
+        self.spectrum *= _power(fft.rfft(wrapped), times)
+        self.error += times * math.sqrt(float(wrapped @ wrapped)) * (self.step + 2.0**-50)
+        self.beyond += times * one.beyond
+        self.shift += times * one.first
+        self.rounds += times
+
+    def read(self, delta: float, interval: float) -> _Direction:
+        mass = np.roll(fft.irfft(self.spectrum, self.size), (self.shift - self.low) % self.size)
+        error = self.error + self.step * math.sqrt(float(mass @ mass))
+        return _Direction(
+            first=self.low,
+            mass=np.maximum(mass, 0.0),
+            interval=interval,
+            lost=_OUTSIDE * delta
+            + self.beyond * (1 + MASS_ERROR)
+            + 1.01 * error * math.sqrt(self.size),
+            grown=(1 + 2 * MASS_ERROR) ** self.rounds * (1 + 1e-11),
+        )
+
+
+def _power(spectrum: Any, times: int) -> Any:
+    """By repeated squaring, whose rounding error is known: below `4 times 2^-53`, relative."""
+    result = None
+    while times:
+        if times & 1:
+            result = spectrum if result is None else result * spectrum
+        times >>= 1
+        spectrum = spectrum * spectrum if times else spectrum
+    return result
+
+
+def _window(
+    rounds: list[Losses], count: IntArray, delta: float, *, from_first: bool = False
+) -> tuple[int, int]:
+    """The points of the grid outside which the sum has a mass of at most `_OUTSIDE` of delta on
+    either side, by Chernoff's bound; with `from_first`, so has every sum of the first few rounds.
+
+    What lies above counts as lost; what lies below wraps around to the top, where it can only raise
+    the reading.
+    """
+    variance = 1.0 + sum(int(k) * one.variance for k, one in zip(count, rounds, strict=True))
+    tilts = _TILTS / math.sqrt(variance)
+    log_tail = -math.log(_OUTSIDE * delta) + 1e-6
+
+    def farthest(sign: int) -> int:
+        moments = np.stack([_log_moments(one, sign, tilts) for one in rounds])
+        totals = np.cumsum(count[:, None] * moments, axis=0)
+        totals = totals if from_first else totals[-1:]
+        return math.ceil(float(((totals + log_tail) / tilts).min(axis=1).max()))
+
+    return -farthest(-1), farthest(1)
+
+
+def _log_moments(one: Losses, sign: int, tilts: FloatArray) -> FloatArray:
+    """Upper bounds on `log E exp(tilt * sign * loss)`, in steps of the grid, from merged cells."""
+    index, mass = one.first + np.arange(one.size), one.mass
+    if sign < 0:
+        index, mass = -index[::-1], mass[::-1]
+    start = np.arange(0, index.size, max(1, index.size // 256))
+    highest = np.append(index[start[1:] - 1], index[-1]).astype(np.float64)
+    with np.errstate(divide="ignore"):
+        weight = np.log(np.add.reduceat(mass, start))
+    exponent = tilts[:, None] * highest + weight
+    most = exponent.max(axis=1)
+    bounds: FloatArray = most + np.log(np.exp(exponent - most[:, None]).sum(axis=1))
+    return bounds

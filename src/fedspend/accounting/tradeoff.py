@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedspend.accounting.pld import composed
+from fedspend.accounting.pld import privacy_profile
 from fedspend.basics.arrays import FloatArray, distinct_rows
 
 Read = Callable[[FloatArray], FloatArray]
@@ -29,6 +29,7 @@ Read = Callable[[FloatArray], FloatArray]
 MOST_DISTINCT = 32  # different rounds that a privacy loss distribution is composed of
 MOST_POINTS = 2e5  # of the grid of privacy losses
 PROFILE = np.linspace(0.0, 25.0, 501)  # epsilons at which a privacy profile is read
+SMALLEST = 1e-9  # delta of the profile that is still told apart
 BINS = 2048  # for the strength of what an observer who sees participation gets to see
 STEPS = 55  # of bisections: beyond the digits of a float
 
@@ -160,8 +161,8 @@ def _strengths(
 
 
 def sampled_gaussians(rates: Any, noises: Any, counts: Any) -> TradeOff:
-    """Rounds of a Gaussian on a Poisson sample that nobody sees, by dp-accounting's pessimistic
-    privacy loss distributions.
+    """Rounds of a Gaussian on a Poisson sample that nobody sees, by pessimistic privacy loss
+    distributions.
 
     Its delta at each epsilon bounds both directions, so each epsilon gives two lines that no test
     exceeds: `TPR <= e^epsilon FPR + delta` and `1 - FPR <= e^epsilon (1 - TPR) + delta`. Near
@@ -169,8 +170,8 @@ def sampled_gaussians(rates: Any, noises: Any, counts: Any) -> TradeOff:
     """
     rate, noise, count = _merged(*_columns(rates, noises, counts))
     every = np.repeat(np.arange(rate.size), count.astype(np.int64))
-    loss = composed(noise[every], rate[every], _interval(rate, noise, count))
-    profile = np.asarray(loss.get_delta_for_epsilon(PROFILE.tolist()), dtype=np.float64)
+    interval = _interval(rate, noise, count)
+    profile = privacy_profile(noise[every], rate[every], PROFILE, interval, SMALLEST)
 
     def read(fpr: FloatArray) -> FloatArray:
         few = fpr[:, None] * np.exp(PROFILE) + profile

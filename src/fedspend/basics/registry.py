@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 from fedspend.basics.choices import choose
 from fedspend.errors import InvalidInput
 
+NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -41,9 +43,7 @@ class Registry(Generic[E]):
 
     def add(self, entry: E) -> E:
         """Add an entry; refuses a name that is taken or malformed."""
-        if not (
-            isinstance(entry.name, str) and re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", entry.name)
-        ):
+        if not (isinstance(entry.name, str) and re.fullmatch(NAME, entry.name)):
             raise InvalidInput(
                 f"{self.what} names must be lower-case letters and digits with dashes in between, "
                 f"got {entry.name!r}"

@@ -16,13 +16,17 @@ HELP = "train several methods or settings side by side and compare their accurac
 DESCRIPTION = (
     "Train every method with every seed as a seeded simulation, in parallel over cores, and show "
     "mean accuracy, its 95% interval, and the paired difference to the first method. With --vary, "
-    "every value of a setting is compared."
+    "every value of a setting is compared: a method that does not use the setting appears once, "
+    "without it; a policy is compared under the methods that can have it; a setting that no "
+    "method uses is refused."
 )
 EXAMPLES = """examples:
   fedspend compare examples/quickstart.toml --methods fedavg,idp-fedavg,time-adaptive --seeds 5
   fedspend compare examples/quickstart.toml --methods idp-fedavg,time-adaptive --seeds 10 \\
     -o compare/ --set privacy.rate=0.5
   fedspend compare examples/quickstart.toml --methods dp-fedavg --vary shape.lus=0,0.3,0.7 --seeds 5
+  fedspend compare examples/quickstart.toml --methods idp-fedavg,time-adaptive --seeds 5 \\
+    --vary privacy.policy=uniform,spend-as-you-go,spend-as-you-go-literal,geometric
 """
 
 
@@ -31,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "config",
         metavar="CONFIG.toml",
-        help="what to train; each method uses its own policy instead of the config's",
+        help="what to train; its policy is for its own method, other methods use their own",
     )
     add(
         "--methods",
@@ -86,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         write(result, Path(args.output))
     if args.json:
-        print(json.dumps({"methods": result.rows(), "seeds": list(result.seeds)}))
+        found = {"methods": result.rows(), "seeds": list(result.seeds), "equal": result.twins()}
+        print(json.dumps(found))
     else:
         show(result, methods[0] if args.vary and len(methods) == 1 else None)
     return 0
@@ -112,6 +117,8 @@ def show(result: Comparison, only: str | None) -> None:
             percent(row["difference_interval"]) if n else "",
         )
     console().print(table)
+    for name, first in result.twins():
+        console().print(f"{name} is equal to {first} in every round: the difference has no effect")
     console().print(
         f"seeded simulation, {counted(len(result.seeds), 'seed')}, differences paired by seed, in "
         "points"
@@ -137,7 +144,13 @@ def write(result: Comparison, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = result.rows()
     body = json.dumps(
-        {"methods": rows, "seeds": list(result.seeds), "accuracy": result.curves()}, indent=1
+        {
+            "methods": rows,
+            "seeds": list(result.seeds),
+            "equal": result.twins(),
+            "accuracy": result.curves(),
+        },
+        indent=1,
     )
     write_whole(folder / "comparison.json", body.encode(), private=False)
     text = io.StringIO()

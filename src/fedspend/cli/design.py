@@ -1,4 +1,4 @@
-"""`fedspend design`: searches settings on public data, or solves the closed form (`theory`)."""
+"""`fedspend design`: a search on public data, the closed form (`theory`), or `influence`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ DESCRIPTION = (
     "Which noise, how many rounds, which sampling rate? 'fedspend design CONFIG.toml' trains "
     "every setting of its [design] section as a seeded simulation on public data, or continues a "
     "search that was stopped, and writes pareto.json, front.csv and plots. 'fedspend design "
-    "theory' answers from the closed form k sigma^2 T = q K without training."
+    "theory' answers from the closed form k sigma^2 T = q K without training. 'fedspend design "
+    "influence CONFIG.toml' measures, in runs without noise on public data, what part of a push "
+    "in each round is left in the model at the end: what policy optimal plans with."
 )
 EXAMPLES = """examples:
   fedspend design theory --k 22 --rate 1 --clients 10 --max-rounds 200 --max-noise 0.1
@@ -28,9 +30,12 @@ EXAMPLES = """examples:
   fedspend design examples/design/quick.toml -o designs/quick --max-epsilon 5
   fedspend design theory --k-from designs/quick --rate 0.5 --clients 40 \\
     --rounds 100 --max-rounds 200
+  fedspend design influence examples/quickstart.toml -o influence.json
 """
 
+# which of the flags below go with a search, with theory and with influence
 SEARCH_ONLY = ("output", "workers", "max_seconds", "set")
+INFLUENCE = ("output", "set")
 THEORY_ONLY = (
     "k",
     "k_from",
@@ -48,9 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "what",
-        metavar="CONFIG.toml | theory",
-        help="a config with a [design] section, or the word theory",
+        metavar="CONFIG.toml | theory | influence",
+        help="a config with a [design] section, or the word theory, or influence",
     )
+    add("config", nargs="?", metavar="CONFIG.toml", help="for influence: the config of the run")
     add(
         "--max-epsilon",
         type=float,
@@ -64,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="DIR",
-        help="where to write, or the search to continue (default: designs/ and the config's name)",
+        help="where to write, or the search to continue (default: designs/ and the config's name); "
+        "for influence: the file to write, .json",
     )
     search.add_argument(
         "--workers",
@@ -84,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S.KEY=V",
         help="override one config value, for example design.seeds=10",
     )
+    add_influence_arguments(parser)
     theory = parser.add_argument_group("theory")
     theory.add_argument("--k", type=float, metavar="K", help="the constant k in k sigma^2 T = q K")
     theory.add_argument(
@@ -111,7 +119,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_influence_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("influence").add_argument
+    add("--directions", type=int, metavar="N", help="random pushes per round (default: 1)")
+    add(
+        "--by",
+        choices=("loss", "model"),
+        help="plan with what is left in excess loss (default, where it can be read), or of a push",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
+    if args.what == "influence":
+        return run_influence(args)
+    if args.config is not None:
+        raise InvalidInput(f"{args.config!r} is one argument too many; drop it")
+    for name in ("directions", "by"):
+        if getattr(args, name) is not None:
+            raise InvalidInput(f"--{name} is only for fedspend design influence; drop it")
     theory = args.what == "theory"
     for name in SEARCH_ONLY if theory else THEORY_ONLY:
         if getattr(args, name) is not None:
@@ -123,6 +148,16 @@ def run(args: argparse.Namespace) -> int:
             )
             raise InvalidInput(f"{flag} is only for {home}; drop it")
     return run_theory(args) if theory else run_search(args)
+
+
+def run_influence(args: argparse.Namespace) -> int:
+    from fedspend.cli import design_influence
+
+    for name in (*SEARCH_ONLY, *THEORY_ONLY, "max_epsilon"):
+        if name not in INFLUENCE and getattr(args, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise InvalidInput(f"{flag} is not for fedspend design influence; drop it")
+    return design_influence.run(args)
 
 
 # --- theory ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedspend.errors import InvalidInput
+from fedspend.stored.files import LEDGER
 
 if TYPE_CHECKING:
     from fedspend.basics.arrays import FloatArray
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 HELP = "keep account of who has spent what, over all runs"
 DESCRIPTION = (
     "An append-only account of privacy budgets over all runs, in a file or in PostgreSQL. "
-    "fedspend train --ledger charges it; these commands set it up, read it and check it."
+    "fedspend train charges it; these commands set it up, read it and check it. Without --ledger "
+    f"they mean the ledger of this user: FEDSPEND_LEDGER, or ~/.local/share/fedspend/{LEDGER}."
 )
 EXAMPLES = """examples:
   fedspend ledger init --ledger accounts.db
   fedspend ledger register clients.csv --delta 1e-5 --ledger accounts.db
   fedspend ledger balance --ledger accounts.db --plot balances.png
+  fedspend ledger balance --project clinics
   fedspend ledger change clinic-7 --epsilon 12 --reason "new consent form" --ledger accounts.db
   fedspend ledger verify --ledger accounts.db --runs runs/first
   fedspend ledger close-run 3f09c1d2a4b5 --reason "stopped early" --ledger accounts.db
@@ -40,9 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         made.add_argument(
             "--ledger",
-            required=True,
             metavar="PATH|URL",
-            help="a file, or postgresql://user@host/database",
+            help="a file, or postgresql://user@host/database (default: the ledger of this user)",
         )
         return made.add_argument
 
@@ -97,6 +99,7 @@ def _changing(action: Action) -> None:
     add = action("close-run", "end a run and free what it held for rounds that never began")
     add("run", metavar="RUN", help="the run; fedspend ledger show lists them")
     _reason(add)
+    add_project(add)
 
 
 def _looking(action: Action) -> None:
@@ -159,7 +162,16 @@ def _looking(action: Action) -> None:
     _unit(add)
 
 
+def add_project(add: Any) -> None:
+    add(
+        "--project",
+        metavar="NAME",
+        help="whose accounts in the ledger: unrelated projects may both have a client 1",
+    )
+
+
 def _unit(add: Any) -> None:
+    add_project(add)
     add(
         "--unit",
         choices=("client", "record"),
@@ -183,6 +195,12 @@ def run(args: argparse.Namespace) -> int:
             + ", ".join(ACTIONS)
             + "; see fedspend ledger --help"
         )
+    if args.ledger is None:
+        from fedspend.ledger.default import default_ledger, is_default, make_folder
+
+        args.ledger = default_ledger()
+        if args.action == "init" and is_default(args.ledger):
+            make_folder(args.ledger)
     return ACTIONS[args.action](args)
 
 
@@ -202,9 +220,15 @@ def init(args: argparse.Namespace) -> int:
 
 def register(args: argparse.Namespace) -> int:
     names, epsilons = lifetime_budgets(args.budgets, args.unit)
-    with writable(args) as ledger:
+    from fedspend.ledger import Ledger
+
+    with Ledger.open(args.ledger, write=True, project=args.project or "") as ledger:
         ledger.register(names, epsilons, delta=args.delta, unit=args.unit)
-        print(f"registered {len(names)} {args.unit}s at delta {args.delta:g} in {ledger.location}")
+        under = f" under project {ledger.project!r}" if ledger.project else ""
+        print(
+            f"registered {len(names)} {args.unit}s at delta {args.delta:g} in "
+            f"{ledger.location}{under}"
+        )
     return 0
 
 
@@ -259,7 +283,7 @@ def close_run(args: argparse.Namespace) -> int:
 def writable(args: argparse.Namespace) -> Ledger:
     from fedspend.ledger import Ledger
 
-    return Ledger.open(args.ledger, write=True)
+    return known_project(Ledger.open(args.ledger, write=True, project=args.project or ""))
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -303,6 +327,7 @@ def balance(args: argparse.Namespace) -> int:
             raise InvalidInput(
                 f"{ledger.location} has accounts of {other}s only; add --unit {other}"
             )
+        refuse_elsewhere(ledger, args.unit)
     if args.plot is not None:
         from fedspend.report.balance_plot import balance_plot
 
@@ -344,6 +369,8 @@ def export(args: argparse.Namespace) -> int:
     if Path(args.output).exists() and not args.force:
         raise InvalidInput(f"--output {args.output!r} exists; choose another name or add --force")
     with readable(args) as ledger:
+        if kind == ".csv":
+            refuse_elsewhere(ledger, args.unit)
         count = (export_csv if kind == ".csv" else export_json)(
             ledger, Path(args.output), args.unit
         )
@@ -358,7 +385,28 @@ def export(args: argparse.Namespace) -> int:
 def readable(args: argparse.Namespace) -> Ledger:
     from fedspend.ledger import Ledger
 
-    return Ledger.open(args.ledger)
+    return known_project(Ledger.open(args.ledger, project=args.project or ""))
+
+
+def known_project(ledger: Ledger) -> Ledger:
+    """The open ledger, if it knows the project; one that is misspelled must not look unspent."""
+    known = ledger.state.projects
+    if ledger.project and ledger.project not in known:
+        ledger.close()
+        named = f"it has {', '.join(map(repr, known))}" if known else "it has none"
+        raise InvalidInput(
+            f"there is no project {ledger.project!r} in the ledger {ledger.location}; {named}"
+        )
+    return ledger
+
+
+def refuse_elsewhere(ledger: Ledger, unit: str) -> None:
+    """Where a project has all the accounts, say so instead of showing none."""
+    if not len(ledger.accounts(unit)) and ledger.state.projects and not ledger.project:
+        raise InvalidInput(
+            f"the accounts in {ledger.location} are those of projects "
+            f"({', '.join(map(repr, ledger.state.projects))}); name one with --project"
+        )
 
 
 def ending(name: str, flag: str, endings: tuple[str, ...]) -> str:

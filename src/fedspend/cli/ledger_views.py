@@ -50,8 +50,20 @@ def ledger_document(ledger: Ledger) -> dict[str, Any]:
         "accounts are": "simulated: they protect nobody" if ledger.simulation else "real",
         "head": str(ledger.state.head),
         **{f"{unit}s": len(ledger.accounts(unit)) for unit in UNITS if len(ledger.accounts(unit))},
-        "runs": [run_line(run) for run in ledger.state.runs.values()],
+        **_projects(ledger),
+        "runs": [
+            run_line(run) | ({"project": run.project} if ledger.state.projects else {})
+            for run in ledger.state.runs.values()
+            if ledger.project in ("", run.project)
+        ],
     }
+
+
+def _projects(ledger: Ledger) -> dict[str, Any]:
+    if ledger.project:
+        return {"project": ledger.project}
+    known = ledger.state.projects
+    return {"projects": ", ".join(known)} if known else {}
 
 
 def run_line(run: Run) -> dict[str, Any]:
@@ -74,6 +86,7 @@ def run_document(ledger: Ledger, id: str) -> dict[str, Any]:
     members = np.bincount(run.of_class, minlength=run.noise.shape[1])
     return {
         **run_line(run),
+        **({"project": run.project} if run.project else {}),
         "unit": run.unit,
         "plan": run.about.get("plan"),
         "folder": run.about.get("folder"),
@@ -139,7 +152,11 @@ def history(ledger: Ledger, client: str | None, run: str | None, unit: str) -> l
         of_client = (
             client is None
             or body.get("run") in taking_part
-            or (body.get("unit") == unit and client in body.get("names", ()))
+            or (
+                body.get("unit") == unit
+                and body.get("project", "") == ledger.project
+                and client in body.get("names", ())
+            )
         )
         if of_client and (run is None or body.get("run") == run):
             lines.append(
@@ -157,6 +174,8 @@ def about(body: dict[str, Any]) -> str:
     kind = body["kind"]
     if kind == "ledger":
         return "a new ledger for " + ("simulations" if body["simulation"] else "real accounts")
+    if kind == "project":
+        return str(body["name"])
     if kind in ("register", "change", "withdraw"):
         who = (
             body["names"][0]
@@ -170,7 +189,8 @@ def about(body: dict[str, Any]) -> str:
             else f"{min(budgets):g} to {max(budgets):g}"
         )
         return (
-            f"{who}"
+            who
+            + (f" of {body['project']}" if "project" in body else "")
             + (f", budget {range_}" if kind != "withdraw" else "")
             + (f": {body['reason']}" if "reason" in body else "")
         )

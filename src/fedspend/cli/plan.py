@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.ledger import add_project, known_project
 from fedspend.cli.outputs import check_writable, save_plan
 from fedspend.errors import InvalidInput
 
@@ -78,7 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--accountant",
         metavar="A",
-        help="{accountants}; default rdp. pld needs less noise and more time",
+        help=(
+            "auto, {accountants}; default auto: pld (less noise) for up to 20 distinct schedules, "
+            "else rdp"
+        ),
     )
     add(
         "--ledger",
@@ -88,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "nothing"
         ),
     )
+    add_project(add)
     add("-o", "--output", metavar="PLAN.json", help="save the plan, as .json or .json.gz")
     add("--force", action="store_true", help="let --output overwrite a different file")
     add("--json", action="store_true", help="print JSON with full numbers instead of a table")
@@ -139,6 +144,11 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     add(
+        "--influence",
+        metavar="FILE",
+        help="policy optimal: what fedspend design influence measured, in place of --contraction",
+    )
+    add(
         "--tail",
         type=int,
         metavar="K",
@@ -157,20 +167,38 @@ def run(args: argparse.Namespace) -> int:
         **{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__}
     )
     config = load_config(args.config, args.set)
-    ledger = args.ledger or (config.ledger.location if config.ledger.spend == "remaining" else None)
+    ledger, project = ledger_of(args, config)
     if protects_records(flags.method or config.method.name or ""):
         from fedspend.cli import plan_records
 
-        return single(args, plan_records.make(args, ledger))
+        return single(args, plan_records.make(args, ledger, project))
     refuse_without_effect(config, flags.changes())
     if ledger is not None:
-        return within_ledger(args, config, flags, ledger)
+        return within_ledger(args, config, flags, ledger, project)
     flags = by_number(config, flags, args.quiet)
     inputs = resolve(config, flags)
     if args.compare:
         return compare(args, inputs)
     plan = make(inputs.request, args.quiet)
     return single(args, plan, inputs.population.groups_of(plan.clients))
+
+
+def ledger_of(args: argparse.Namespace, config: Config) -> tuple[str | None, str]:
+    """The ledger whose rest the plan spends, if it does, and the project in it."""
+    ledger, project = args.ledger, args.project or config.ledger.project or ""
+    if ledger is None and config.ledger.spend == "remaining":
+        ledger = config.ledger.location
+        if ledger is None:
+            from fedspend.configuration.data_inputs import is_real
+            from fedspend.ledger.default import default_ledger
+
+            ledger = default_ledger() if is_real(config) else None
+    if args.project is not None and ledger is None:
+        raise InvalidInput(
+            "--project is for plans that spend what a ledger has left; name it with --ledger, or "
+            "drop --project"
+        )
+    return ledger, project
 
 
 def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
@@ -205,7 +233,9 @@ def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
     return replace(flags, clients=count)
 
 
-def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, location: str) -> int:
+def within_ledger(
+    args: argparse.Namespace, config: Config, flags: Flags, location: str, project: str
+) -> int:
     """Plan with what the ledger has left of every budget, counting what was spent before."""
     from dataclasses import replace
 
@@ -218,7 +248,7 @@ def within_ledger(args: argparse.Namespace, config: Config, flags: Flags, locati
             "--compare shows policies for given budgets and cannot go with --ledger; drop one of "
             "the two"
         )
-    with Ledger.open(location) as ledger:
+    with known_project(Ledger.open(location, project=project)) as ledger:
         who = registered(ledger)
         if flags.delta is None and config.privacy.delta is None:
             flags = replace(flags, delta=float(ledger.accounts().delta[0]))

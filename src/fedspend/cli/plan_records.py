@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedspend.basics.arrays import IntArray
 from fedspend.basics.words import counted
+from fedspend.cli.ledger import known_project
 from fedspend.cli.records_views import named
 from fedspend.cli.tables import Column, change, figures, percent, spread, table
 from fedspend.configuration.config import Config, load_config
@@ -48,6 +49,7 @@ OTHERS = (
     "weights",
     "clip_schedule",
     "contraction",
+    "influence",
     "tail",
     "accountant",
     "compare",
@@ -55,7 +57,7 @@ OTHERS = (
 MOST_CLIENTS = 12  # in a table; --json has all
 
 
-def make(args: argparse.Namespace, ledger: str | None) -> RecordPlan:
+def make(args: argparse.Namespace, ledger: str | None, project: str) -> RecordPlan:
     for flag in OTHERS:
         if getattr(args, flag):
             raise InvalidInput(
@@ -64,7 +66,10 @@ def make(args: argparse.Namespace, ledger: str | None) -> RecordPlan:
             )
     config = read_config(args, ledger)
     refuse_without_effect(config)
-    with Ledger.open(ledger) if ledger is not None else nullcontext() as book:
+    opened = (
+        nullcontext() if ledger is None else known_project(Ledger.open(ledger, project=project))
+    )
+    with opened as book:
         return record_plan(config, record_federation(Source(config)), book)
 
 

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.ledger import add_project
 from fedspend.errors import InvalidInput
 from fedspend.runs.stopping import Stopped, stop_after_round
-from fedspend.stored.files import REPORT
+from fedspend.stored.files import LEDGER, REPORT
 
 if TYPE_CHECKING:
     from fedspend.runs.result import OnRound, Result
@@ -21,8 +22,9 @@ HELP = "plan, verify, train, and write a run directory with a report"
 DESCRIPTION = (
     "Make the plan, check it with the independent verifier, train, and leave a run directory: "
     f"plan, certificate, metrics, model and {REPORT}. Every round is charged to a ledger before "
-    "it begins: the one named by --ledger, or one in the run directory. Ctrl-C or SIGTERM stops "
-    "after the current round; --resume continues."
+    "it begins: the one named by --ledger; else, for a real run, the ledger of this user, under "
+    "--project; for a simulation, one in the run directory. Ctrl-C or SIGTERM stops after the "
+    "current round; --resume continues."
 )
 EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/first
@@ -32,6 +34,7 @@ EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/second --ledger accounts.db
   fedspend train examples/quickstart.toml -o runs/third --ledger accounts.db --remaining
   fedspend train examples/hospitals/hospitals.toml -o runs/hospitals --plan plan.json
+  fedspend train our-clinics.toml -o runs/clinics --project clinics
 """
 
 
@@ -57,8 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--ledger",
         metavar="PATH|URL",
-        help="ledger to charge: a file (created if missing) or postgresql://user@host/database",
+        help=(
+            "ledger to charge: a file (created if missing) or postgresql://user@host/database "
+            f"(default for real runs: FEDSPEND_LEDGER, or ~/.local/share/fedspend/{LEDGER})"
+        ),
     )
+    add_project(add)
     add(
         "--remaining",
         action="store_true",
@@ -118,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
             resume=args.resume,
             replan=args.replan,
             ledger=args.ledger,
+            project=args.project,
             on_round=on_round,
             on_note=on_note,
         )
@@ -232,6 +240,9 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
                     "rounds": last["round"],
                     "accuracy": last["accuracy"],
                     "epsilon": last["epsilon"],
+                    "ledger": result.ledger,
+                    "project": result.project or None,
+                    "run": result.run or None,
                 }
             )
         )
@@ -248,4 +259,7 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
             spent += " of lifetime budgets, including what was spent before"
         print(f"accuracy {last['accuracy']:.2%} after {counted(last['round'], 'round')} ({kind})")
         print(f"epsilon spent: {spent}")
+        if result.ledger is not None and last["randomness"] != "seeded":
+            project = f", project {result.project!r}" if result.project else ""
+            print(f"Charged to: {result.ledger}{project}, run {result.run}")
         print(f"Report: {REPORT.of(folder)}")

@@ -57,6 +57,8 @@ def show_verdict(plan: AnyPlan, result: Verification) -> None:
                 f"{counted(plan.left_out.size, plan.unit)} that cannot pay for any step: {some}",
             )
         )
+    for warning in result.warnings:
+        out.print(Text.assemble(("warning: ", "yellow"), f"{warning}; choose a smaller delta"))
     for failure in result.failures:
         out.print(Text.assemble(("failed: ", "red"), failure))
     if result.failure_count > len(result.failures):

@@ -136,6 +136,12 @@ def view_of(plan: AnyPlan) -> View[Any]:
     return VIEWS[plan.unit]
 
 
+def accountant_words(plan: AnyPlan) -> str:
+    """The accountant, and why it was chosen if the plan chose it."""
+    choice = plan.parameters.get("accountant")
+    return plan.accountant if choice is None else f"{plan.accountant} ({choice})"
+
+
 def show_header(out: Console, plan: AnyPlan) -> None:
     view = view_of(plan)
     facts = [
@@ -145,7 +151,7 @@ def show_header(out: Console, plan: AnyPlan) -> None:
             f"{counted(plan.schedules.count, 'distinct schedule')}",
         ),
         *view.terms(plan),
-        ("accountant", f"{plan.accountant}, delta {plan.delta:g}"),
+        ("accountant", f"{accountant_words(plan)}, delta {plan.delta:g}"),
         ("protects", view.protects),
         ("against", view.against),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from fedspend.cli.ledger import add_project, known_project
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the last round that has begun when it leaves; 0: before the first",
     )
     add("--ledger", metavar="LEDGER", help="the ledger that the plan is charged to")
+    add_project(add)
     add("--json", action="store_true", help="print JSON with full numbers instead of words")
 
 
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.ledger is not None:
         from fedspend.ledger import Ledger
 
-        with Ledger.open(args.ledger) as ledger:
+        with known_project(Ledger.open(args.ledger, project=args.project or "")) as ledger:
             state = ledger.state
     found = leaving(plan, unit, getattr(args, unit), args.leaves, state)
     if args.json:

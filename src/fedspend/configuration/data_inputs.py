@@ -261,8 +261,8 @@ def refuse_nameless(config: Config, partition: str) -> None:
     if not named and is_real(config) and config.data.name in OWN:
         raise InvalidInput(
             "a ledger that outlives the run needs named clients, but nothing names them here; "
-            "give a client column (data.client) or a file of budgets (privacy.budgets), or do "
-            "without --ledger"
+            "give a client column (data.client) or a file of budgets (privacy.budgets), or "
+            'simulate (privacy.randomness = "seeded")'
         )
 
 

@@ -9,7 +9,7 @@ gives without effect is still refused. `[design]` is for `fedspend design`, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedspend.basics.registry import entries_with, own_keys
 from fedspend.configuration.config import BUDGET_SOURCES, Config
@@ -154,6 +154,17 @@ def by_engine(name: str, key: str) -> Rule:
     )
 
 
+def saving(key: str) -> Rule:
+    """A rule for a value that groups fall back on: no group does if each has one of its own."""
+    rule = by_policy("that saves", f"privacy.{key}")
+
+    def used(config: Config) -> bool:
+        groups = config.privacy.groups
+        return rule.used(config) and (groups is None or any(key not in group for group in groups))
+
+    return replace(rule, used=used, needs=f"{rule.needs}, and no {key} of its own in every group")
+
+
 def workers_work(config: Config) -> bool:
     name = config.model.name
     return (
@@ -195,8 +206,9 @@ RULES = (
         needs=f"a record-level method ({', '.join(methods_for('record'))})",
     ),
     by_policy("with weights", "privacy.weights"),
-    by_policy("that saves", "privacy.saving_rate", "privacy.transition"),
-    by_policy("that looks ahead", "privacy.contraction"),
+    saving("saving_rate"),
+    saving("transition"),
+    by_policy("that looks ahead", "privacy.contraction", "privacy.influence"),
     Rule(
         ("privacy.clip_schedule",),
         clip_may_change,

@@ -35,11 +35,14 @@ class Key(Generic[T]):
     table: Mapping[str, AnyKey] | None = None
     placed: Callable[[str, Path], str] | None = None
     registry: Registry[Any] | None = None
+    also: tuple[str, ...] = ()  # words beside the names of the registry
 
     @property
     def asks(self) -> str:
         """What is wanted, including any names that were registered later."""
-        return self.wanted if self.registry is None else one_of(self.registry.names)
+        if self.registry is None:
+            return self.wanted
+        return one_of((*self.also, *self.registry.names))
 
 
 AnyKey = Key[Any]
@@ -115,14 +118,14 @@ def one_of(names: Iterable[str]) -> str:
     return "one of " + ", ".join(f'"{name}"' for name in names)
 
 
-def registered(registry: Registry[Any], help: str) -> Key[str]:
-    """The name of an entry, built in or registered later."""
+def registered(registry: Registry[Any], help: str, also: tuple[str, ...] = ()) -> Key[str]:
+    """The name of an entry, built in or registered later, or one of the words `also`."""
 
     def read(value: Any) -> str:
-        require(isinstance(value, str) and value in registry)
+        require(isinstance(value, str) and (value in registry or value in also))
         return str(value)
 
-    return Key(read, one_of(registry.names), help, registry=registry)
+    return Key(read, one_of((*also, *registry.names)), help, registry=registry, also=also)
 
 
 def choice(*names: str, help: str) -> Key[str]:
@@ -246,10 +249,14 @@ GROUP: Mapping[str, AnyKey] = {
 
 POLICY: Mapping[str, AnyKey] = {
     "policy": choice(
-        "uniform", "spend-as-you-go", "geometric", help="how a budget is spread over the rounds"
+        "uniform",
+        "spend-as-you-go",
+        "spend-as-you-go-literal",
+        "geometric",
+        help="how a budget is spread over the rounds",
     ),
-    "saving_rate": probability("spend-as-you-go: sampling rate before the transition round"),
-    "transition": whole(1, "spend-as-you-go: first round at the full rate"),
+    "saving_rate": probability("policies that save: sampling rate before the transition round"),
+    "transition": whole(1, "policies that save: first round at the full rate"),
     "ratio": positive("geometric: weight of a round relative to the one before"),
 }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fedspend.accounting.accountants import AUTO
 from fedspend.basics.arrays import FloatArray
 from fedspend.budgets.csv_file import read_budgets_csv
 from fedspend.budgets.identity import hint_alike
@@ -36,6 +37,7 @@ from fedspend.configuration.sections import PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
 from fedspend.planning.clipping import round_clips
+from fedspend.planning.influence import read_influence
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
@@ -66,6 +68,7 @@ class Flags:
     clip: float | None = None
     clip_schedule: str | None = None
     contraction: float | None = None
+    influence: str | None = None
     tail: int | None = None
     accountant: str | None = None
     compare: str | None = None
@@ -126,6 +129,7 @@ class Inputs:
             transition=asked.transition if POLICIES[policy].saves else None,
             weights=asked.weights if fits else None,
             contraction=asked.contraction if POLICIES[policy].foresees else None,
+            influence=asked.influence if POLICIES[policy].foresees else None,
             tail=asked.tail if POLICIES[policy].foresees else None,
             options={
                 key: value for key, value in asked.options.items() if key in POLICIES[policy].keys
@@ -165,6 +169,10 @@ def resolve(
         if not POLICIES[chosen].weighs and flags.weights is None:
             weights = None
     foresees = POLICIES[chosen].foresees or bool(flags.compare)
+    contraction, influence = flags.contraction, flags.influence
+    if foresees and contraction is None and influence is None:
+        contraction, influence = config.privacy.contraction, config.privacy.influence
+    tail = either(flags.tail, config.train.tail_average if foresees else None)
     noise = noise_of(config)
     request = PlanRequest(
         epsilons=population.epsilons,
@@ -180,15 +188,22 @@ def resolve(
         clip=config.privacy.clip if flags.clip is None else flags.clip,
         clip_schedule=clip_schedule_of(config, flags),
         learning_rates=relative_rates(config.train, rounds) or [1.0] * rounds,
-        contraction=either(flags.contraction, config.privacy.contraction if foresees else None),
-        tail=either(flags.tail, config.train.tail_average if foresees else None),
+        contraction=contraction,
+        influence=None if influence is None else read_influence(influence, tail or 1),
+        tail=tail,
         server_momentum=config.train.server_momentum,
-        accountant=config.privacy.accountant if flags.accountant is None else flags.accountant,
+        accountant=accountant_of(who, registered),
         noise=noise if noise.startswith("discrete") else "continuous",
         bits=config.privacy.bits,
         options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)
+
+
+def accountant_of(who: Clients, registered: Registered | None) -> str:
+    """The accountant that is asked for. A noise level is already accounted, by Rényi curves."""
+    asked = who.flags.accountant or who.config.privacy.accountant
+    return "rdp" if asked == AUTO and registered is None and has_noise_level(who) else asked
 
 
 def clip_schedule_of(config: Config, flags: Flags) -> str | list[float] | None:
@@ -334,18 +349,22 @@ class Clients:
         return from_groups(groups, len(ids), ids)
 
 
+def has_noise_level(who: Clients) -> bool:
+    """Whether dp-fedsgd's noise level stands in place of budgets."""
+    return (
+        who.config.method.noise_level is not None
+        and (who.flags.method or who.config.method.name) == dp_fedsgd.NAME
+        and who.flags.epsilon is None
+        and who.flags.budgets is None
+    )
+
+
 def population_of_noise(who: Clients) -> Population | None:
     """The budgets that dp-fedsgd's noise level amounts to, or None if budgets are given."""
     config, flags = who.config, who.flags
     name = "method.noise_level"
-    method = flags.method or config.method.name
     level = config.method.noise_level
-    if (
-        level is None
-        or method != dp_fedsgd.NAME
-        or flags.epsilon is not None
-        or flags.budgets is not None
-    ):
+    if level is None or not has_noise_level(who):
         return None
     given = [key for key in BUDGET_SOURCES if config.given(f"privacy.{key}")]
     if given:
@@ -353,7 +372,7 @@ def population_of_noise(who: Clients) -> Population | None:
             f"{config.where(name)}: noise_level and {given[0]} both say how much noise there is; "
             "drop one of the two"
         )
-    if (flags.accountant or config.privacy.accountant) != "rdp":
+    if (flags.accountant or config.privacy.accountant) not in ("rdp", AUTO):
         raise InvalidInput(
             f"{config.where(name)}: noise_level is accounted by 'rdp'; with another accountant "
             "give a budget, which then needs less noise"
@@ -366,7 +385,7 @@ def population_of_noise(who: Clients) -> Population | None:
         if ids is None
         else len(ids),
         clip=config.privacy.clip if flags.clip is None else flags.clip,
-        rounds=released_rounds(config, flags, method),
+        rounds=released_rounds(config, flags, dp_fedsgd.NAME),
         delta=needed(either(flags.delta, config.privacy.delta), "privacy.delta", "--delta"),
     )
     return who.groups([Group(budget)])

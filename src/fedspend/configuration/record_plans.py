@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.accounting.accountants import AUTO
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.budgets.identity import hint_alike
 from fedspend.budgets.population import numbered
@@ -42,6 +43,7 @@ from fedspend.ledger.participants import plan_fits
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import histories
 from fedspend.noise.randomness import Randomness
+from fedspend.planning.making import warn_of_delta
 from fedspend.planning.protocol import AnyPlan
 from fedspend.records.agreement import check_agrees
 from fedspend.records.budget_file import RecordBudgets, read_record_budgets
@@ -52,17 +54,18 @@ from fedspend.records.preferences import PREFERENCES
 from fedspend.records.remaining import Past
 from fedspend.records.terms import Terms
 
-# Settings that record-level methods do not use, and the values they must have: a setting without
-# effect would look as if it had one.
-CLIENT_LEVEL = {
-    "privacy.noise": "central",
-    "privacy.clipping": "flat",
-    "privacy.accountant": "rdp",
-    "privacy.policy": None,
-    "privacy.saving_rate": None,
-    "privacy.weights": None,
-    "shape.blur": 0.0,
-    "shape.lus": 0.0,
+# Settings that record-level methods do not use, and the values they may have: a setting without
+# effect would look as if it had one. Records are accounted by Rényi curves: clients are sampled
+# around them, and no privacy loss distribution is proven for both together.
+CLIENT_LEVEL: dict[str, tuple[Any, ...]] = {
+    "privacy.noise": ("central",),
+    "privacy.clipping": ("flat",),
+    "privacy.accountant": (AUTO, "rdp"),
+    "privacy.policy": (None,),
+    "privacy.saving_rate": (None,),
+    "privacy.weights": (None,),
+    "shape.blur": (0.0,),
+    "shape.lus": (0.0,),
 }
 
 
@@ -100,7 +103,8 @@ def plan_of(
         config, [*overrides, *([] if ledger is None else ["ledger.spend=remaining"])]
     )
     refuse_without_effect(settings)
-    with nullcontext() if ledger is None else Ledger.open(ledger) as book:
+    project = settings.ledger.project or ""
+    with nullcontext() if ledger is None else Ledger.open(ledger, project=project) as book:
         return record_plan(settings, record_federation(Source(settings)), book)
 
 
@@ -229,7 +233,7 @@ def record_plan(
     A `stored` plan is used unchanged, if it is for this config.
     """
     for name, usual in CLIENT_LEVEL.items():
-        if config.value(name) not in (usual, None):
+        if config.value(name) not in (*usual, None):
             raise InvalidInput(
                 f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose "
                 "another method"
@@ -263,6 +267,7 @@ def record_plan(
             terms=terms_given(config),
             budget=None if lifetime else budget,
         )
+    warn_of_delta(needed(config.privacy.delta, "privacy.delta"), len(asked.records), "record")
     if budget is None or remaining:
         return _plan_remaining(config, asked, ledger)
     return _plan_given(config, asked, budget, ledger)
@@ -433,13 +438,13 @@ def check_lasting_numbers(config: Config, federation: Federation) -> None:
             raise InvalidInput(
                 f"{name} = {config.value(name)!r} draws only some of the rows, so a record would "
                 "not keep its number from run to run; name a column with each record's id "
-                "(data.record), or do without --ledger"
+                "(data.record), or simulate without --ledger"
             )
     if is_real(config):
         raise InvalidInput(
             "a ledger that outlives the run would know records by row number, which belongs to "
             "another person once a row is added or removed; name a column with each record's id "
-            "(data.record), or do without --ledger"
+            '(data.record), or simulate (privacy.randomness = "seeded")'
         )
 
 

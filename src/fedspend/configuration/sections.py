@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-from fedspend.accounting.accountants import ACCOUNTANTS
+from fedspend.accounting.accountants import ACCOUNTANTS, AUTO
 from fedspend.configuration.keys import (
     GROUP,
     KEY,
@@ -220,6 +220,11 @@ class PrivacySettings:
             "well for all from 0.5 to 1"
         )
     )
+    influence: str | None = setting(
+        file(
+            "policy optimal: file of what is left of a push in each round, in place of contraction"
+        )
+    )
     saving_rate: float | None = setting(
         probability(
             "sampling rate before the transition round, for clients without one of their own"
@@ -239,7 +244,15 @@ class PrivacySettings:
         )
     )
     accountant: str = setting(
-        registered(ACCOUNTANTS, help="which accountant plans the noise"), "rdp"
+        registered(
+            ACCOUNTANTS,
+            help=(
+                "which accountant plans the noise; auto: pld for up to 20 distinct schedules, else "
+                "rdp"
+            ),
+            also=(AUTO,),
+        ),
+        AUTO,
     )
     noise: str | None = setting(
         choice(
@@ -313,7 +326,14 @@ class TrainSettings:
 class LedgerSettings:
     location: str | None = setting(
         ledger(
-            "where accounts are kept: a file, or postgresql://...; default: in the run directory"
+            "where accounts are kept: a file, or postgresql://...; default: the ledger of this "
+            "user, and for simulations one in the run directory"
+        )
+    )
+    project: str | None = setting(
+        text(
+            "whose accounts in that ledger: unrelated projects may both have a client 1; needed "
+            "for the ledger of this user"
         )
     )
     spend: str = setting(

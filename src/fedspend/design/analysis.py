@@ -242,8 +242,8 @@ def analyse(search: Search, lines: Sequence[Sequence[Line]]) -> Findings:
     loss = np.array([[line["loss"] for line in each] for each in lines], dtype=np.float64)
     accuracy = np.array([[line["accuracy"] for line in each] for each in lines], dtype=np.float64)
     epsilon = np.array([made.spent_by_schedule()[:, 0] for made in search.plans])
-    # All policies reach their budget to within 1e-7; differences below that must not decide between
-    # them.
+    # Policies are compared by the budget that they were given. All reach it to within 1e-7, except
+    # the literal one, which stays below; neither difference may decide between them.
     if search.over_policies:
         epsilon[:, -1] = [one.epsilon for one in search.candidates]
     proxy = np.array([proxy_by_round(made) for made in search.plans])

@@ -241,6 +241,7 @@ def _policies(config: Config, rates: list[float], policies: list[PolicyTable]) -
     takes = {
         "uniform": set[str](),
         "spend-as-you-go": {"saving_rate", "transition"},
+        "spend-as-you-go-literal": {"saving_rate", "transition"},
         "geometric": {"ratio"},
     }
     for number, policy in enumerate(policies, start=1):
@@ -255,8 +256,8 @@ def _policies(config: Config, rates: list[float], policies: list[PolicyTable]) -
             raise InvalidInput(
                 f"policy {number} of [design]: {stray[0]} has no effect under {name!r}; remove it"
             )
-        if name == "spend-as-you-go" and "saving_rate" not in policy:
-            raise InvalidInput(f"policy {number} of [design]: spend-as-you-go needs a saving_rate")
+        if "saving_rate" in takes[name] and "saving_rate" not in policy:
+            raise InvalidInput(f"policy {number} of [design]: {name} needs a saving_rate")
     return [
         Candidate(rate, epsilon=epsilon, **policy)
         for rate in rates

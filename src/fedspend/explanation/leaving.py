@@ -103,13 +103,15 @@ def _registered(plan: AnyPlan, ledger: State | None) -> State:
     if ledger is None:
         _add(state, {"kind": "ledger", "format": FORMAT, "ledger": "", "simulation": False})
     if not len(state.accounts[plan.unit]):
+        if state.project and state.project not in state.projects:
+            _add(state, {"kind": "project", "name": state.project})
         _add(state, plan.proposal().registration())
     return state
 
 
 def _opened(state: State, plan: AnyPlan) -> Run:
     """The open run of this plan, or a new one."""
-    mine = [one for one in state.runs.values() if one.about["plan"] == plan.hash]
+    mine = [one for one in state.runs_of(plan.unit) if one.about["plan"] == plan.hash]
     found = [one for one in mine if one.closed is None]
     if len(found) > 1:
         raise InvalidInput(
@@ -143,8 +145,11 @@ def _without(state: State, run: str, unit: str, account: int) -> float:
     """What other runs have spent and hold on the account."""
     past = histories(state, unit, held=True, without=run)
     mine = past.for_accounts(np.array([account]))
-    delta = state.accounts[unit].delta[account : account + 1]
-    return float(epsilons(mine, delta, past.by_pld[past.of_account[[account]]])[0][0])
+    delta, budget = (
+        column[account : account + 1]
+        for column in (state.accounts[unit].delta, state.accounts[unit].budget)
+    )
+    return float(epsilons(mine, delta, past.by_pld[past.of_account[[account]]], budget)[0][0])
 
 
 def _member(run: Run, account: int) -> int:
@@ -156,4 +161,4 @@ def _value(found: Balances, name: str, account: int) -> float:
 
 
 def _add(state: State, body: Body) -> None:
-    state.apply(state.entries + 1, body, START)
+    state.apply(state.entries + 1, rules.said_of(state.project, body), START)

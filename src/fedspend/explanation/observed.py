@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.accounting.accountants import PLD
 from fedspend.accounting.conversion import epsilon as epsilon_of
+from fedspend.accounting.pld import schedule_epsilon
 from fedspend.accounting.rdp import ORDERS, rdp
 from fedspend.accounting.tradeoff import (
     TradeOff,
@@ -50,6 +52,7 @@ Rounds = tuple[
     Numbers, Numbers, tuple[int, ...]
 ]  # rates, noise multipliers, number of rounds with each
 COLLUDERS = 10  # as in `fedspend verify`
+GRID_TOLERANCE = 1e-4  # claims by PLD may be read on another grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +96,10 @@ def sights(
 def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
     """The curve, capped at what the observer's epsilon allows.
 
-    Not capped if that is a claim by PLD: nothing here has checked it, and the curve stays within it
-    anyway, up to the width of its grid.
+    Not capped if that is a claim by PLD: the curve stays within it anyway, up to the width of its
+    grid.
     """
-    if plan.accountant == "pld" and observer.name == "plan":
+    if plan.accountant == PLD and observer.name == "plan":
         return curve
     return tightest(curve, from_claim(observer.largest, plan.delta))
 
@@ -105,7 +108,8 @@ def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
 class _Seen:
     """Observers with their epsilons, how to compute each one's curve, and the least valid claim.
 
-    `least` is what the rounds cost at the plan's orders, or 0 if the plan was made by PLD.
+    `least` is what the rounds cost at the plan's orders, or by PLD up to the width of its grid; 0
+    for a user's own accountant.
     """
 
     observers: tuple[Observer, ...]
@@ -161,6 +165,9 @@ def _of_client(plan: Plan, schedule: int, colluders: int) -> _Seen:
         rates, noises, counts = map(np.asarray, rounds)
         total = counts @ rdp(rates, noises, plan.orders)
         least = float(epsilon_of(total, plan.orders, plan.delta))
+    elif plan.accountant == PLD:
+        noise, rate = plan.accounted_noise[:, schedule], table.sampling_rate[:, schedule]
+        least = schedule_epsilon(noise, rate, plan.delta) * (1 - GRID_TOLERANCE)
     return _Seen(observers, curves, least)
 
 

@@ -28,10 +28,10 @@ class RunAccount:
     """Charges the rounds of one run.
 
     The run directory keeps the head of the ledger, so that a ledger that was cut off or replaced by
-    an old copy is noticed.
+    an old copy is noticed. A run without a directory cannot be resumed, and keeps no head.
     """
 
-    def __init__(self, ledger: Ledger, run: str, folder: Path) -> None:
+    def __init__(self, ledger: Ledger, run: str, folder: Path | None) -> None:
         self.ledger, self.id, self.folder = ledger, run, folder
 
     @property
@@ -44,8 +44,8 @@ class RunAccount:
 
     def check_head(self) -> None:
         """Refuse a ledger that is not the one this run has seen."""
-        path = SEEN_HEAD.of(self.folder)
-        if path.exists():
+        path = None if self.folder is None else SEEN_HEAD.of(self.folder)
+        if path is not None and path.exists():
             self.ledger.check_head(Head.load(path), str(path))
 
     def admit(self, proposal: Proposal, *, simulation: bool) -> None:
@@ -53,9 +53,8 @@ class RunAccount:
         if self.admitted and self.run.closed is None and self.run.about["plan"] != proposal.plan:
             self.ledger.replan(self.id, proposal)
         else:
-            self.ledger.admit(
-                self.id, proposal, simulation=simulation, folder=str(self.folder.resolve())
-            )
+            folder = "" if self.folder is None else str(self.folder.resolve())
+            self.ledger.admit(self.id, proposal, simulation=simulation, folder=folder)
         self._keep_head()
 
     def reserve(self, round: int) -> None:
@@ -79,7 +78,8 @@ class RunAccount:
             self._keep_head()
 
     def _keep_head(self) -> None:
-        self.ledger.state.head.save(SEEN_HEAD.of(self.folder))
+        if self.folder is not None:
+            self.ledger.state.head.save(SEEN_HEAD.of(self.folder))
 
 
 def digest(release: Release) -> str:
@@ -105,6 +105,14 @@ def stored_location(location: str, folder: Path) -> str:
 def locate(stored: str, folder: Path) -> str:
     """The location that a run directory names."""
     return stored if is_url(stored) or Path(stored).is_absolute() else str(folder / stored)
+
+
+def check_same_project(asked: str, stored: str, folder: Path) -> None:
+    if asked not in ("", stored):
+        kept = f"under project {stored!r}" if stored else "under no project"
+        raise InvalidInput(
+            f"the run in {folder} keeps its account {kept}, not under {asked!r}; drop --project"
+        )
 
 
 def check_same(asked: str, stored: str, folder: Path) -> None:

@@ -51,47 +51,56 @@ from fedspend.ledger.storage import (
 
 
 class Ledger:
-    """An open ledger. `state` is what it said when last read; every write reads first."""
+    """An open ledger, as one `project` sees it: its accounts and runs are those of the project.
 
-    def __init__(self, storage: Storage) -> None:
+    `state` is what the ledger said when last read; every write reads first. A project that the
+    ledger does not know has no accounts; it is entered with the first of them.
+    """
+
+    def __init__(self, storage: Storage, project: str = "") -> None:
         self._storage = storage
-        self.state = State()
+        self.state = State(project=project)
 
     # --- opening ---
 
     @classmethod
-    def open(cls, location: str | Path, *, write: bool = False) -> Ledger:
+    def open(cls, location: str | Path, *, write: bool = False, project: str = "") -> Ledger:
         """Open an existing ledger, checking its whole chain."""
-        ledger = cls(connect(str(location), write=write))
+        project = rules.project_name(project)
+        ledger = cls(connect(str(location), write=write), project)
         return ledger._ready(lambda: ledger._migrate() if write else None)
 
     @classmethod
-    def find(cls, location: str | Path, *, write: bool = False) -> Ledger | None:
+    def find(cls, location: str | Path, *, write: bool = False, project: str = "") -> Ledger | None:
         """Open the ledger at `location`; None if there is none, and nothing is made."""
+        project = rules.project_name(project)
         if not may_hold_ledger(str(location)):
             return None
-        ledger = cls(connect(str(location), write=write))
+        ledger = cls(connect(str(location), write=write), project)
         if ledger._version() == 0:
             ledger.close()
             return None
         return ledger._ready(lambda: ledger._migrate() if write else None)
 
     @classmethod
-    def create(cls, location: str | Path, *, simulation: bool) -> Ledger:
+    def create(cls, location: str | Path, *, simulation: bool, project: str = "") -> Ledger:
         """Make a new ledger; refuses if there is one already."""
-        return cls._open_new(location, simulation, exist_ok=False)
+        return cls._open_new(location, simulation, project, exist_ok=False)
 
     @classmethod
-    def open_or_create(cls, location: str | Path, *, simulation: bool) -> Ledger:
+    def open_or_create(cls, location: str | Path, *, simulation: bool, project: str = "") -> Ledger:
         """The ledger at `location`; if there is none, a new one without accounts."""
-        return cls._open_new(location, simulation, exist_ok=True)
+        return cls._open_new(location, simulation, project, exist_ok=True)
 
     @classmethod
-    def _open_new(cls, location: str | Path, simulation: bool, *, exist_ok: bool) -> Ledger:
+    def _open_new(
+        cls, location: str | Path, simulation: bool, project: str, *, exist_ok: bool
+    ) -> Ledger:
+        project = rules.project_name(project)
         path = None if is_url(str(location)) else Path(path_of(str(location)))
         if path is not None and not may_hold_ledger(str(location)):
             rules.refuse_lost(path)  # before a file is made
-        ledger = cls(connect(str(location), write=True, create=True))
+        ledger = cls(connect(str(location), write=True, create=True), project)
 
         def begin() -> None:
             with ledger._storage.writing():
@@ -120,7 +129,7 @@ class Ledger:
         try:
             prepare()
             check_version(self._storage)
-            self.read()
+            rules.refuse_like_projects(self.read())
             self._check_own_head()
         except BaseException:
             self.close()
@@ -146,6 +155,10 @@ class Ledger:
     @property
     def location(self) -> str:
         return self._storage.location
+
+    @property
+    def project(self) -> str:
+        return self.state.project
 
     @property
     def simulation(self) -> bool:
@@ -260,6 +273,7 @@ class Ledger:
         epsilons = _one_each(budgets, names).tolist()
 
         def entry(state: State) -> list[Body]:
+            rules.refuse_mixed(state, unit)
             ids = rules.new_names(names, state, unit)
             rules.refuse_known(state, unit, ids)
             return [
@@ -330,15 +344,15 @@ class Ledger:
             rules.check_kind(state, simulation, self.location)
             if run in state.runs:
                 return []
+            rules.refuse_mixed(state, proposal.unit)
             registration = []
             if not len(state.accounts[proposal.unit]):
                 rules.refuse_alike(proposal.names, proposal.unit)
                 registration = [proposal.registration()]
                 # what the state will be; the ledger's own state follows in `_write`
-                state = State(accounts=state.accounts | {proposal.unit: Accounts()})
-                state.accounts[proposal.unit].add(
-                    list(proposal.names), proposal.budgets, proposal.delta
-                )
+                fresh = Accounts()
+                fresh.add(list(proposal.names), proposal.budgets, proposal.delta)
+                state = State(by_project={"": state.accounts | {proposal.unit: fresh}})
             who = rules.members(state, proposal)
             rules.refuse_overdrawn(
                 state, proposal.as_run(run, who), joining=True, hint=proposal.order
@@ -450,13 +464,14 @@ class Ledger:
         rows: list[Row] = []
         try:
             with self._storage.writing():
-                rows = self._link(entry(self.read()))
+                rows = self._link(self._in_project(entry(self.read())))
                 for number, text, hash in rows:
                     self.state.apply(number, parse(number, text), hash)
                 self._storage.append([(number, pack(text), hash) for number, text, hash in rows])
         except BaseException:
             if rows:
-                self.state = State()  # it may be ahead of what is stored: read it again
+                # it may be ahead of what is stored: read it again
+                self.state = State(project=self.project)
             raise
         if rows:
             stored = self._storage.rows_after(rows[-1][0] - 1)
@@ -465,6 +480,16 @@ class Ledger:
                     f"the database {self.location} did not keep an entry that was written to it"
                 )
             self._keep_head()
+
+    def _in_project(self, bodies: list[Body]) -> list[Body]:
+        """The entries, said to be the project's; the first of a new project enters its name."""
+        if not (bodies and self.project):
+            return bodies
+        new = self.project not in self.state.by_project
+        if new:
+            rules.refuse_like_projects(self.state)
+        entered: list[Body] = [{"kind": "project", "name": self.project}] if new else []
+        return entered + [rules.said_of(self.project, body) for body in bodies]
 
     def _link(self, bodies: list[Body]) -> list[Row]:
         """Number, text and hash of the new entries."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from fedspend.basics.files import write_whole
 from fedspend.ledger.book import Ledger
-from fedspend.ledger.state import UNITS
+from fedspend.ledger.spending import balances
+from fedspend.ledger.state import UNITS, State
 
 COLUMNS = (
     "unit",
@@ -74,14 +75,19 @@ def export_json(ledger: Ledger, path: Path, _unit: str) -> int:
         {"number": number, "hash": hash.hex(), "text": text.decode()}
         for number, text, hash in ledger.entries()
     ]
+    projects = {name: _balances(ledger.state.of(name)) for name in ledger.state.projects}
     document = {
         "ledger": ledger.state.id,
         "simulation": ledger.simulation,
         "head": str(ledger.state.head),
-        "balances": {
-            unit: list(ledger.balances(unit).rows()) for unit in UNITS if len(ledger.accounts(unit))
-        },
+        "balances": _balances(ledger.state.of("")),
+        **({"projects": projects} if projects else {}),
         "entries": entries,
     }
     write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
     return len(entries)
+
+
+def _balances(state: State) -> dict[str, list[dict[str, Any]]]:
+    """The balances of one project, by unit."""
+    return {unit: list(balances(state, unit).rows()) for unit in UNITS if len(state.accounts[unit])}

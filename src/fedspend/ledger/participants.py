@@ -16,7 +16,13 @@ from fedspend.budgets.population import Population, Registered
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
-from fedspend.ledger.rules import account_numbers, members, names_today, refuse_overdrawn
+from fedspend.ledger.rules import (
+    account_numbers,
+    members,
+    names_today,
+    refuse_mixed,
+    refuse_overdrawn,
+)
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.planning.request import PlanRequest
@@ -28,12 +34,22 @@ def registered(ledger: Ledger) -> Registered:
     active = np.flatnonzero(~accounts.withdrawn)
     if not active.size:
         raise InvalidInput(
-            f"nobody is registered in the ledger {ledger.location}, or all have withdrawn; see "
-            "fedspend ledger register --help"
+            f"nobody is registered in the ledger {ledger.location}"
+            f"{of_project(ledger)}, or all have withdrawn; see fedspend ledger register --help"
         )
     names = names_today(accounts)
     population = Population(tuple(names[int(n)] for n in active), accounts.budget[active])
     return Registered(population, tuple(names), ledger.location)
+
+
+def of_project(ledger: Ledger) -> str:
+    """Which project of the ledger was looked at, where one could be meant that was not named."""
+    if ledger.project:
+        return f" under project {ledger.project!r}"
+    if ledger.state.projects:
+        named = ", ".join(map(repr, ledger.state.projects))
+        return f" outside of its projects ({named}; name one with --project)"
+    return ""
 
 
 def plan_within(ledger: Ledger, request: PlanRequest, *, spend: str, exhausted: str) -> Plan:
@@ -84,6 +100,7 @@ def plan_fits(ledger: Ledger, made: AnyPlan) -> None:
     """Refuse a plan that the ledger would not admit, before anything is written."""
     check_planned_on(ledger, made)
     proposal = made.proposal()
+    refuse_mixed(ledger.state, proposal.unit)
     if len(ledger.accounts(proposal.unit)):
         refuse_overdrawn(
             ledger.state,

@@ -90,6 +90,45 @@ class Proposal:
         return about | mechanism | {"accounts": to_ranges(accounts)} | self.tables()
 
 
+# --- which project ---
+
+OF_ACCOUNTS = ("register", "change", "withdraw", "open")  # entries that say which accounts
+
+
+def project_name(name: str) -> str:
+    """The name of a project in normal form; "" for none."""
+    if name == "":
+        return name
+    return check_text("the project", read_ids([name], what="project")[0])
+
+
+def refuse_like_projects(state: State) -> None:
+    """A slip in a project's name must not open accounts with all budgets anew."""
+    asked = [state.project] if state.project else []
+    read_ids(asked, what="project", known=state.projects, where="the ledger")
+
+
+def said_of(project: str, body: Body) -> Body:
+    """An entry that is about the accounts of `project`; without a project, as it is."""
+    return body | {"project": project} if project and body["kind"] in OF_ACCOUNTS else body
+
+
+def refuse_mixed(state: State, unit: str) -> None:
+    """Client accounts and record accounts cannot pay for the same people.
+
+    A run on clients also exposes their records, at a price that no record account is charged (a
+    record can change its client's update by two clips, not one), and a run on records has no useful
+    bound for a client as a whole.
+    """
+    other = next(name for name in UNITS if name != unit)
+    if len(state.accounts[other]):
+        where = f"project {state.project!r} of the ledger" if state.project else "the ledger"
+        raise Refused(
+            f"{where} has {other} accounts, which cannot pay for what a run on {unit}s gives away; "
+            f"protect {other}s here, or, if they are other people, name another project or ledger"
+        )
+
+
 # --- who ---
 
 
@@ -215,6 +254,10 @@ def find_run(state: State, run: str) -> Run:
         raise InvalidInput(
             f"there is no run {run!r} in the ledger; fedspend ledger history lists all runs"
         )
+    if found.project != state.project:
+        belongs = f"to project {found.project!r}" if found.project else "to no project"
+        change = f"name it with --project {found.project!r}" if found.project else "drop --project"
+        raise InvalidInput(f"run {run!r} belongs {belongs}; {change}")
     return found
 
 
@@ -234,12 +277,17 @@ def refuse_second_hand(state: State, run: str, round: int) -> None:
 
 
 def same_beginning(new: Run, old: Run) -> bool:
-    """Whether two plans of a run agree on who takes part, the mechanism and every round begun."""
+    """Whether two plans of a run agree on who takes part, the mechanism and every round begun.
+
+    A plan by PLD is replanned by Rényi curves; the account goes on reading it by PLD, which is
+    never higher.
+    """
     alike = all(
         getattr(new, name) == getattr(old, name)
-        for name in ("unit", "accountant", "client_rate", "discrete", "grid_steps")
+        for name in ("unit", "client_rate", "discrete", "grid_steps")
     )
-    return alike and np.array_equal(new.accounts, old.accounts) and old.begins_like(new)
+    same = new.accountant in (old.accountant, "rdp")
+    return alike and same and np.array_equal(new.accounts, old.accounts) and old.begins_like(new)
 
 
 def check_kind(state: State, simulation: bool, location: str) -> None:

@@ -2,8 +2,8 @@
 
 Guarantee: an epsilon is composed from the recorded mechanisms at the account's lifetime delta,
 never added up from epsilons, and is never too low: it is read with the exact kernel at one Rényi
-order, or by dp-accounting's pessimistic PLD for accounts with a run that was planned by PLD.
-Accounts with equal histories are computed once.
+order, or by pessimistic PLD for accounts with a run that was planned by PLD. Accounts with equal
+histories are computed once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fedspend.accounting.mechanisms import Mechanisms, conversion_cost_at, conve
 from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, WHOLE_ORDERS
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.basics.progress import OnProgress
-from fedspend.errors import InvalidInput
 from fedspend.ledger.state import Run, State
 
 _FULL = 1e-6  # if less than this share of a budget is left, no plan can use it
@@ -29,6 +28,8 @@ _ROWS = 512  # accounts solved at once
 # and fewer orders can only read lower here.
 _MANY = 4096
 _VERY_MANY = 200_000  # for more accounts, `remaining` is read from budgets rounded down
+# Up to so many distinct histories are read by PLD, which takes up to a second each. Of more, only
+# those that are over their budget by Rényi curves: for the others these are a bound, too.
 MAX_PLD = 1000
 
 
@@ -67,16 +68,20 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
 
 
 def epsilons(
-    mechanisms: Mechanisms, delta: FloatArray, by_pld: BoolArray, progress: OnProgress | None = None
+    mechanisms: Mechanisms,
+    delta: FloatArray,
+    by_pld: BoolArray,
+    budget: FloatArray,
+    progress: OnProgress | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Epsilon of each history at its delta, by its accountant, and the order read (PLD: 0)."""
+    """Epsilon of each history at its delta, by its accountant, and the order read (PLD: 0).
+
+    `budget` is the smallest one of the accounts with this history.
+    """
     epsilon, order = mechanisms.best(delta)
     rows = np.flatnonzero(by_pld & (epsilon > 0))
     if rows.size > MAX_PLD:
-        raise InvalidInput(
-            f"PLD takes at most {MAX_PLD} distinct histories, and there are {rows.size}; use "
-            "accountant rdp"
-        )
+        rows = rows[~(epsilon[rows] <= budget[rows])]
     for done, row in enumerate(rows.tolist(), 1):
         rough = float(epsilon[row])
         epsilon[row] = pld_epsilon(mechanisms, row, float(delta[row]), rough)
@@ -88,7 +93,7 @@ def epsilons(
 
 def pld_epsilon(mechanisms: Mechanisms, history: int, delta: float, rough: float) -> float:
     """One history by PLD, or `rough` if that is lower or PLD cannot express the history."""
-    from fedspend.accounting.pld import discretisation, schedule_epsilon
+    from fedspend.accounting.pld import schedule_epsilon
 
     mine = np.flatnonzero(mechanisms.history == history)
     if not np.all(
@@ -101,7 +106,7 @@ def pld_epsilon(mechanisms: Mechanisms, history: int, delta: float, rough: float
     noise, rate = (
         np.repeat(column[mine], counts) for column in (mechanisms.noise, mechanisms.rate)
     )
-    return min(rough, schedule_epsilon(noise, rate, delta, discretisation(rough)))
+    return min(rough, schedule_epsilon(noise, rate, delta))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +145,8 @@ def balances(
 ) -> Balances:
     """What every account of a unit has spent, holds and has left.
 
-    `progress` counts PLD readings, which take a second each: (done, all), first for what was spent,
-    then for what is held.
+    `progress` counts PLD readings, which take up to a second each: (done, all), first for what was
+    spent, then for what is held.
     """
     accounts = state.accounts[unit]
     past = future = histories(state, unit, held=False)
@@ -172,8 +177,16 @@ def _per_account(
     first, of_account = distinct_rows(past.of_account, delta)
     rows = past.of_account[first]
     by_pld = np.ones(rows.size, dtype=bool) if accountant == "pld" else past.by_pld[rows]
-    epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld, progress)
+    budget = _strictest(state.accounts[unit].budget, of_account, first.size)
+    epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld, budget, progress)
     return epsilon[of_account], order[of_account]
+
+
+def _strictest(budget: FloatArray, of_account: IntArray, kinds: int) -> FloatArray:
+    """The smallest budget of the accounts of each kind."""
+    least = np.full(kinds, np.inf)
+    np.minimum.at(least, of_account, budget)
+    return least
 
 
 def remaining(state: State, unit: str, past: Histories) -> FloatArray:
@@ -266,8 +279,7 @@ def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None 
     )
     total = Mechanisms.joined([past, own], first.size)
     by_pld = before.by_pld[history[first]] | (run.accountant != "rdp")
-    least = np.full(first.size, np.inf)  # the strictest budget of each kind
-    np.minimum.at(least, of_account, budget)
+    least = _strictest(budget, of_account, first.size)
     over = np.ones(first.size, dtype=bool)
     if hint is not None:
         # the hint of a plan by PLD is 0
@@ -276,5 +288,7 @@ def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None 
         over = ~(proves & (total.rdp_at(order) + conversion_cost_at(order, delta[first]) <= least))
     doubtful = np.flatnonzero(over)
     epsilon = np.zeros(first.size)
-    epsilon[doubtful], _ = epsilons(total.take(doubtful), delta[first][doubtful], by_pld[doubtful])
+    epsilon[doubtful], _ = epsilons(
+        total.take(doubtful), delta[first][doubtful], by_pld[doubtful], least[doubtful]
+    )
     return np.flatnonzero(~(epsilon[of_account] <= budget))

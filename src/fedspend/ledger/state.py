@@ -4,9 +4,13 @@ Guarantee: the state is a function of the entries alone. An entry that does not 
 it (a round of an unknown run, a budget for an unknown client, a second registration) is refused as
 damage, whoever wrote it.
 
+An account is (project, unit, name): unrelated projects may share a ledger, and both may have a
+client 1. What has no project is in the one without a name, "".
+
 | entry | says |
 |---|---|
 | `ledger` | the first: format, id, and whether this is a simulation |
+| `project` | a new project's name; entries about its accounts say which project they mean |
 | `register` | names, lifetime budgets, and the one delta of these accounts |
 | `change`, `withdraw` | new budgets, or names that no longer take part; with a reason |
 | `open` | a run was admitted: accounts, their classes, each class's rates, noise and steps |
@@ -79,6 +83,7 @@ class Run:
     closed: str | None = None  # the reason
     grid_steps: int | None = None  # discrete noise: `noise` is what it counts for
     disturbed: bool = False  # a budget was lowered or a client withdrew since it was admitted
+    project: str = ""
 
     @property
     def planned(self) -> int:
@@ -112,25 +117,45 @@ class Run:
         )
 
 
+def _no_accounts() -> dict[str, Accounts]:
+    return {unit: Accounts() for unit in UNITS}
+
+
 @dataclass(eq=False)
 class State:
-    """What the first `entries` entries add up to."""
+    """What the first `entries` entries add up to, as one `project` sees it."""
 
     id: str = ""
     simulation: bool = False
     entries: int = 0
     hash: bytes = START
-    accounts: dict[str, Accounts] = field(
-        default_factory=lambda: {unit: Accounts() for unit in UNITS}
-    )
-    runs: dict[str, Run] = field(default_factory=dict)
+    project: str = ""  # whose accounts are `accounts`, and whose runs `runs_of` gives
+    by_project: dict[str, dict[str, Accounts]] = field(default_factory=lambda: {"": _no_accounts()})
+    runs: dict[str, Run] = field(default_factory=dict)  # of all projects
 
     @property
     def head(self) -> Head:
         return Head(self.id, self.entries, self.hash.hex())
 
+    @property
+    def accounts(self) -> dict[str, Accounts]:
+        """The project's accounts by unit; none if the ledger does not know the project yet."""
+        return self.by_project.get(self.project) or _no_accounts()
+
+    @property
+    def projects(self) -> list[str]:
+        """The names of all projects, in the order of their first entries."""
+        return [name for name in self.by_project if name]
+
+    def of(self, project: str) -> State:
+        """The same entries, as another project sees them."""
+        return replace(self, project=project)
+
     def runs_of(self, unit: str) -> list[Run]:
-        return [run for run in self.runs.values() if run.unit == unit]
+        """The project's runs on this kind of account."""
+        return [
+            run for run in self.runs.values() if run.unit == unit and run.project == self.project
+        ]
 
     def apply(self, number: int, body: Body, hash: bytes) -> None:
         """Add one entry."""
@@ -158,35 +183,46 @@ def _begin(state: State, body: Body) -> None:
     state.id, state.simulation = body["ledger"], body["simulation"]
 
 
+def _project(state: State, body: Body) -> None:
+    name = body["name"]
+    require(isinstance(name, str) and name != "" and name not in state.by_project)
+    state.by_project[name] = _no_accounts()
+
+
+def _accounts(state: State, body: Body) -> Accounts:
+    """The accounts that an entry is about."""
+    return state.by_project[body.get("project", "")][body["unit"]]
+
+
 def _register(state: State, body: Body) -> None:
     require(all(isinstance(name, str) and name for name in body["names"]))
-    state.accounts[body["unit"]].add(body["names"], numbers(body["budgets"]), float(body["delta"]))
+    _accounts(state, body).add(body["names"], numbers(body["budgets"]), float(body["delta"]))
 
 
 def _change(state: State, body: Body) -> None:
-    accounts, budgets = state.accounts[body["unit"]], numbers(body["budgets"])
+    accounts, budgets = _accounts(state, body), numbers(body["budgets"])
     who = accounts.numbers(body["names"])
     require(budgets.size == who.size and bool(np.all(np.isfinite(budgets) & (budgets > 0))))
     if np.any(budgets < accounts.budget[who]):
-        _disturb(state, body["unit"], who)
+        _disturb(state, body, who)
     accounts.budget[who] = budgets
 
 
 def _withdraw(state: State, body: Body) -> None:
-    accounts = state.accounts[body["unit"]]
+    accounts = _accounts(state, body)
     who = accounts.numbers(body["names"])
     accounts.withdrawn[who] = True
-    _disturb(state, body["unit"], who)
+    _disturb(state, body, who)
 
 
-def _disturb(state: State, unit: str, who: IntArray) -> None:
-    for run in state.runs_of(unit):
+def _disturb(state: State, body: Body, who: IntArray) -> None:
+    for run in state.of(body.get("project", "")).runs_of(body["unit"]):
         if run.closed is None and np.isin(who, run.accounts).any():
             run.disturbed = True
 
 
 def _open(state: State, body: Body) -> None:
-    accounts = state.accounts[body["unit"]]
+    accounts = _accounts(state, body)
     who = from_ranges(body["accounts"])
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
@@ -222,6 +258,7 @@ def _open(state: State, body: Body) -> None:
         steps=read_steps(body["steps"], rate, float(body["client_rate"])),
         discrete=body["discrete"],
         grid_steps=body.get("grid_steps"),
+        project=body.get("project", ""),
     )
 
 
@@ -275,6 +312,7 @@ def open_run(state: State, body: Body) -> Run:
 
 _KINDS = {
     "ledger": _begin,
+    "project": _project,
     "register": _register,
     "change": _change,
     "withdraw": _withdraw,

@@ -15,15 +15,18 @@ where noise goes, never how much privacy is spent.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput, finite_number, whole_number
+from fedspend.planning.clipping import per_round
 
 # without a contraction, plans must do well for all of these
 CONTRACTIONS = (1.0, 0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
@@ -59,10 +62,11 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class Foresight:
-    """The course of training, and the contraction, if it is known."""
+    """The course of training, and the contraction, or the influence as it was measured."""
 
     course: Course
     contraction: float | None
+    measured: FloatArray | None = None  # (rounds,)
 
     @property
     def assumed(self) -> tuple[float, ...]:
@@ -70,7 +74,7 @@ class Foresight:
         return CONTRACTIONS if self.contraction is None else (self.contraction,)
 
     def importance(self, clip_factors: FloatArray) -> FloatArray:
-        """`(h_t c_t)^2`, (contractions, rounds): how much a round's squared multiplier counts."""
+        """`(h_t c_t)^2`, (assumptions, rounds): how much a round's squared multiplier counts."""
         squares: FloatArray = self._influences(self.course.tail) ** 2 * clip_factors**2
         return squares
 
@@ -80,6 +84,11 @@ class Foresight:
         It is a ratio of variances. Rates are constant in both, so they drop out.
         """
         tail, rounds = self.course.tail, self.course.rounds
+        if self.measured is not None:
+            return {
+                "influence": self.measured.tolist(),
+                "variance_of_uniform": self.ratios(noise, uniform, tail)[0],
+            }
         at = self.assumed.index(TYPICAL if self.contraction is None else self.contraction)
         ratios = self.ratios(noise, uniform, tail)
         other = min(8, rounds) if tail == 1 else 1
@@ -99,6 +108,8 @@ class Foresight:
         return ratios
 
     def _influences(self, tail: int) -> FloatArray:
+        if self.measured is not None:
+            return self.measured[None, :]
         return np.array([self.course.influence(rho, tail) for rho in self.assumed])
 
 
@@ -131,6 +142,53 @@ def checked_course(
     return Course(rounds, span, beta, learning_rates)
 
 
+def checked_influence(influence: Any, contraction: float | None, rounds: int) -> FloatArray | None:
+    """Influence as it was measured, one number per round; those of rounds not planned are left."""
+    if influence is None:
+        return None
+    if contraction is not None:
+        raise InvalidInput(
+            "contraction and influence both say how a push against the model goes on; drop one"
+        )
+    h = per_round("influence", list(influence)[: max(rounds, 1)], rounds)
+    if not (np.all(h >= 0) and h.max() > 0):
+        raise InvalidInput(
+            f"influence must not be negative, nor 0 in all rounds; got {h.min():g} to {h.max():g}"
+        )
+    return h
+
+
+FORMAT = "fedspend-influence"
+
+
+def read_influence(path: str | Path, tail: int) -> list[float]:
+    """The influence of each round from a file that `fedspend design influence` wrote.
+
+    It is for one tail, and a file has several.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        by_tail = {int(one): [float(h) for h in hs] for one, hs in content["influence"].items()}
+        rounds = int(content["rounds"])
+    except OSError as error:
+        raise InvalidInput(f"cannot read the influence {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidInput(
+            f"{path} is not a file of influences; make one with fedspend design influence"
+        ) from None
+    if content.get("format") != FORMAT:
+        raise InvalidInput(
+            f"{path} is not a file of influences: its format is {content.get('format')!r}, not "
+            f"{FORMAT!r}"
+        )
+    if min(tail, rounds) not in by_tail:
+        raise InvalidInput(
+            f"{path} has no influence for a tail of {tail}, only for "
+            f"{', '.join(map(str, sorted(by_tail)))}; measure it with train.tail_average={tail}"
+        )
+    return by_tail[min(tail, rounds)]
+
+
 def checked_contraction(contraction: Any) -> float | None:
     """A contraction in (0, 1], or None for none."""
     if contraction is None:
@@ -146,6 +204,8 @@ def checked_contraction(contraction: Any) -> float | None:
 
 def expectation(expected: Mapping[str, Any]) -> str:
     """What a plan by `optimal` assumed, and what it expects, in one sentence."""
+    if "contraction" not in expected:
+        return f"by the influence that was measured: {_gain(expected['variance_of_uniform'])}"
     if expected["contraction"] is None:
         assumed = f"contraction unknown; if it is {expected['assumed']:g}"
     else:

@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.accounting.accountants import ACCOUNTANTS, Accountant
+from fedspend.accounting.accountants import (
+    ACCOUNTANTS,
+    AUTO,
+    FEW_ROUNDS,
+    FEW_SCHEDULES,
+    LARGEST_PLD_BUDGET,
+    PLD,
+    Accountant,
+)
 from fedspend.accounting.calibration import check_epsilons, check_rate
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
@@ -25,11 +33,16 @@ from fedspend.accounting.smoothing import drawn, steps_of
 from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
 from fedspend.basics.progress import OnProgress
 from fedspend.budgets.identity import as_mapping, read_ids
-from fedspend.errors import FedspendWarning, InvalidInput, finite_number, whole_number
+from fedspend.errors import FedspendWarning, InvalidInput, Refused, finite_number, whole_number
 from fedspend.noise.grid import check_bits
 from fedspend.planning.clipping import checked_rates, round_clips
 from fedspend.planning.columns import by_client, column_of, numbers_of
-from fedspend.planning.influence import Foresight, checked_contraction, checked_course
+from fedspend.planning.influence import (
+    Foresight,
+    checked_contraction,
+    checked_course,
+    checked_influence,
+)
 from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
 from fedspend.planning.policies import (
     POLICIES,
@@ -63,7 +76,7 @@ def plan(
     saving_rate: Any = None,
     transition: Any = None,
     clip: float = 1.0,
-    accountant: str = "rdp",
+    accountant: str = AUTO,
     weights: Any = None,
     clients: Sequence[str] | None = None,
     method: str | None = None,
@@ -72,6 +85,7 @@ def plan(
     clip_schedule: Any = None,
     learning_rates: Any = None,
     contraction: float | None = None,
+    influence: Any = None,
     tail: int | None = None,
     server_momentum: float = 0.0,
     past: Mechanisms | None = None,
@@ -86,14 +100,17 @@ def plan(
     rate means `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for
     `noise="discrete"` (or `"discrete-distributed"`, where every client adds a part of it) has a
     hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
-    size of the sums.
+    size of the sums. With `accountant="auto"` noise comes from privacy loss distributions ("pld")
+    where schedules are few, and from Rényi curves ("rdp", 4 to 7% more noise) elsewhere; the plan
+    says which, and why.
 
     The clip of a round is `clip` times its factor in `clip_schedule`: "constant", one number per
     round, or "lr", relative to `learning_rates`, one per round. That is the default where they are
     given; a round at the end whose learning rate is 0 is then not planned. Policy `optimal` puts
     noise where it does the least harm to the model that is handed out, the mean of the last `tail`
     iterates: `contraction` is the part of a push against the model that one round leaves. Without
-    one it does well for all from 0.5 to 1. What it expects to gain is in `parameters["expected"]`.
+    one it does well for all from 0.5 to 1. In its place, `influence` says for each round what part
+    of a push in it is left at the end. What is expected is in `parameters["expected"]`.
 
     `past`, one history per client, is what a ledger says was spent before. `epsilons` are then
     lifetime budgets, which past and plan together spend exactly, and `Plan.epsilon` is the epsilon
@@ -102,7 +119,7 @@ def plan(
     >>> budgets = [10.0] * 34 + [20.0] * 43 + [30.0] * 23
     >>> made = plan(budgets, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
     >>> made.noise_multiplier.shape, [round(float(x), 3) for x in made.noise_multiplier[[0, -1], 0]]
-    ((25, 100), [2.424, 1.967])
+    ((25, 100), [2.285, 1.854])
     >>> plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0).clients
     ('north', 'south')
     """
@@ -137,6 +154,7 @@ def plan(
         clip_schedule=clip_schedule,
         learning_rates=learning_rates,
         contraction=contraction,
+        influence=influence,
         tail=tail,
         server_momentum=server_momentum,
         past=past,
@@ -157,7 +175,7 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         )
     check_client_ids(ids)
     terms, clip = checked_terms(request)
-    accountant = checked_accountant(request)
+    asked = checked_accountant(request)
     policy = checked_policy(request)
     weights = weights_of(policy, terms, request.weights)
     rates = checked_rates(request.learning_rates, terms.rounds)
@@ -169,7 +187,7 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         policy, terms, request.saving_rate, request.transition, budget.size
     )
     warn_of_delta(terms.delta, budget.size)
-    check_past(request.past, accountant, budget.size)
+    check_past(request.past, asked, budget.size)
 
     lines = distinct_lines(policy, terms, budget, saving, switch, request.past)
     check_size(terms.rounds, lines.first.size)
@@ -185,12 +203,13 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         progress=progress,
     )
     spending, of_client = spend(policy, terms, wish, lines.of_client)
-    spending = fitted(accountant, terms, wish, spending)
+    accountant, spending, choice = accounted_by(asked, terms, wish, spending)
     steps = grid_steps(request, spending, of_client)
     parameters: dict[str, Any] = {
         "policy": policy.name,
         "rate": terms.rate,
         "budget_rounding": lines.rounding,
+        **({} if choice is None else {"accountant": choice}),
         **({} if steps is None else {"noise": "discrete", "grid_steps": steps}),
         **({} if request.method is None else {"method": request.method}),
         **({"weights": weights.tolist()} if policy.weighs else {}),
@@ -240,10 +259,14 @@ def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
     return terms, clip
 
 
-def checked_accountant(request: PlanRequest) -> Accountant:
+def checked_accountant(request: PlanRequest) -> Accountant | None:
+    """The accountant that is asked for; None: the plan chooses (`accounted_by`)."""
+    if request.accountant == AUTO:
+        return None
     if request.accountant not in ACCOUNTANTS:
         raise InvalidInput(
-            f"accountant must be one of {', '.join(ACCOUNTANTS.names)}; got {request.accountant!r}"
+            f"accountant must be one of {', '.join((AUTO, *ACCOUNTANTS.names))}; got "
+            f"{request.accountant!r}"
         )
     return ACCOUNTANTS[request.accountant]
 
@@ -286,8 +309,13 @@ def foresight_of(
     contraction = checked_contraction(request.contraction)
     course = checked_course(terms.rounds, request.tail, request.server_momentum, rates)
     if policy.foresees:
-        return Foresight(course, contraction)
-    for name, given in (("contraction", request.contraction), ("tail", request.tail)):
+        measured = checked_influence(request.influence, contraction, terms.rounds)
+        return Foresight(course, contraction, measured)
+    for name, given in (
+        ("contraction", request.contraction),
+        ("influence", request.influence),
+        ("tail", request.tail),
+    ):
         if given is not None:
             warnings.warn(
                 f"{name} has no effect under policy {policy.name!r}", FedspendWarning, stacklevel=4
@@ -295,22 +323,22 @@ def foresight_of(
     return None
 
 
-def warn_of_delta(delta: float, clients: int) -> None:
-    if delta >= 1 / clients:
+def warn_of_delta(delta: float, units: int, unit: str = "client") -> None:
+    if delta >= 1 / units:
         warnings.warn(
-            f"delta {delta:g} is at or above 1/clients = {1 / clients:g}: it would permit "
-            "exposing one client completely; choose a smaller delta",
+            f"delta {delta:g} is at or above 1/{unit}s = {1 / units:g}: it would permit "
+            f"exposing one {unit} completely; choose a smaller delta",
             FedspendWarning,
             stacklevel=4,
         )
 
 
-def check_past(past: Mechanisms | None, accountant: Accountant, clients: int) -> None:
+def check_past(past: Mechanisms | None, accountant: Accountant | None, clients: int) -> None:
     if past is None:
         return
-    if not accountant.at_orders:
+    if not (accountant is None or accountant.at_orders):
         raise InvalidInput(
-            "planning with past spending needs accountant 'rdp', got "
+            "planning with past spending needs accountant 'rdp' or 'auto', got "
             f"{accountant.name!r}; drop that accountant"
         )
     if past.histories != clients:
@@ -416,6 +444,40 @@ def spend(
     if policy.for_all:  # all follow the client that needs the most noise
         spending, of_client = one_for_all(spending), np.zeros_like(of_client)
     return by_itself(spending, terms), of_client
+
+
+def accounted_by(
+    asked: Accountant | None, terms: Terms, wish: Wish, spending: Spending
+) -> tuple[Accountant, Spending, str | None]:
+    """The accountant, its schedules, and, if it was left to us, why it was chosen."""
+    if asked is not None:
+        return asked, fitted(asked, terms, wish, spending), None
+    reason = reason_for_rdp(wish, spending)
+    if reason is None:
+        try:
+            fewest = fitted(ACCOUNTANTS[PLD], terms, wish, spending)
+        except Refused:  # a tiny delta, or rounds that give away very little
+            reason = "privacy loss distributions read no lower here"
+        else:
+            return ACCOUNTANTS[PLD], fewest, f"{AUTO}: at most {FEW_SCHEDULES} distinct schedules"
+    return ACCOUNTANTS["rdp"], spending, f"{AUTO}: {reason}"
+
+
+def reason_for_rdp(wish: Wish, spending: Spending) -> str | None:
+    """Why `auto` stays with Rényi curves, or None."""
+    if wish.past is not None:
+        return "what was spent before is composed at one Rényi order"
+    if spending.epsilon.size > FEW_SCHEDULES:
+        return f"more than {FEW_SCHEDULES} distinct schedules"
+    rounds = [
+        np.unique(np.stack(pair), axis=1).shape[1]
+        for pair in zip(spending.noise.T, spending.rate.T, strict=True)
+    ]
+    if max(rounds) > FEW_ROUNDS:
+        return f"more than {FEW_ROUNDS} different rounds"
+    if wish.budget.max() > LARGEST_PLD_BUDGET:
+        return f"a budget above {LARGEST_PLD_BUDGET:g}"
+    return None
 
 
 def fitted(accountant: Accountant, terms: Terms, wish: Wish, spending: Spending) -> Spending:

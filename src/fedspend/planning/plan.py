@@ -8,6 +8,7 @@ adjacency and hidden participation, has spent at most `Plan.epsilon` at `Plan.de
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import check_orders
 from fedspend.accounting.smoothing import FEWEST_STEPS, accounted
 from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.registry import NAME
 from fedspend.basics.words import counted
 from fedspend.errors import InvalidInput
 from fedspend.planning.base import BasePlan
@@ -145,6 +147,7 @@ class Plan(BasePlan):
 
     @property
     def accountant_known(self) -> bool:
+        """Whether the accountant that made the claims is loaded: a user's own may not be."""
         return self.accountant in ACCOUNTANTS
 
     @cached_property
@@ -208,6 +211,7 @@ class Plan(BasePlan):
 
     @cached_property
     def _spent(self) -> FloatArray:
+        check_loaded(self.accountant)
         noise, rate = self.accounted_noise, self.schedules.sampling_rate
         return ACCOUNTANTS[self.accountant].after_each_round(noise, rate, self.delta, self.orders)
 
@@ -318,10 +322,8 @@ def check_plan(plan: Plan) -> None:
     check_orders(plan.orders)
     if not (np.isfinite(plan.clip) and plan.clip > 0):
         raise InvalidInput(f"clip must be positive and finite, got {plan.clip!r}")
-    if plan.accountant not in ACCOUNTANTS:
-        raise InvalidInput(
-            f"accountant must be one of {', '.join(ACCOUNTANTS.names)}; got {plan.accountant!r}"
-        )
+    if not (isinstance(plan.accountant, str) and re.fullmatch(NAME, plan.accountant)):
+        raise InvalidInput(f"accountant must be a name, got {plan.accountant!r}")
     check_clip_factors(plan)
     steps = plan.parameters.get("grid_steps")
     if steps is not None and not (
@@ -344,6 +346,15 @@ def check_plan(plan: Plan) -> None:
         raise InvalidInput(f"sampling_rate must be at most 1, got {float(s.sampling_rate.max())!r}")
     if not np.all(np.isfinite(s.epsilon) & (s.epsilon >= 0) & np.isfinite(s.order)):
         raise InvalidInput("every claimed epsilon must be finite and not negative")
+
+
+def check_loaded(accountant: str) -> None:
+    """Refuse to go on with a plan whose claims cannot be followed round by round here."""
+    if accountant not in ACCOUNTANTS:
+        raise InvalidInput(
+            f"the plan was made by the accountant {accountant!r}, which is not loaded here; load "
+            "its file with --load, or import it first"
+        )
 
 
 def check_clip_factors(plan: Plan) -> None:

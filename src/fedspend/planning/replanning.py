@@ -2,19 +2,22 @@
 
 Guarantee: rounds already begun stay as they are. Together with them, the new rounds claim no more
 for any client than the old plan did, and together with everything the client has spent elsewhere
-they stay within its lifetime budget.
+they stay within its lifetime budget. All this is read by Rényi curves, also where the old plan's
+claims were by privacy loss distributions: what is planned after releases have been seen is read at
+a Rényi order.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from fedspend.accounting.accountants import PLD
 from fedspend.accounting.fitting import scaled_to_budget
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import stretched
 from fedspend.planning.plan import Plan, harmonic_mean
 from fedspend.planning.policies import Spending, Terms, by_itself
@@ -27,9 +30,9 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     It claims no more than before. `others` is what each client has spent and holds elsewhere; with
     that, the plan stays within each `lifetime` budget.
     """
-    if plan.accountant != "rdp":
+    if plan.accountant not in ("rdp", PLD):
         raise InvalidInput(
-            f"replanning needs accountant 'rdp', and this plan is by {plan.accountant!r}; "
+            f"replanning needs accountant 'rdp' or 'pld', and this plan is by {plan.accountant!r}; "
             "drop --replan"
         )
     old, orders = plan.schedules, WHOLE_ORDERS if others.discrete.any() else plan.orders
@@ -41,10 +44,18 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     )
     rest = np.arange(plan.rounds + more)[:, None] >= np.full(first.size, begun)
     nothing, claim = Mechanisms.none(first.size), old.epsilon[column]
-    scaled = scaled_to_budget(noise, rate, rest, claim, plan.delta, nothing, plan.orders).noise
-    within = scaled_to_budget(
-        noise, rate, rest, lifetime[first], plan.delta, others.take(first), orders
-    ).noise
+    try:
+        scaled = scaled_to_budget(noise, rate, rest, claim, plan.delta, nothing, plan.orders).noise
+        within = scaled_to_budget(
+            noise, rate, rest, lifetime[first], plan.delta, others.take(first), orders
+        ).noise
+    except Refused:
+        if plan.accountant != PLD:
+            raise
+        raise Refused(
+            "the rounds that have begun were planned by privacy loss distributions, and by Rényi "
+            "curves, which replanning needs, they leave too little; drop --replan"
+        ) from None
     noise = np.where(rest, np.maximum(scaled, within), noise)
     terms = Terms(plan.delta, float(rate.max()), plan.rounds + more, plan.orders)
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
@@ -63,7 +74,9 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     if "clip_factors" in parameters:
         parameters["clip_factors"] = factors.tolist()
     parameters.pop("expected", None)  # it was about the rounds as they were planned
-    return plan.replace(schedules=schedules, parameters=parameters)
+    if plan.accountant == PLD:
+        parameters["accountant"] = "Rényi curves, since it was replanned"
+    return plan.replace(schedules=schedules, accountant="rdp", parameters=parameters)
 
 
 def _longer(table: FloatArray, more: int) -> FloatArray:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.accounting.accountants import AUTO
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import BoolArray, FloatArray
 from fedspend.basics.progress import OnProgress
@@ -25,8 +26,9 @@ class PlanRequest:
 
     `saving_rate` and `transition` are one value for all, or one per client; `options` are for a
     user's own policy. `clip_schedule` is a word or one factor per round, None for the default.
-    `learning_rates` (relative, one per round), `contraction`, `tail` and `server_momentum` say how
-    training goes on after a round: what policy `optimal` plans for.
+    `learning_rates` (relative, one per round), `contraction` or `influence` (one number per round,
+    measured), `tail` and `server_momentum` say how training goes on after a round: what policy
+    `optimal` plans for.
     """
 
     epsilons: FloatArray
@@ -40,12 +42,13 @@ class PlanRequest:
     transition: float | FloatArray | None = None
     weights: float | list[float] | None = None
     clip: float = 1.0
-    accountant: str = "rdp"
+    accountant: str = AUTO
     noise: str = "continuous"
     bits: int = 32
     clip_schedule: str | Sequence[float] | None = None
     learning_rates: Sequence[float] | None = None
     contraction: float | None = None
+    influence: Sequence[float] | None = None
     tail: int | None = None
     server_momentum: float = 0.0
     past: Mechanisms | None = None

@@ -17,7 +17,7 @@ import numpy as np
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput
 from fedspend.records.planning import RecordPlan
-from fedspend.verification.findings import Findings, Verification
+from fedspend.verification.findings import Findings, Verification, warnings_about
 from fedspend.verification.observers import Observer, spread
 from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
@@ -106,6 +106,7 @@ def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
         failure_count=findings.failure_count,
         checks=tuple(findings.checks),
         observers=observers_of_records(plan, used, strictest),
+        warnings=warnings_about(plan.delta, "record", len(plan.records)),
     )
 
 

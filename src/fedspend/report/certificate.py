@@ -78,8 +78,13 @@ def certificate(run: RunData) -> Markup:
     )
     failures = found.get("failures")
     listed = [element("li", str(one)) for one in failures] if isinstance(failures, list) else []
+    warned = found.get("warnings")
     return join(
         head,
+        *(
+            element("p", f"Warning: {one}.", class_="note")
+            for one in (warned if isinstance(warned, list) else [])
+        ),
         element("p", text, class_="note"),
         element("ul", listed, class_="failures") if listed else None,
         table(("check", "worst", "result"), rows, class_="checks"),

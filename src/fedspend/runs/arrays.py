@@ -147,12 +147,15 @@ def classes_of(model: torch.nn.Module, features: Any) -> int:
         return int(model(first).shape[-1])
 
 
-def check_named(clients: Clients, ledger: str | None, setup: Setup) -> None:
-    """Clients with accounts in a ledger that outlives the run need names that do too."""
-    if ledger is not None and as_mapping(clients) is None and not setup.randomness.simulation:
+def check_named(clients: Clients, setup: Setup) -> None:
+    """A real run is charged to a ledger that outlives it, and accounts in it need names that do
+    too.
+    """
+    if as_mapping(clients) is None and not setup.randomness.simulation:
         raise InvalidInput(
-            "a ledger that outlives the run needs named clients, and a list has no names; "
-            "give clients as a dict of id: (features, labels)"
+            "a real run is charged to a ledger that outlives it, which needs named clients, and a "
+            "list has no names; give clients as a dict of id: (features, labels), or simulate with "
+            'randomness="seeded", which protects nobody'
         )
 
 

@@ -34,22 +34,26 @@ def verified(
     setup: Setup, folder: Path | None, states: States, ledger: RunLedger, *, resume: bool
 ) -> dict[str, Any] | None:
     """The verdict to store, or None if it is already stored. Refuses what must not begin."""
-    if folder is not None and not goes_on(folder, resume):
+    if not goes_on(folder, resume):
         refuse_leftovers(setup, states)
-        check_ledger(setup, ledger)
+        if folder is not None or ledger.asked is not None:
+            check_ledger(setup, ledger)
     return examine(setup, folder)
 
 
 def opened_store(setup: Setup, folder: Path | None, ledger: RunLedger, *, resume: bool) -> RunStore:
     """The store of a run that may begin, with its first file written."""
     if folder is None:
-        return MemoryStore()
+        charged = setup.plan is not None and ledger.asked is not None
+        return MemoryStore(new_run_id() if charged else "")
     about = facts_of(setup)
     if goes_on(folder, resume):
         return RunDirectory.resume(folder, about)
     if setup.plan is not None:
         location = stored_location(ledger.asked or str(LEDGER.of(folder)), folder)
-        about["ledger"] = {"location": location, "run": new_run_id()}
+        about["ledger"] = {"location": location, "run": new_run_id()} | (
+            {"project": ledger.project} if ledger.project else {}
+        )
     return RunDirectory.create(folder, about)
 
 

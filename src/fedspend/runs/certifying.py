@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.errors import Refused
+from fedspend.planning.plan import check_loaded
 from fedspend.runs.directory import RunDirectory
 from fedspend.runs.setup import Setup
 from fedspend.verification.verify import verify
@@ -20,6 +21,7 @@ def examine(setup: Setup, folder: Path | None) -> dict[str, Any] | None:
         folder is not None and RunDirectory(folder).certified(setup.plan.hash)
     ):
         return None
+    check_loaded(setup.plan.accountant)
     verdict = verify(setup.plan)
     if not verdict.ok:
         raise Refused(f"the plan failed verification, so nothing is trained: {verdict.failures[0]}")

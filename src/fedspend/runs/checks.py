@@ -15,6 +15,7 @@ from fedspend.configuration.learning_rates import relative_rates
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.errors import InvalidInput
+from fedspend.ledger.default import is_default
 from fedspend.ledger.participants import check_planned_on, plan_fits
 from fedspend.ledger.rules import check_kind, refuse_lost
 from fedspend.ledger.sqlite import check_place
@@ -43,7 +44,8 @@ def check_ledger(setup: Setup, ledger: RunLedger) -> None:
     if ledger.asked is not None and not is_url(ledger.asked):
         path = Path(path_of(ledger.asked))
         refuse_lost(path)
-        check_place(path)
+        if not is_default(ledger.asked):  # whose folder is made with it
+            check_place(path)
 
 
 def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:

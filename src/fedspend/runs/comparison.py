@@ -3,13 +3,16 @@
 Guarantee: only seeded simulations are compared, because every run on private data spends its
 budget, and choosing the best of several is one more use of the data. The interval is Student's t
 over seeds; the difference to the first arm is paired by seed, so effects of a seed on both cancel.
+
+Arms that differ in name differ in what they run: a setting that no arm uses is refused, and a
+method that does not use it, or cannot have it, appears without it (`distinct_arms`).
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,9 +26,21 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import is_real
-from fedspend.configuration.effects import refuse_without_effect_in_all
+from fedspend.configuration.effects import (
+    method_of,
+    refuse_without_effect_in_all,
+    sentence,
+    without_effect,
+)
 from fedspend.errors import InvalidInput
+from fedspend.planning.policies import policy_for
 from fedspend.server.methods.table import METHODS
+
+POLICY = "privacy.policy"
+# Settings that decide nothing about a simulation in memory with one worker, by section or name.
+_IDLE = ("design", "ledger", "engine.workers", "train.tensorboard")
+# all that a method without privacy reads of [privacy]
+_WITHOUT_PRIVACY = ("privacy.rate", "privacy.randomness")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +63,21 @@ class Comparison:
     def curves(self) -> list[list[list[float]]]:
         """Accuracy by method and seed, without missing rounds."""
         return [[seed[np.isfinite(seed)].tolist() for seed in method] for method in self.accuracy]
+
+    def twins(self) -> list[tuple[str, str]]:
+        """Arms that are equal to the last digit in every round of every seed, and the first of
+        their kind: what they differ in changed nothing.
+        """
+        found: list[tuple[str, str]] = []
+        for n, name in enumerate(self.methods):
+            same = (
+                earlier
+                for earlier, accuracy in zip(self.methods[:n], self.accuracy, strict=False)
+                if np.array_equal(accuracy, self.accuracy[n], equal_nan=True)
+            )
+            if (first := next(same, None)) is not None:
+                found.append((name, first))
+        return found
 
     def rows(self) -> list[dict[str, Any]]:
         """Per method: final accuracy and paired difference to the first method, with intervals."""
@@ -89,7 +119,13 @@ class Arm:
     """One of the things compared: a method with settings."""
 
     name: str
-    overrides: tuple[str, ...]
+    overrides: tuple[str, ...]  # the method first
+
+    def without(self, dropped: Collection[str]) -> Arm:
+        """The same arm without these overrides."""
+        left = tuple(part for part in self.overrides if part not in dropped)
+        shown = [part for part in self.name.split(", ") if part not in dropped]
+        return Arm(", ".join(shown) or left[0].partition("=")[2], left)
 
 
 def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
@@ -144,20 +180,17 @@ def compare(
     vary: Sequence[str] = (),
 ) -> Comparison:
     """Train every arm with every seed, in parallel over cores."""
-    arms = arms_of(methods, vary)
-    configs = [_settings(config, overrides, arm) for arm in arms]
-    for settings in configs:
+    base = load_config(config, overrides)
+    settings_of = distinct_arms(config, overrides, arms_of(methods, vary))
+    arms = list(settings_of)
+    for settings in settings_of.values():
         if settings.privacy.randomness == "os":
             raise InvalidInput(
                 "compare runs seeded simulations only: every run on private data spends budget; "
                 "drop randomness = 'os'"
             )
-    base = load_config(config, overrides)
     with _naming_vary(arms[0], overrides):
-        # The config may name the policy of its own method; another method brings its own.
-        refuse_without_effect_in_all(
-            base, [settings.without("privacy.policy") for settings in configs]
-        )
+        refuse_without_effect_in_all(base, list(settings_of.values()))
     first = base.train.seed
     jobs = [(arm, first + k) for arm in arms for k in range(seeds)]
     curves: dict[tuple[Arm, int], list[float]] = {}
@@ -181,9 +214,99 @@ def compare(
     )
 
 
+def distinct_arms(
+    config: str | Path, overrides: Sequence[str], arms: Sequence[Arm]
+) -> dict[Arm, Config]:
+    """The arms that differ in what they run, with their settings.
+
+    A varied setting is dropped from an arm that does not use it; arms that are equal then are one.
+    An arm whose method cannot have its policy is left out. Refuses a setting that is dropped from
+    every arm, a method or a policy that is in no arm, and a value that is listed twice.
+    """
+    found: dict[Arm, Config] = {}
+    # why a setting is not in an arm: the arm does not use it, or the whole arm was left out
+    unused: dict[str, InvalidInput] = {}
+    contradicted: dict[str, InvalidInput] = {}
+    for arm in arms:
+        settings = _settings(config, overrides, arm)
+        try:
+            _check_policy(settings)
+        except InvalidInput as error:
+            contradicted |= dict.fromkeys(arm.overrides, error)
+            continue
+        here = _without_effect(settings, arm)
+        unused |= here
+        kept = arm.without(here)
+        if kept not in found:
+            found[kept] = _settings(config, overrides, kept)
+    kept_parts = {part for arm in found for part in arm.overrides}
+    for part in (part for arm in arms for part in arm.overrides if part not in kept_parts):
+        raise (unused | contradicted)[part]
+    _refuse_equal_values(found)
+    return found
+
+
+def _check_policy(settings: Config) -> None:
+    """Refuse a policy that the arm's method cannot have, before anything is trained."""
+    if settings.given(POLICY) and METHODS[method_of(settings)].policies:
+        policy_for(settings.method.name, settings.privacy.policy, saves=False)
+
+
+def _without_effect(settings: Config, arm: Arm) -> dict[str, InvalidInput]:
+    """The varied settings (`section.key=value`) that this arm does not use, and what says so."""
+    rules = without_effect(settings)
+    entry = METHODS[method_of(settings)]
+    why: dict[str, InvalidInput] = {}
+    for part in arm.overrides[1:]:  # the first names the method
+        name = part.partition("=")[0]
+        section, key = name.split(".")
+        nothing = f"--vary {part}: {key} in [{section}] has no effect"
+        if name in rules:
+            said = sentence(settings, name, rules[name]).replace("--set", "--vary", 1)
+        elif section in _IDLE or name in _IDLE:
+            said = f"{nothing} on a comparison; drop it"
+        elif entry.unit is None and section == "privacy" and name not in _WITHOUT_PRIVACY:
+            said = (
+                f"{nothing} under method {entry.name!r}, which is not private; drop it, or compare "
+                "a private method"
+            )
+        elif name == POLICY and not entry.policies:
+            said = (
+                f"{nothing} under method {entry.name!r}, which plans records; drop it, or compare "
+                "a method for whole clients"
+            )
+        else:
+            continue
+        why[part] = InvalidInput(said)
+    return why
+
+
+def _refuse_equal_values(found: dict[Arm, Config]) -> None:
+    """Refuse two spellings of one value, such as 0.1 and 0.10: their arms would be equal."""
+    seen: dict[tuple[str, str], str] = {}
+    for arm, settings in found.items():
+        for part in arm.overrides[1:]:
+            name, _, text = part.partition("=")
+            first = seen.setdefault((name, repr(settings.value(name))), text)
+            if first != text:
+                raise InvalidInput(
+                    f"--vary {name} lists the same value twice, as {first} and {text}; remove one"
+                )
+
+
 def _settings(config: str | Path, overrides: Sequence[str], arm: Arm) -> Config:
     with _naming_vary(arm, overrides):
-        return load_config(config, [*overrides, *arm.overrides])
+        return _with_its_policy(config, [*overrides, *arm.overrides])
+
+
+def _with_its_policy(config: str | Path, overrides: Sequence[str]) -> Config:
+    """The config of an arm. A policy in the file is that of the file's own method; another method
+    brings its own, unless one is asked for.
+    """
+    settings = load_config(config, overrides)
+    if POLICY in settings.overridden or method_of(settings) == method_of(load_config(config)):
+        return settings
+    return settings.without(POLICY)
 
 
 @contextmanager
@@ -208,13 +331,11 @@ def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
     from fedspend.runs.running import run
     from fedspend.runs.setup import from_config
 
-    settings = load_config(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
+    settings = _with_its_policy(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
     if is_real(settings):  # the default for your own data
         raise InvalidInput(
             "compare runs seeded simulations only, and runs on your own data are real by default: "
             "each would be a release that no ledger is charged for; compare on public data, or set "
             "privacy.randomness=seeded, which protects nobody"
         )
-    # The config may name the policy of its own method; another method brings its own.
-    setup = from_config(settings.without("privacy.policy"))
-    return [line["accuracy"] for line in run(setup, None).metrics]
+    return [line["accuracy"] for line in run(from_config(settings), None).metrics]

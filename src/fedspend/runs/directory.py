@@ -10,6 +10,7 @@ which rounds were reserved and committed; a reserved round whose release is lost
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,16 @@ from fedspend.basics.files import append_line, one_at_a_time, write_whole
 from fedspend.basics.tensors import pack
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.ledger.account import RunAccount, check_same, locate
+from fedspend.ledger.account import (
+    RunAccount,
+    check_same,
+    check_same_project,
+    locate,
+    stored_location,
+)
+from fedspend.ledger.default import VARIABLE
 from fedspend.ledger.participants import check_planned_on
+from fedspend.ledger.storage import is_url
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.checkpoints import pack_kept, pack_state, read_kept, read_state
 from fedspend.server.mechanism import NO_MEMORY, Memory
@@ -69,8 +78,9 @@ class RunDirectory:
         found = cls(folder)
         facts = found.stored.facts()
         then, now = facts.settings, settings["settings"]
-        # a replanned run continues under another plan
-        for key in sorted((set(then) | set(now)) - {"plan"}):
+        # A replanned run continues under another plan. The accountant matters only while a plan is
+        # made; its default is another one in older versions.
+        for key in sorted((set(then) | set(now)) - {"plan", "privacy.accountant"}):
             if then.get(key) != now.get(key):
                 raise InvalidInput(
                     f"{folder} holds another run: {key} was {then.get(key)!r} and is now "
@@ -94,6 +104,23 @@ class RunDirectory:
         if asked is not None:
             check_same(asked, named.location, self.folder)
         return asked or locate(named.location, self.folder)
+
+    def ledger_as_given(self) -> str | None:
+        """The ledger of this user, if the run charges it: with a password that is not stored here,
+        if the environment has one.
+        """
+        named, given = self.stored.facts().ledger, os.environ.get(VARIABLE, "")
+        if named is None or not is_url(given):
+            return None
+        return given if stored_location(given, self.folder) == named.location else None
+
+    def ledger_project(self, asked: str) -> str:
+        """The project whose accounts this run charges, and no other."""
+        named = self.stored.facts().ledger
+        if named is None:
+            return asked
+        check_same_project(asked, named.project, self.folder)
+        return named.project
 
     @property
     def run_id(self) -> str:

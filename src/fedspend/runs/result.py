@@ -21,12 +21,19 @@ OnNote = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run returns. `model` has the final parameters."""
+    """What a run returns. `model` has the final parameters.
+
+    `ledger` is where the run was charged, under the name `run` and the accounts of `project`; None
+    if nothing was charged: without privacy, and for simulations without a run directory.
+    """
 
     metrics: list[MetricsLine]
     model: torch.nn.Module
     plan: AnyPlan | None
     folder: Path | None
+    ledger: str | None = None
+    project: str = ""
+    run: str = ""
 
     @property
     def accuracy(self) -> float:

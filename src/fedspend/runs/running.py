@@ -37,14 +37,17 @@ def run(
     on_round: OnRound | None = None,
     on_note: OnNote = lambda _: None,
     ledger: RunLedger | None = None,
+    project: str | None = None,
 ) -> Result:
     """Verify, open the account, run the remaining rounds, write the model, close the account.
 
-    `ledger` is the one to charge; if none is given, it is in the run directory.
+    `ledger` is the one to charge. If none is given, a simulation's is in the run directory, and a
+    real run is charged to the ledger of this user, for the accounts of `project`.
     """
     if ledger is not None:
         return _run(setup, folder, ledger, resume, on_round, on_note)
-    with RunLedger.of_run(folder, None, resume=resume) as own:
+    charged = setup.plan is not None and not setup.randomness.simulation
+    with RunLedger.of_run(folder, None, resume=resume, project=project, charged=charged) as own:
         return _run(setup, folder, own, resume, on_round, on_note)
 
 
@@ -75,7 +78,7 @@ def _run(
             store.finish()
     finally:
         engine.close()
-    return _finished(setup, store, state, folder)
+    return _finished(setup, store, state, folder, ledger)
 
 
 def open_engine(setup: Setup, states: States) -> Engine:
@@ -111,12 +114,16 @@ def _play(
     return state
 
 
-def _finished(setup: Setup, store: RunStore, state: TrainingState, folder: Path | None) -> Result:
+def _finished(
+    setup: Setup, store: RunStore, state: TrainingState, folder: Path | None, ledger: RunLedger
+) -> Result:
     load_parameters(setup.module, state)
     plan_hash = "" if setup.plan is None else setup.plan.hash
     about = {"randomness": setup.randomness.source, "plan": plan_hash}
     store.write_model(named_arrays(setup.module), about)
-    return Result(store.metrics(), setup.module, setup.plan, folder)
+    metrics, where = store.metrics(), ledger.location
+    charged = {} if where is None else {"project": ledger.project, "run": store.run_id}
+    return Result(metrics, setup.module, setup.plan, folder, where, **charged)
 
 
 def load_parameters(module: torch.nn.Module, state: TrainingState) -> None:

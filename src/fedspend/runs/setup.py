@@ -413,7 +413,13 @@ def _settings(
     without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
     # how long to wait may change from one day to the next; who is who may not
     waiting = (f"engine.{key}" for key in SECTIONS["engine"] if key not in ("name", "keys"))
-    for unimportant in (*waiting, "train.tensorboard", "ledger.location", *without_effect):
+    for unimportant in (
+        *waiting,
+        "train.tensorboard",
+        "ledger.location",
+        "ledger.project",  # of a run that goes on, the run directory says it
+        *without_effect,
+    ):
         values.pop(unimportant, None)
     if config.engine.keys is not None:
         files = _files_of_keys()

@@ -9,9 +9,12 @@ through the same code.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedspend.errors import FedspendError
+from fedspend.ledger.account import RunAccount
+from fedspend.ledger.participants import check_planned_on
 from fedspend.planning.protocol import AnyPlan
 from fedspend.server.rounds import Kept, Store, TrainingState
 from fedspend.stored.run import MetricsLine
@@ -49,33 +52,55 @@ class RunStore(Store, Protocol):
 
 
 class MemoryStore:
-    """A run that leaves nothing on disk and charges no ledger: for notebooks and tests."""
+    """A run that leaves nothing on disk but its account: for notebooks and tests.
 
-    run_id = ""
+    It cannot be resumed. `run_id` is its name in the ledger; without one nothing is charged, which
+    is for simulations.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str = "") -> None:
+        self.run_id = run_id
         self._metrics: list[MetricsLine] = []
+        self._account: RunAccount | None = None
 
     @contextmanager
     def charging(
-        self,
-        plan: AnyPlan | None,  # noqa: ARG002
-        ledger: RunLedger,  # noqa: ARG002
-        *,
-        simulation: bool,  # noqa: ARG002
+        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool
     ) -> Iterator[None]:
-        yield
+        if not self.run_id or plan is None or ledger.asked is None:
+            yield
+            return
+        book = ledger.to_charge(ledger.asked, None, simulation=simulation)
+        check_planned_on(book, plan)
+        account = RunAccount(book, self.run_id, None)
+        account.admit(plan.proposal(), simulation=simulation)
+        self._account = account
+        try:
+            yield
+        except BaseException as error:
+            _give_up(account, error)
+            raise
+        finally:
+            self._account = None
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        if self._account is not None:
+            self._account.close("finished")
 
-    def reserve(self, round: int) -> None: ...
+    def reserve(self, round: int) -> None:
+        if self._account is not None:
+            self._account.reserve(round)
 
-    def lose(self, round: int) -> None: ...
+    def lose(self, round: int) -> None:
+        if self._account is not None:
+            self._account.lose(round)
 
-    def was_reserved(self, round: int) -> bool:  # noqa: ARG002
-        return False
+    def was_reserved(self, round: int) -> bool:
+        return self._account is not None and self._account.was_reserved(round)
 
-    def keep(self, round: int, kept: Kept) -> None: ...
+    def keep(self, round: int, kept: Kept) -> None:
+        if self._account is not None:
+            self._account.commit(round, kept.release)
 
     def memory(self) -> None:
         return None
@@ -97,3 +122,23 @@ class MemoryStore:
     def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None: ...
 
     def write_model(self, tensors: dict[str, Any], about: dict[str, Any]) -> None: ...
+
+
+def _give_up(account: RunAccount, error: BaseException) -> None:
+    """A run that stopped before its first round has spent nothing and is closed.
+
+    A later one stays open: what it holds is not given back because of what its releases showed,
+    unless somebody decides so and says why.
+    """
+    with suppress(FedspendError):
+        if account.run.next_round == 0:
+            account.close("stopped before its first round")
+        else:
+            project = account.ledger.project
+            error.add_note(
+                f"run {account.id} stays open in the ledger {account.ledger.location} and holds "
+                "what its other rounds would have spent; to give that back: fedspend ledger "
+                f"close-run {account.id} --ledger {account.ledger.location}"
+                + (f" --project {project!r}" if project else "")
+                + " --reason WORDS"
+            )

@@ -14,6 +14,7 @@ import torch
 
 from fedspend.basics.files import one_at_a_time
 from fedspend.configuration.config import Config, any_config, needed
+from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect
 from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
@@ -22,9 +23,10 @@ from fedspend.runs.checks import approved, check_names_last
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnRound, Result
-from fedspend.runs.run_ledger import RunLedger
+from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
+from fedspend.server.methods.table import DEFAULT, METHODS
 from fedspend.stored.run import StoredRun
 
 
@@ -40,6 +42,7 @@ def train(
     plan: AnyPlan | None = None,
     test: tuple[Any, Any] | None = None,
     ledger: str | Path | None = None,
+    project: str | None = None,
     replan: bool = False,
     on_note: OnNote = lambda _: None,
     grid: Any = None,
@@ -50,9 +53,14 @@ def train(
     Either `train("quickstart.toml", output="runs/first")`, optionally with a `plan` made
     beforehand, or `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y),
     lr=0.1, batch_size=32, local_steps=10)`. Clients are matched with the plan by id; one that is
-    missing has no rows. A list means clients "0", "1", ...
+    missing has no rows. A list means clients "0", "1", ..., for simulations.
 
-    `ledger` (a path or postgresql://...) is charged; by default it is one in the run directory.
+    `ledger` (a path or postgresql://...) is charged, for the accounts of `project` in it. By
+    default a real run is charged to the ledger of this user, which needs a project: FEDSPEND_LEDGER
+    names it, else it is fedspend/ledger.db in the user's data folder. A simulation is charged to
+    one in its run directory, if it has a directory. `Result.ledger` says where it was.
+
+    Without `output` nothing but the account is kept, so the run cannot be resumed.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
     spread over the missing rounds. `on_note` is called with what a recovery found. `grid` is the
     one that Flower hands a ServerApp, for engine "flower".
@@ -68,26 +76,39 @@ def train(
                 "model, test and training options are for clients=...; a config sets these itself"
             )
         settings = any_config(config, overrides)
+        if not goes_on(folder, resume):  # a run that has begun keeps its config
+            refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
+        project = project if project is not None else settings.ledger.project
+        charged = is_real(settings) and _has_privacy(settings)
+        if is_real(settings) and not charged and (where is not None or project is not None):
+            raise InvalidInput(
+                f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
+                "gives away; choose a private method, or, if that is meant, name no ledger and no "
+                "project"
+            )
     else:
         assert clients is not None
         if grid is not None:
             raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
-        check_named(clients, where, setup)
-    with RunLedger.of_run(folder, where, resume=resume) as opened:
+        check_named(clients, setup)
+        charged = not setup.randomness.simulation
+    with RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened:
         if config is not None:
             begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
             setup = _planned(
                 settings, folder, opened, plan, begun, on_note if replan else None, grid
             )
-        if folder is None and where is not None:
-            raise InvalidInput(
-                "a run that charges a ledger needs a run directory to recover from; give output=, "
-                "or drop the ledger"
-            )
+        if where is None and opened.asked is not None:
+            new = ", which is new there" if opened.new_project else ""
+            on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
         return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened)
+
+
+def _has_privacy(settings: Config) -> bool:
+    return METHODS[settings.method.name or DEFAULT].unit is not None
 
 
 def _planned(
@@ -105,8 +126,6 @@ def _planned(
     """
     book = ledger.found()
     stored = begun if given is None else approved(given, begun, settings)
-    if begun is None:  # a run that has begun keeps its config
-        refuse_without_effect(settings)
     if replanning is not None and folder is not None and book is not None and stored is not None:
         rounds = needed(settings.train.rounds, "train.rounds")
         with one_at_a_time(folder):  # a round that another process is running is not lost

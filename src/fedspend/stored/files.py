@@ -65,7 +65,10 @@ RELEASE = RunFile(
     "runs.directory",
 )
 LEDGER = RunFile(
-    "ledger.db", "the account, unless another ledger is charged", "no: budgets", "ledger.sqlite"
+    "ledger.db",
+    "the account of a simulation, unless another ledger is charged",
+    "no: budgets",
+    "ledger.sqlite",
 )
 LEDGER_HEAD = RunFile(
     f"{LEDGER}{HEAD_SUFFIX}", "the last entry of that account", "yes", "ledger.book"

@@ -28,6 +28,7 @@ class NamedLedger:
 
     location: str  # relative if it is inside the run directory
     run: str  # the run's id in it
+    project: str = ""  # whose accounts in it
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,9 @@ def _named_ledger(path: Path, named: Any) -> NamedLedger | None:
     if named is None:
         return None
     if isinstance(named, dict):
-        location, run = named.get("location"), named.get("run")
-        if isinstance(location, str) and isinstance(run, str):
-            return NamedLedger(location, run)
+        found = [named.get("location"), named.get("run"), named.get("project", "")]
+        if all(isinstance(value, str) for value in found):
+            return NamedLedger(*found)
     raise InvalidInput(f"{path} is damaged: it does not say which ledger the run charges")
 
 

@@ -87,6 +87,8 @@ class Verification:
     failure_count: int
     checks: tuple[Check, ...]
     observers: tuple[Observer, ...]
+    # what holds as claimed, and yet protects less than it seems to
+    warnings: tuple[str, ...] = ()
 
     @property
     def sampled(self) -> bool:
@@ -102,6 +104,22 @@ class Verification:
         whole["observers"] = [asdict(one) for one in self.observers]
         plain: dict[str, Any] = _jsonable(whole)
         return plain
+
+
+def warnings_about(delta: float, unit: str, units: int) -> tuple[str, ...]:
+    """What the plan's claims do not say by themselves.
+
+    >>> warnings_about(0.1, "client", 10)
+    ('delta 0.1 is at or above 1/clients = 0.1: it would permit exposing one client completely',)
+    >>> warnings_about(0.01, "client", 10)
+    ()
+    """
+    if units < 1 or delta < 1 / units:
+        return ()
+    return (
+        f"delta {delta:g} is at or above 1/{unit}s = {1 / units:g}: it would permit exposing one "
+        f"{unit} completely",
+    )
 
 
 def _jsonable(value: Any) -> Any:

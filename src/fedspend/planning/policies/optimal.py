@@ -221,6 +221,6 @@ def alike(importance: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
 OPTIMAL = Policy(
     "optimal",
     "constant rate; noise where it does the least harm to the model that is handed out",
-    ("contraction",),
+    ("contraction", "influence"),
     spend=optimal,
 )

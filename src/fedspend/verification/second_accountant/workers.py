@@ -23,13 +23,17 @@ WORKERS = 2
 
 
 def pld_epsilons(
-    schedules: Sequence[Runs], delta: float, progress: Callable[[int, int], None]
+    schedules: Sequence[Runs],
+    delta: float,
+    progress: Callable[[int, int], None],
+    *,
+    coarse: bool = False,
 ) -> list[float]:
     """`pld_epsilon` of every schedule, on worker processes if there are enough schedules."""
     if len(schedules) < 16 or (os.cpu_count() or 1) < 2:
         found = []
         for runs in schedules:
-            found.append(pld_epsilon(*runs, delta))
+            found.append(pld_epsilon(*runs, delta, coarse=coarse))
             progress(len(found), len(schedules))
         return found
     idle: queue.Queue[subprocess.Popen[str]] = queue.Queue()
@@ -56,11 +60,11 @@ def pld_epsilons(
         try:
             assert worker.stdin is not None
             assert worker.stdout is not None
-            worker.stdin.write(json.dumps([*runs, delta]) + "\n")
+            worker.stdin.write(json.dumps([*runs, delta, coarse]) + "\n")
             worker.stdin.flush()
             return float(worker.stdout.readline())
         except (OSError, ValueError):  # the worker died: slower, but the answer is the same
-            return pld_epsilon(*runs, delta)
+            return pld_epsilon(*runs, delta, coarse=coarse)
         finally:
             idle.put(worker)
 
@@ -76,10 +80,13 @@ def pld_epsilons(
             return [one.result() for one in asked]
     finally:
         while not idle.empty():
-            idle.get().kill()
+            worker = idle.get()
+            worker.kill()
+            worker.wait()
 
 
 def serve() -> None:
     """The worker process: reads one JSON list of arguments per line, prints its `pld_epsilon`."""
     for line in sys.stdin:
-        print(json.dumps(pld_epsilon(*json.loads(line))), flush=True)
+        *schedule, coarse = json.loads(line)
+        print(json.dumps(pld_epsilon(*schedule, coarse=coarse)), flush=True)

@@ -1,0 +1,367 @@
+"""What every experiment here shares: one run, a file of finished runs, tuning, paired intervals.
+
+Guarantee: every setting that decides a result is in the settings of its run, stated and not left to
+a default. Learning rate and clip are chosen for every arm alike, by the same search from the same
+start, with a seed of its own and on training rows that are held out. The seeds of the results are
+fixed beforehand, and each of their runs reads the test rows once, when all rounds are over.
+A finished run is one line of the results file; a run whose line is there is not repeated.
+"""
+
+from __future__ import annotations
+
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+import numpy as np
+from in_memory import in_memory
+
+from fedspend.errors import FedspendWarning, InvalidInput, Refused
+from fedspend.runs.comparison import interval
+
+if TYPE_CHECKING:
+    from fedspend.runs.setup import Setup
+    from fedspend.server.rounds import TrainingState
+
+SEEDS = (1, 2, 3, 4, 5)
+TUNING_SEED = 1000
+HELD_OUT = 0.1  # share of the training rows that learning rate and clip are chosen on
+TAIL = 8  # every run is read twice: its last iterate, and the mean of this many last ones
+STEP = 2.0  # neighbours in the search for learning rate and clip differ by this factor
+MOST_TRIES = 12
+
+Settings = Mapping[str, Any]  # "section.key" -> value
+Choice = tuple[float, float]  # learning rate, clip
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train. `settings` are all settings but learning rate, clip, seed and hold-out;
+    `readout` is which of the two readings of a run counts: "last" or "tail".
+    """
+
+    study: str
+    label: tuple[str, ...]
+    settings: Settings
+    start: Choice
+    readout: str = "last"
+    seeds: tuple[int, ...] = SEEDS
+    tries: int = MOST_TRIES  # 1: nothing is tuned, `start` is used
+    clips: bool = True  # False: nothing is clipped, so only the learning rate is tuned
+    like: Arm | None = None  # uses the learning rate and clip that were chosen for this arm
+    over_lr: Settings = field(
+        default_factory=dict
+    )  # settings that are divided by the learning rate
+
+    @property
+    def name(self) -> str:
+        return ", ".join((self.study, *self.label))
+
+    def at(self, choice: Choice, seed: int, held_out: float = 0.0) -> dict[str, Any]:
+        """Every setting of one run."""
+        lr, clip = choice
+        return {
+            **self.settings,
+            **{name: value / lr for name, value in self.over_lr.items()},
+            "train.lr": lr,
+            "privacy.clip": clip,
+            "train.seed": seed,
+            "data.validation": held_out,
+        }
+
+
+@dataclass
+class Results:
+    """The finished runs in a file, one JSON line each."""
+
+    path: Path
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, also: Sequence[Path] = ()) -> Self:
+        """What the file holds; a file that does not exist yet holds nothing.
+
+        Runs that are in one of the `also` files are not repeated either.
+        """
+        return cls(path, {line["key"]: line for one in (*also, path) for line in lines_of(one)})
+
+    def add(self, line: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            if file.tell() and not _ends_whole(file):
+                file.write(b"\n")
+            file.write(json.dumps(line).encode() + b"\n")
+        self.found[line["key"]] = line
+
+    def of(self, arm: Arm, choice: Choice, seed: int, held_out: float = 0.0) -> dict[str, Any]:
+        """The line of this run: from the file, or run now."""
+        settings = arm.at(choice, seed, held_out)
+        key = key_of(settings)
+        if key not in self.found:
+            line = {
+                "key": key,
+                "study": arm.study,
+                "label": list(arm.label),
+                "lr": choice[0],
+                "clip": choice[1],
+                "seed": seed,
+                "held_out": held_out,
+                **measured(settings),
+            }
+            self.add(line)
+            print(time.strftime("%H:%M:%S"), arm.name, _told(line), flush=True)
+        return self.found[key]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The lines of a results file; one that was cut off in the middle counts as not written."""
+    if not path.exists():
+        return []
+    found = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            continue
+    return found
+
+
+def _ends_whole(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def _told(line: dict[str, Any]) -> str:
+    said = f"lr {line['lr']:g}, clip {line['clip']:g}, seed {line['seed']}: "
+    if "refused" in line:
+        return said + line["refused"]
+    return said + f"{line['last']:.4f} {line['tail']:.4f} in {line['seconds']:.1f} s"
+
+
+def key_of(settings: Settings) -> str:
+    """A name for exactly these settings.
+
+    >>> key_of({"a.b": 1, "c.d": 2}) == key_of({"c.d": 2, "a.b": 1}) != key_of({"a.b": 1})
+    True
+    """
+    body = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(body.encode()).hexdigest()[:16]
+
+
+def by_section(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Settings as the tables of a config.
+
+    >>> by_section({"train.lr": 0.1, "train.seed": 1, "data.name": "mnist"})
+    {'train': {'lr': 0.1, 'seed': 1}, 'data': {'name': 'mnist'}}
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        section, key = name.split(".")
+        tables.setdefault(section, {})[key] = value
+    return tables
+
+
+def measured(settings: Settings) -> dict[str, Any]:
+    """Plan, verify and train once; accuracy of the last iterate and of the mean of the last ones,
+    with the CPU seconds that it took; if nothing is held out, also after every round. What fedspend
+    refuses is a result too.
+    """
+    began = time.process_time()
+    try:
+        found = _trained(settings)
+    except (InvalidInput, Refused) as refusal:
+        found = {"refused": str(refusal)}
+    return found | {"seconds": round(time.process_time() - began, 2)}
+
+
+Play = Callable[["TrainingState | None"], Iterator["TrainingState"]]
+
+
+def prepared(settings: Settings) -> tuple[Setup, Play]:
+    """The parts of a run whose plan is verified, and a function that plays its rounds from a state,
+    or from the beginning, giving the state after each.
+    """
+    import torch
+
+    from fedspend.client.state import MemoryStates
+    from fedspend.configuration.config import any_config
+    from fedspend.runs.certifying import examine
+    from fedspend.runs.running import open_engine
+    from fedspend.runs.setup import flat_parameters, from_config
+    from fedspend.runs.stores import MemoryStore
+    from fedspend.server.rounds import begin, run_rounds
+
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedspendWarning)
+        setup = from_config(any_config(by_section(in_memory(dict(settings)))))
+    examine(setup, None)
+
+    def play(state: TrainingState | None) -> Iterator[TrainingState]:
+        engine = open_engine(setup, MemoryStates())
+        try:
+            rounds = run_rounds(
+                state or begin(flat_parameters(setup.module), setup.method),
+                setup.method,
+                engine,
+                setup.training,
+                setup.randomness,
+                MemoryStore(),
+                lambda _, statistics: statistics,
+            )
+            for after, _ in rounds:
+                yield after
+        finally:
+            engine.close()
+
+    return setup, play
+
+
+def _trained(settings: Settings) -> dict[str, Any]:
+    import torch
+
+    from fedspend.models.evaluation import evaluate
+
+    setup, play = prepared(settings)
+    rows = torch.from_numpy(setup.federation.dataset.test_features)
+    answers = torch.from_numpy(setup.federation.dataset.test_labels)
+    iterates = [state.parameters for state in play(None)]
+
+    def accuracy(model: np.ndarray[Any, Any]) -> float:
+        _, share = evaluate(setup.module, torch.from_numpy(model.astype(np.float32)), rows, answers)
+        return round(share, 5)
+
+    found = {
+        "last": accuracy(iterates[-1]),
+        "tail": accuracy(np.mean(iterates[-TAIL:], axis=0)),
+        "plan": None if setup.plan is None else setup.plan.hash.removeprefix("sha256:")[:16],
+    }
+    if not settings["data.validation"]:
+        found["curve"] = [accuracy(model) for model in iterates]
+    return found
+
+
+# --- tuning ---------------------------------------------------------------------------------------
+
+
+def searched(
+    score: Callable[[Choice], float], start: Choice, most: int = MOST_TRIES, clips: bool = True
+) -> tuple[Choice, int]:
+    """The best learning rate and clip, and how many were tried.
+
+    From `start`, both neighbours of the learning rate and of the clip are tried, a factor of two
+    away; the search moves to the best of them until none is better, or `most` were tried.
+
+    >>> searched(lambda choice: -abs(choice[0] - 0.4) - abs(choice[1] - 1), (0.1, 1.0))
+    ((0.4, 1.0), 11)
+    >>> searched(lambda choice: -abs(choice[0] - 0.4), (0.1, 1.0), clips=False)
+    ((0.4, 1.0), 5)
+    """
+    scores: dict[Choice, float] = {}
+    best = start
+    while True:
+        lr, clip = best
+        around = [best, (lr * STEP, clip), (lr / STEP, clip)]
+        if clips:
+            around += [(lr, clip * STEP), (lr, clip / STEP)]
+        for choice in around:
+            if choice not in scores and len(scores) < most:
+                scores[choice] = score(choice)
+        found = max((choice for choice in around if choice in scores), key=lambda one: scores[one])
+        if not scores[found] > scores[best]:
+            return best, len(scores)
+        best = found
+
+
+def tuned(results: Results, arm: Arm) -> tuple[Choice, int]:
+    """Learning rate and clip with the best accuracy on held-out training rows."""
+    if arm.like is not None:
+        return tuned(results, arm.like)
+    if arm.tries == 1:
+        return arm.start, 1
+
+    def score(choice: Choice) -> float:
+        line = results.of(arm, choice, TUNING_SEED, HELD_OUT)
+        return float(line.get(arm.readout, -np.inf))
+
+    return searched(score, arm.start, arm.tries, arm.clips)
+
+
+def finish(results: Results, arm: Arm) -> None:
+    """Tune an arm, then run all its seeds; what is in the file already is not run again."""
+    choice, _ = tuned(results, arm)
+    for seed in arm.seeds:
+        results.of(arm, choice, seed)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class Unfinished(LookupError):
+    """A run that a table needs is not in the results file."""
+
+
+@dataclass
+class Finished(Results):
+    """Results as they are: nothing is run, a run that is missing is an `Unfinished`."""
+
+    def of(self, arm: Arm, choice: Choice, seed: int, held_out: float = 0.0) -> dict[str, Any]:
+        key = key_of(arm.at(choice, seed, held_out))
+        if key not in self.found:
+            raise Unfinished(arm.name)
+        return self.found[key]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of one arm, by seed; `tried` is the size of its search."""
+
+    arm: Arm
+    choice: Choice
+    tried: int
+    lines: tuple[dict[str, Any], ...]
+
+    @property
+    def refused(self) -> str | None:
+        return next((line["refused"] for line in self.lines if "refused" in line), None)
+
+    def percent(self, readout: str | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return 100 * np.array([line[readout or self.arm.readout] for line in self.lines])
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(line["seconds"] for line in self.lines))
+
+
+def outcome(results: Results, arm: Arm) -> Outcome | None:
+    """What the file says of an arm; None if a part of it has not been run."""
+    try:
+        choice, tried = tuned(results, arm)
+        lines = tuple(results.of(arm, choice, seed) for seed in arm.seeds)
+    except Unfinished:
+        return None
+    return Outcome(arm, choice, tried, lines)
+
+
+def difference(ours: Outcome, base: Outcome) -> tuple[float, float | None]:
+    """Mean of the differences by seed, in points, and half the width of its 95% interval."""
+    return interval(ours.percent() - base.percent())
+
+
+def run_arms(results: Results, arms: Sequence[Arm]) -> None:
+    for arm in arms:
+        finish(results, arm)
+
+
+def cpu_hours(lines: Iterable[Mapping[str, Any]]) -> float:
+    return sum(line["seconds"] for line in lines) / 3600

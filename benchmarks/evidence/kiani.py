@@ -1,0 +1,330 @@
+"""The tables and figures of Kiani et al. (2025) that need only other settings of the same training.
+
+Every arm trains as the paper says (learning rate annealed, clip fixed), with logistic regression on
+fixed features, and is tuned as in `over_time`, whose runs are used again where they are the same.
+
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only kiani
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import over_time
+from experiment import SEEDS, Arm
+from over_time import SCHEDULES, SPENDING, common, groups, start
+
+STUDY = "kiani"
+Budgets = tuple[float, ...]
+LOW = (0.3, 0.5, 0.7)  # the saving rates of its Tables 5, 6 and 10
+MLP: dict[str, Any] = {"model.name": "mlp", "model.hidden": [64, 32]}
+FEDAVG: dict[str, Any] = {"method.name": "fedavg"}
+ADAPTIVE: dict[str, dict[str, Any]] = {
+    spending: {
+        **SPENDING[spending],
+        "method.name": "adaptive-clip",
+        "method.target_quantile": 0.5,
+        "method.clip_lr": 0.2,
+    }
+    for spending in ("uniform", "exact")
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The paper's number, and the arm that is ours."""
+
+    paper: float | None
+    arm: Arm
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table. `gain` names two columns: the paper claims that the second is better."""
+
+    title: str
+    cells: Mapping[str, Cell]
+    gains: tuple[tuple[str, str], ...] = (("IDP-FedAvg", "time-adaptive"),)
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    about: str
+    rows: tuple[Row, ...]
+
+
+def private(
+    data: str,
+    budgets: Budgets,
+    spending: str,
+    *,
+    rates: Budgets = (0.5, 0.6, 0.7),
+    transitions: tuple[int, ...] | None = None,
+    rounds: int = 25,
+    seeds: tuple[int, ...] = SEEDS,
+    changes: Mapping[str, Any] | None = None,
+    policy: dict[str, Any] | None = None,
+) -> Arm:
+    """An arm with budgets, annealed as in the paper."""
+    policy = dict(policy or SPENDING[spending])
+    saves = policy.pop("privacy.transition", None) is not None
+    settings = common(data) | SCHEDULES["annealed"] | policy | {"train.rounds": rounds}
+    if policy["method.name"] == "adaptive-clip":  # moves its clip by itself
+        del settings["privacy.clip_schedule"]
+    members = groups(budgets, rates if saves else None)
+    if saves:
+        turns = transitions or (rounds // 2 + 1,) * 3
+        if len(set(turns)) == 1:
+            settings["privacy.transition"] = turns[0]
+        else:
+            for group, turn in zip(members, turns, strict=True):
+                group["transition"] = turn
+    settings |= {"privacy.groups": members, **(changes or {})}
+    label = [data, "/".join(f"{epsilon:g}" for epsilon in budgets), policy["method.name"], spending]
+    label += [f"{rates}"] * saves + [f"{transitions}"] * (transitions is not None)
+    label += [f"T={rounds}", *named(changes)]
+    return Arm(STUDY, tuple(label), settings, start(data, budgets, "annealed"), "last", seeds)
+
+
+def free(
+    data: str,
+    rounds: int = 25,
+    seeds: tuple[int, ...] = SEEDS,
+    changes: Mapping[str, Any] | None = None,
+) -> Arm:
+    """FedAvg without privacy; its learning rate is tuned."""
+    settings = common(data) | SCHEDULES["annealed"] | FEDAVG | {"train.rounds": rounds}
+    for name in [one for one in settings if one.startswith("privacy.")]:
+        if name not in ("privacy.rate", "privacy.randomness"):
+            del settings[name]
+    settings |= changes or {}
+    first = replace(over_time.arm(data, (10, 20, 30), "annealed", "uniform"), study=STUDY)
+    return replace(
+        first,
+        label=(data, "fedavg", f"T={rounds}", *named(changes)),
+        settings=settings,
+        seeds=seeds,
+        clips=False,
+    )
+
+
+def named(changes: Mapping[str, Any] | None) -> list[str]:
+    return [f"{name}={value}" for name, value in (changes or {}).items()]
+
+
+def pair(paper: tuple[float, float], *args: Any, **named: Any) -> dict[str, Cell]:
+    """Uniform spending and saving, otherwise equal."""
+    uniform = {name: value for name, value in named.items() if name not in ("rates", "transitions")}
+    return {
+        "IDP-FedAvg": Cell(paper[0], private(*args, "uniform", **uniform)),
+        "time-adaptive": Cell(paper[1], private(*args, "exact", **named)),
+    }
+
+
+def table_2() -> Table:
+    given = {
+        "fashion-mnist": ((10, 20, 30), (72.95, 64.8, 65.45, 67.90, 70.57)),
+        "mnist": ((10, 15, 20), (90.23, 76.79, 76.94, 80.2, 83.83)),
+        "adult": ((10, 20, 30), (78.93, 60.12, 70.93, 72.14, 77.53)),
+    }
+    plain: dict[str, Any] = {}
+    trained = [(data, plain, *rest) for data, rest in given.items()]
+    trained.append(("adult", MLP, *given["adult"]))
+    rows = []
+    for data, model, budgets, paper in trained:
+        rates = over_time.SAVING_RATES.get(data, (0.5, 0.6, 0.7))
+        strict = (10, 10, 10)
+        cells = {
+            "FedAvg": Cell(paper[0], free(data, changes=model)),
+            "DP-FedAvg, epsilon 10": Cell(
+                paper[1], private(data, strict, "uniform", changes=model)
+            ),
+            "IDP-FedAvg": Cell(paper[2], private(data, budgets, "uniform", changes=model)),
+            "time-adaptive, epsilon 10": Cell(
+                paper[3], private(data, strict, "exact", rates=rates, changes=model)
+            ),
+            "time-adaptive": Cell(
+                paper[4], private(data, budgets, "exact", rates=rates, changes=model)
+            ),
+        }
+        gains = (
+            ("DP-FedAvg, epsilon 10", "time-adaptive, epsilon 10"),
+            ("IDP-FedAvg", "time-adaptive"),
+        )
+        rows.append(Row(f"{data}{', MLP' if model else ''}, {budgets}", cells, gains))
+    return Table(
+        "Table 2", "also Figure 1, whose curves are those of two of its lines", tuple(rows)
+    )
+
+
+def table_5() -> Table:
+    paper = {
+        "fashion-mnist": {
+            25: (72.95, 62.57, 66.55),
+            50: (76.0, 71.8, 75.51),
+            100: (80.14, 71.29, 75.63),
+        },
+        "mnist": {25: (90.23, 64.53, 74.69), 50: (93.42, 89.57, 90.78), 100: (95.91, 87.0, 90.15)},
+    }
+    rows = []
+    for data, by_rounds in paper.items():
+        for rounds, (plain, *both) in by_rounds.items():
+            seeds = SEEDS if rounds == 25 else SEEDS[:3]
+            cells = {"FedAvg": Cell(plain, free(data, rounds, seeds))}
+            cells |= pair(
+                (both[0], both[1]), data, (10, 20, 30), rates=LOW, rounds=rounds, seeds=seeds
+            )
+            rows.append(Row(f"{data}, T = {rounds}", cells))
+    return Table("Table 5", "(10, 20, 30); T = 50 and 100 with three seeds", tuple(rows))
+
+
+def table_6() -> Table:
+    paper = {
+        ("fashion-mnist", (10, 20, 30)): (62.57, 66.55),
+        ("fashion-mnist", (2, 5, 10)): (60.99, 65.75),
+        ("mnist", (10, 20, 30)): (64.53, 77.38),
+        ("mnist", (2, 5, 10)): (63.35, 66.50),
+    }
+    return Table(
+        "Table 6",
+        "saving rates 0.3/0.5/0.7; the paper's L = 50 at (2, 5, 10) is 40 steps here too",
+        tuple(
+            Row(f"{data}, {budgets}", pair(both, data, budgets, rates=LOW))
+            for (data, budgets), both in paper.items()
+        ),
+    )
+
+
+def table_7() -> Table:
+    paper = {
+        ("fashion-mnist", 10): (60.23, 64.8, 67.90),
+        ("fashion-mnist", 5): (52.39, 51.06, 60.79),
+        ("mnist", 10): (65.59, 76.79, 80.2),
+        ("mnist", 5): (55.48, 61.45, 69.07),
+    }
+    rows = []
+    for (data, epsilon), (adaptive, uniform, saving) in paper.items():
+        budgets = (epsilon,) * 3
+        cells = {
+            "adaptive clipping": Cell(
+                adaptive, private(data, budgets, "uniform", policy=ADAPTIVE["uniform"])
+            ),
+            "DP-FedAvg": Cell(uniform, private(data, budgets, "uniform")),
+            "time-adaptive": Cell(saving, private(data, budgets, "exact")),
+            "both": Cell(None, private(data, budgets, "exact", policy=ADAPTIVE["exact"])),
+        }
+        gains = (("DP-FedAvg", "time-adaptive"), ("adaptive clipping", "time-adaptive"))
+        rows.append(Row(f"{data}, {budgets}", cells, gains))
+    return Table(
+        "Table 7",
+        "adaptive clipping with server momentum 0 and rate 1; its column with tuned server "
+        "settings is not run",
+        tuple(rows),
+    )
+
+
+def table_8() -> Table:
+    paper = {30: (72.35, 73.34), 60: (78.69, 83.83), 75: (70.93, 77.53)}
+    return Table(
+        "Table 8",
+        "MNIST, (10, 20, 30), by number of clients",
+        tuple(
+            Row(
+                f"mnist, N = {count}",
+                pair(both, "mnist", (10, 20, 30), changes={"data.clients": count}),
+            )
+            for count, both in paper.items()
+        ),
+    )
+
+
+def table_9() -> Table:
+    paper = {
+        "mnist": {(0.5, 0.6, 0.7): 72.72, LOW: 77.39, (0.6, 0.6, 0.6): 71.6, None: 64.53},
+        "fashion-mnist": {(0.5, 0.6, 0.7): 70.57, LOW: 66.55, (0.6, 0.6, 0.6): 67.75, None: 62.57},
+    }
+    return Table(
+        "Table 9",
+        "(10, 20, 30), by saving rates",
+        tuple(
+            Row(
+                f"{data}, {rates}",
+                pair((numbers[None], value), data, (10, 20, 30), rates=rates),
+            )
+            for data, numbers in paper.items()
+            for rates, value in numbers.items()
+            if rates is not None
+        ),
+    )
+
+
+def table_10() -> Table:
+    turns = ((7, 7, 7), (7, 13, 19), (19, 13, 7), (19, 19, 19))
+    paper = {
+        "mnist": (64.53, (74.38, 74.69, 72.24, 73.88)),
+        "fashion-mnist": (62.57, (66.72, 65.29, 65.34, 67.5)),
+    }
+    return Table(
+        "Table 10",
+        "(10, 20, 30), saving rates 0.3/0.5/0.7, by transition rounds",
+        tuple(
+            Row(
+                f"{data}, {turn}",
+                pair((uniform, value), data, (10, 20, 30), rates=LOW, transitions=turn),
+            )
+            for data, (uniform, values) in paper.items()
+            for turn, value in zip(turns, values, strict=True)
+        ),
+    )
+
+
+def table_11() -> Table:
+    cells = {"FedAvg": Cell(44.42, free("cifar10", 50))}
+    cells |= pair((34.97, 35.41), "cifar10", (100, 50, 25), rates=(0.5, 0.5, 0.5), rounds=50)
+    return Table(
+        "Table 11", "CIFAR-10, T = 50, Gabor features of the grey image", (Row("cifar10", cells),)
+    )
+
+
+def figures() -> Table:
+    """The figures whose curves need settings of their own; the paper prints no numbers for them."""
+    slower = {"privacy.rate": 0.8}
+    cells = {
+        "Figure 4, fashion-mnist, (20, 20, 20), T = 50, q = 0.8": (20, 20, 20),
+        "Figure 5, fashion-mnist, (2, 5, 10), T = 50, q = 0.8": (2, 5, 10),
+    }
+    rows = []
+    for title, budgets in cells.items():
+        arms = {
+            "IDP-FedAvg": private(
+                "fashion-mnist", budgets, "uniform", rounds=50, changes=slower, seeds=SEEDS[:3]
+            ),
+            "time-adaptive": private(
+                "fashion-mnist", budgets, "exact", rounds=50, changes=slower, seeds=SEEDS[:3]
+            ),
+        }
+        rows.append(Row(title, {name: Cell(None, one) for name, one in arms.items()}))
+    return Table("Figures 4 and 5", "final accuracy, three seeds", tuple(rows))
+
+
+def tables() -> list[Table]:
+    return [
+        table_2(),
+        table_6(),
+        table_7(),
+        table_8(),
+        table_9(),
+        table_10(),
+        table_11(),
+        table_5(),
+        figures(),
+    ]
+
+
+def arms() -> list[Arm]:
+    """Every arm once, in the order of the tables."""
+    cells = [cell.arm for table in tables() for row in table.rows for cell in row.cells.values()]
+    return list({one.name: one for one in cells}.values())

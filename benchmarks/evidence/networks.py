@@ -1,0 +1,74 @@
+"""Spending over time with networks that are trained from scratch, on Fashion-MNIST.
+
+The three learning rates of `over_time` x uniform, saving and `optimal` spending. Learning rate and
+clip are tuned once per network, budgets and learning-rate schedule, with uniform spending, and used
+for all three; three seeds.
+
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only networks
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+import over_time
+from experiment import SEEDS, Arm, Choice
+
+STUDY = "networks"
+BUDGETS = ((10, 20, 30), (2, 5, 10))
+SPENDING = ("uniform", "exact", "optimal")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model and what a run of it may cost: local steps, share of the rows, size of the search."""
+
+    model: str
+    steps: int
+    share: float
+    start: Choice
+    tries: int
+
+
+NETWORKS = {
+    "small CNN": Network("small-cnn", 10, 1.0, (0.1, 0.5), 8),
+    "LeNet": Network("lenet", 30, 1.0, (0.05, 0.5), 6),
+    "the paper's CNN": Network("cnn", 10, 0.2, (0.05, 0.5), 4),
+}
+
+
+def arm(name: str, budgets: tuple[float, ...], schedule: str, spending: str) -> Arm:
+    network = NETWORKS[name]
+    base = over_time.arm("fashion-mnist", budgets, schedule, spending)
+    settings = {
+        **base.settings,
+        "model.name": network.model,
+        "model.features": "none",
+        "data.share": network.share,
+        "train.local_steps": network.steps,
+        "train.batch_size": 32,
+    }
+    made = replace(
+        base,
+        study=STUDY,
+        label=(name, *base.label[1:]),
+        settings=settings,
+        start=network.start,
+        seeds=SEEDS[:3],
+        tries=network.tries,
+    )
+    return (
+        made
+        if spending == "uniform"
+        else replace(made, like=arm(name, budgets, schedule, "uniform"))
+    )
+
+
+def arms() -> list[Arm]:
+    return [
+        arm(name, budgets, schedule, spending)
+        for name, budgets, schedule, spending in itertools.product(
+            NETWORKS, BUDGETS, over_time.SCHEDULES, SPENDING
+        )
+    ]

@@ -1,0 +1,170 @@
+"""Spending over time: does it pay to save budget for later, and under which learning rate?
+
+Learning rate {constant, annealed, annealed with the clip following it} x spending {uniform, saving
+by exact plans, by the paper's own algorithm, `optimal`, geometric early and late} x budgets x data:
+Gabor features and logistic regression (Adult: its columns), 25 rounds at rate 0.9, as in Kiani et
+al. (2025).
+
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only time
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from experiment import TAIL, Arm, Choice
+
+STUDY = "time"
+UNTUNED = "time, untuned"
+BUDGETS = ((2, 5, 10), (10, 20, 30), (5, 5, 5), (10, 10, 10))
+DATA = ("fashion-mnist", "mnist", "adult", "cifar10")
+SHARES = (34, 43, 23)
+SAVING_RATES = {"adult": (0.6, 0.7, 0.8)}  # Table 4 of the paper; the others (0.5, 0.6, 0.7)
+
+# What annealing over 25 rounds leaves of the learning rate in the last one: (1 + cos(24 pi/25)) / 2
+END = 0.004
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "annealed": {
+        "train.lr_schedule": "cosine",
+        "train.lr_end": END,
+        "privacy.clip_schedule": "constant",
+        "train.tail_average": 1,
+    },
+    "constant": {
+        "train.lr_schedule": "constant",
+        "privacy.clip_schedule": "constant",
+        "train.tail_average": TAIL,
+    },
+    "following": {
+        "train.lr_schedule": "cosine",
+        "train.lr_end": END,
+        "privacy.clip_schedule": "lr",
+        "train.tail_average": 1,
+    },
+}
+# Averaging and annealing both quieten the end of training: each learning rate has one of them.
+# Every run is read both ways; this is the reading that counts.
+READOUT = {"annealed": "last", "constant": "tail", "following": "last"}
+SPENDING: dict[str, dict[str, Any]] = {
+    "uniform": {"method.name": "idp-fedavg", "privacy.policy": "uniform"},
+    "exact": {
+        "method.name": "time-adaptive",
+        "privacy.policy": "spend-as-you-go",
+        "privacy.transition": 13,
+    },
+    "literal": {
+        "method.name": "time-adaptive",
+        "privacy.policy": "spend-as-you-go-literal",
+        "privacy.transition": 13,
+    },
+    "geometric 1.05": {
+        "method.name": "time-adaptive",
+        "privacy.policy": "geometric",
+        "privacy.weights": 1.05,
+    },
+    "geometric 0.95": {
+        "method.name": "time-adaptive",
+        "privacy.policy": "geometric",
+        "privacy.weights": 0.95,
+    },
+    "optimal": {"method.name": "time-adaptive", "privacy.policy": "optimal"},
+}
+
+
+def groups(budgets: tuple[float, ...], rates: tuple[float, ...] | None) -> list[dict[str, float]]:
+    """The three groups of clients; with saving rates if the policy saves."""
+    made: list[dict[str, float]] = [
+        {"epsilon": epsilon, "share": share} for epsilon, share in zip(budgets, SHARES, strict=True)
+    ]
+    if rates is not None:
+        for group, rate in zip(made, rates, strict=True):
+            group["saving_rate"] = rate
+    return made
+
+
+def common(data: str) -> dict[str, Any]:
+    """Every setting that is the same for all arms of a data set."""
+    adult = data == "adult"
+    return {
+        "data.name": data,
+        "data.clients": 80 if adult else 100,
+        "data.partition": "dirichlet",
+        "data.alpha": 0.1,
+        "model.name": "logistic",
+        "model.features": "none" if adult else "gabor",
+        "privacy.delta": 1e-5,
+        "privacy.rate": 0.9,
+        "privacy.accountant": "rdp",
+        "privacy.noise": "central",
+        "privacy.clipping": "flat",
+        "privacy.randomness": "seeded",
+        "train.rounds": 25,
+        "train.local_steps": 20 if adult else 40,
+        "train.batch_size": 32 if adult else 64,
+        "train.momentum": 0.0,
+        "train.server_lr": 1.0,
+        "train.server_momentum": 0.0,
+    }
+
+
+def start(data: str, budgets: tuple[float, ...], schedule: str) -> Choice:
+    """Where the search for learning rate and clip begins, the same for every way of spending."""
+    if data == "adult":
+        return 1.0, 2.0
+    # more noise asks for a smaller clip, unless it falls by itself
+    return 0.2, 0.5 if min(budgets) < 10 and schedule != "following" else 1.0
+
+
+def arm(data: str, budgets: tuple[float, ...], schedule: str, spending: str) -> Arm:
+    policy = SPENDING[spending]
+    saves = "privacy.transition" in policy
+    rates = SAVING_RATES.get(data, (0.5, 0.6, 0.7)) if saves else None
+    settings = common(data) | SCHEDULES[schedule] | policy
+    settings["privacy.groups"] = groups(budgets, rates)
+    return Arm(
+        STUDY,
+        (data, "/".join(f"{epsilon:g}" for epsilon in budgets), schedule, spending),
+        settings,
+        start(data, budgets, schedule),
+        READOUT[schedule],
+    )
+
+
+def untuned() -> list[Arm]:
+    """The same, with the learning rate and the clip of examples/papers instead of tuned ones: what
+    saving gains if the clip is not chosen for the noise.
+    """
+    given = {"fashion-mnist": (0.1, 1.0), "mnist": (0.2, 1.0)}
+    return [
+        replace(arm(data, (2, 5, 10), schedule, spending), study=UNTUNED, start=choice, tries=1)
+        for (data, choice), schedule, spending in itertools.product(
+            given.items(), SCHEDULES, ("uniform", "exact", "literal")
+        )
+    ]
+
+
+def cells() -> list[tuple[str, tuple[float, ...]]]:
+    """Data and budgets, the most telling ones first."""
+    first: list[tuple[str, tuple[float, ...]]] = [
+        ("fashion-mnist", (2, 5, 10)),
+        ("mnist", (2, 5, 10)),
+        ("fashion-mnist", (10, 20, 30)),
+        ("mnist", (10, 20, 30)),
+    ]
+    return first + [pair for pair in itertools.product(DATA, BUDGETS) if pair not in first]
+
+
+def arms() -> list[Arm]:
+    """In the order in which they are run: what the question is about first, variants later."""
+    main, variants = (
+        ("uniform", "exact", "optimal"),
+        ("literal", "geometric 1.05", "geometric 0.95"),
+    )
+    head, *rest = [
+        [arm(data, budgets, schedule, spending) for spending in spendings for schedule in SCHEDULES]
+        for spendings in (main, variants)
+        for data, budgets in cells()
+    ]
+    return [one for block in (head, untuned(), *rest) for one in block]

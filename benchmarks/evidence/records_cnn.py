@@ -1,0 +1,50 @@
+"""Figure 8 of Liu et al. (2024) with the paper's CNN: MNIST-IID, three-levels, first one cell.
+
+`rpdp` against `minimum`, two seeds, learning rate tuned by three tries; the setting is that of
+examples/records/mnist-iid.toml with the CNN in place of fixed features. About 40 CPU minutes a run.
+
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only records-cnn
+"""
+
+from __future__ import annotations
+
+from experiment import SEEDS, Arm
+
+STUDY = "records-cnn"
+SETTINGS = {
+    "data.name": "mnist",
+    "data.share": 0.66,
+    "data.clients": 10,
+    "data.partition": "iid",
+    "model.name": "cnn",
+    "model.features": "none",
+    "privacy.preferences": "three-levels",
+    "privacy.delta": 1e-4,
+    "privacy.rate": 0.8,
+    "privacy.noise_multiplier": 4.0,
+    "privacy.noise": "central",
+    "privacy.randomness": "seeded",
+    "train.rounds": 15,
+    "train.local_steps": 50,
+    "train.lr_schedule": "constant",
+    "train.momentum": 0.0,
+    "train.server_lr": 1.0,
+    "train.server_momentum": 0.0,
+    "train.tail_average": 1,
+}
+
+
+def arms() -> list[Arm]:
+    return [
+        Arm(
+            STUDY,
+            ("mnist-iid", "three-levels", method),
+            {**SETTINGS, "method.name": method},
+            start,
+            "last",
+            SEEDS[:2],
+            tries=3,
+            clips=False,
+        )
+        for method, start in (("rpdp", (0.2, 1.0)), ("minimum", (0.05, 1.0)))
+    ]

@@ -1,0 +1,100 @@
+"""BLUR and LUS (Cheng et al. 2022) on FEMNIST by writer and MNIST by writer, fixed features.
+
+DP-FedAvg plain, and with both, the pull lambda times the learning rate being 0.006, 0.012 (the
+paper's) or 0.04; learning rate and clip of every arm are tuned, and the search begins at clip 0.1,
+near the small clips where BLUR acts. Then the sparsities of its Table 3, at the plain arm's choice,
+and its Table 2: CIFAR-10 by how unlike the clients are.
+
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only shaping
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from experiment import Arm
+
+STUDY = "shaping"
+EPSILONS = (2.0, 4.0, 6.0, 8.0)
+PULLS = (0.006, 0.012, 0.04)
+SPARSITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
+# clients, rate and rounds; delta is just below 1 / clients, as in the paper
+DATA: dict[str, dict[str, Any]] = {
+    "femnist": {"privacy.delta": 3.3e-3, "privacy.rate": 0.2, "train.rounds": 60},
+    "mnist-writers": {"privacy.delta": 1.85e-3, "privacy.rate": 0.1, "train.rounds": 40},
+}
+ALPHAS = (0.1, 1.0, 10.0, 100.0)
+COMMON: dict[str, Any] = {
+    "model.name": "logistic",
+    "model.features": "gabor",
+    "method.name": "dp-fedavg",
+    "privacy.accountant": "rdp",
+    "privacy.noise": "central",
+    "privacy.clipping": "flat",
+    "privacy.clip_schedule": "constant",
+    "privacy.randomness": "seeded",
+    "train.lr_schedule": "constant",
+    "train.local_steps": 30,
+    "train.batch_size": 32,
+    "train.momentum": 0.0,
+    "train.server_lr": 1.0,
+    "train.server_momentum": 0.0,
+    "train.tail_average": 1,
+}
+
+
+def arm(data: str, epsilon: float, pull: float, sparsity: float) -> Arm:
+    settings = {
+        **COMMON,
+        **DATA[data],
+        "data.partition": "natural",
+        "data.name": data,
+        "privacy.epsilon": epsilon,
+        "shape.lus": sparsity,
+    }
+    over_lr = {"shape.blur": pull} if pull else {}
+    if not pull:
+        settings["shape.blur"] = 0.0
+    label = (data, f"epsilon {epsilon:g}", f"pull {pull:g}", f"sparsity {sparsity:g}")
+    return Arm(STUDY, label, settings, (0.2, 0.1), "last", over_lr=over_lr)
+
+
+def ablation(data: str) -> list[Arm]:
+    """Table 3: by sparsity, with and without BLUR, at epsilon 6 and the plain arm's choice."""
+    plain = arm(data, 6.0, 0.0, 0.0)
+    pairs = itertools.product((0.0, 0.012), (0.0, *SPARSITIES))
+    shaped = [arm(data, 6.0, pull, sparsity) for pull, sparsity in pairs if pull or sparsity]
+    return [replace(one, label=(*one.label, "chosen for plain"), like=plain) for one in shaped]
+
+
+def by_alpha(alpha: float, pull: float) -> Arm:
+    """Table 2: CIFAR-10 dealt to 500 clients, its settings, with fixed features and 60 rounds."""
+    settings = {
+        **COMMON,
+        "data.name": "cifar10",
+        "data.clients": 500,
+        "data.partition": "dirichlet",
+        "data.alpha": alpha,
+        "privacy.epsilon": 8.0,
+        "privacy.delta": 1.9e-3,
+        "privacy.rate": 0.06,
+        "train.rounds": 60,
+        "train.batch_size": 50,
+        "shape.lus": 0.7 if pull else 0.0,
+    }
+    over_lr = {"shape.blur": pull} if pull else {}
+    if not pull:
+        settings["shape.blur"] = 0.0
+    label = ("cifar10", f"alpha {alpha:g}", f"pull {pull:g}")
+    return Arm(STUDY, label, settings, (0.1, 0.3), "last", over_lr=over_lr)
+
+
+def arms() -> list[Arm]:
+    found = []
+    for data in DATA:
+        for epsilon in (4.0, 2.0, 8.0, 6.0):
+            found += [arm(data, epsilon, pull, 0.7 if pull else 0.0) for pull in (0.0, *PULLS)]
+        found += ablation(data)
+    return found + [by_alpha(alpha, pull) for alpha in ALPHAS for pull in (0.0, 0.04)]

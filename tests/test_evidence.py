@@ -1,0 +1,232 @@
+"""The experiments of benchmarks/evidence: fair, resumable, and the pages say what the files say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import experiment
+import in_memory
+import influence
+import kiani
+import networks
+import over_time
+import pytest
+import records_cnn
+import render
+import shaping
+from experiment import HELD_OUT, SEEDS, TUNING_SEED, Arm, Finished, Results
+
+from fedspend.data.loading import DATA_SETS
+
+ROOT = Path(__file__).parents[1]
+
+SMALL = {
+    "data.name": "digits",
+    "data.clients": 6,
+    "data.partition": "dirichlet",
+    "data.alpha": 0.5,
+    "model.name": "logistic",
+    "model.features": "none",
+    "method.name": "idp-fedavg",
+    "privacy.policy": "uniform",
+    "privacy.epsilon": 20.0,
+    "privacy.delta": 1e-3,
+    "privacy.rate": 0.8,
+    "privacy.accountant": "rdp",
+    "privacy.noise": "central",
+    "privacy.randomness": "seeded",
+    "train.rounds": 3,
+    "train.local_steps": 2,
+    "train.batch_size": 8,
+    "train.tail_average": 1,
+}
+ARM = Arm("small", ("digits",), SMALL, (0.2, 1.0))
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    """Data sets in memory are entries of the registry, which other tests must not meet."""
+    before = DATA_SETS.names
+    yield
+    for name in set(DATA_SETS.names) - set(before):
+        DATA_SETS.remove(name)
+
+
+def fake(monkeypatch, score):
+    """Runs that only say what `score` makes of their settings; returns the list of them."""
+    made = []
+
+    def measured(settings):
+        made.append(settings)
+        value = score(settings)
+        return {"last": value, "tail": value, "clipped": 0.0, "seconds": 1.0}
+
+    monkeypatch.setattr(experiment, "measured", measured)
+    return made
+
+
+def test_pages_and_files_agree():
+    assert render.disagreements() == [], "run `make results`"
+
+
+def test_a_number_that_was_typed_is_noticed(tmp_path):
+    page = next(iter(render.BLOCKS))
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    forged = text.replace("arms are finished", "arms are  finished", 1)
+    assert forged != text
+    (tmp_path / page).write_text(forged, encoding="utf-8")
+    for other in set(render.BLOCKS) - {page}:
+        shutil.copy(ROOT / "docs" / other, tmp_path / other)
+    assert render.disagreements(docs=tmp_path) == [page]
+    assert render.disagreements(docs=tmp_path, write=True) == [page]
+    assert render.disagreements(docs=tmp_path) == []
+
+
+def test_a_run_here_is_a_run_of_fedspend():
+    from fedspend.configuration.config import config_of
+    from fedspend.runs.running import run
+    from fedspend.runs.setup import from_config
+
+    settings = ARM.at((0.2, 1.0), seed=3)
+    found = experiment.measured(settings)
+    lines = run(from_config(config_of(experiment.by_section(settings))), None).metrics
+    assert found["curve"] == [round(line["accuracy"], 5) for line in lines]
+    assert found["last"] == found["curve"][-1]
+    averaged = {**settings, "train.tail_average": 3}
+    lines = run(from_config(config_of(experiment.by_section(averaged))), None).metrics
+    assert found["tail"] == round(lines[-1]["accuracy"], 5), "all three rounds are in the tail"
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.2])
+def test_features_in_memory_change_nothing(monkeypatch, held_out):
+    settings = ARM.at((0.2, 1.0), 3, held_out) | {"model.features": "gabor"}
+    fast = experiment.measured(settings)
+    monkeypatch.setattr(experiment, "in_memory", lambda settings: settings)
+    plain = experiment.measured(settings)
+    assert {**fast, "seconds": 0} == {**plain, "seconds": 0}
+
+
+def test_what_is_refused_is_a_result():
+    found = experiment.measured(ARM.at((0.2, 1.0), 1) | {"privacy.policy": "geometric"})
+    assert "contradicts method" in found["refused"]
+
+
+def test_finished_runs_are_not_repeated_and_a_torn_line_is(tmp_path, monkeypatch):
+    made = fake(monkeypatch, lambda settings: settings["train.lr"])
+    path = tmp_path / "small.jsonl"
+    experiment.finish(Results.read(path), ARM)
+    once = len(made)
+    experiment.finish(Results.read(path), ARM)
+    assert len(made) == once
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])  # killed while writing
+    experiment.finish(Results.read(path), ARM)
+    assert len(made) == once + 1
+    assert made[-1] == made[once - 1]
+    stored = Results.read(path).found
+    assert len(stored) == once
+    experiment.finish(Results.read(tmp_path / "other.jsonl", also=[path]), ARM)
+    assert len(made) == once + 1
+
+
+def test_nothing_is_chosen_on_test_rows(tmp_path, monkeypatch):
+    made = fake(monkeypatch, lambda settings: settings["train.lr"])
+    experiment.finish(Results.read(tmp_path / "small.jsonl"), ARM)
+    chosen = max(settings["train.lr"] for settings in made)
+    for settings in made:
+        if settings["data.validation"]:
+            assert (settings["data.validation"], settings["train.seed"]) == (HELD_OUT, TUNING_SEED)
+        else:
+            assert settings["train.seed"] in SEEDS
+            assert settings["train.lr"] == chosen
+    assert TUNING_SEED not in SEEDS
+
+
+def test_a_table_runs_nothing(tmp_path, monkeypatch):
+    made = fake(monkeypatch, lambda _: 0.5)
+    results = Finished.read(tmp_path / "none.jsonl")
+    assert experiment.outcome(results, ARM) is None
+    assert made == []
+
+
+def test_differences_are_paired_by_seed(tmp_path, monkeypatch):
+    fake(monkeypatch, lambda settings: 0.1 * settings["train.seed"] * settings["privacy.rate"])
+    results = Results.read(tmp_path / "small.jsonl")
+    better = Arm("small", ("more",), SMALL | {"privacy.rate": 0.9}, ARM.start)
+    for arm in (ARM, better):
+        experiment.finish(results, arm)
+    ours, base = experiment.outcome(results, better), experiment.outcome(results, ARM)
+    mean, half = experiment.difference(ours, base)
+    by_seed = [10 * seed * (0.9 - 0.8) for seed in SEEDS]
+    assert mean == pytest.approx(sum(by_seed) / 5)
+    assert half == pytest.approx(2.776 * 1.5811 / 5**0.5, rel=1e-3)
+
+
+def test_arms_differ_only_in_what_they_are_named_after():
+    """Same data, model, training and start; so no arm has an advantage that the table hides."""
+    spends = {name: set(policy) for name, policy in over_time.SPENDING.items()}
+    for data, budgets in (("fashion-mnist", (2, 5, 10)), ("adult", (5, 5, 5))):
+        for schedule in over_time.SCHEDULES:
+            arms = {name: over_time.arm(data, budgets, schedule, name) for name in spends}
+            base = arms["uniform"]
+            for name, arm in arms.items():
+                free = spends[name] | spends["uniform"] | {"privacy.groups"}
+                assert {k: v for k, v in arm.settings.items() if k not in free} == {
+                    k: v for k, v in base.settings.items() if k not in free
+                }
+                assert (arm.start, arm.readout, arm.seeds, arm.tries) == (
+                    base.start,
+                    base.readout,
+                    base.seeds,
+                    base.tries,
+                )
+                stated = {"privacy.accountant", "privacy.noise", "privacy.clip_schedule"}
+                assert stated <= set(arm.settings), "no default decides a result"
+
+
+def test_a_setting_may_depend_on_the_learning_rate_and_an_arm_on_anothers_choice(
+    tmp_path, monkeypatch
+):
+    made = fake(monkeypatch, lambda settings: settings["train.lr"])
+    results = Results.read(tmp_path / "small.jsonl")
+    shaped = replace(ARM, label=("shaped",), over_lr={"shape.blur": 0.01}, like=ARM)
+    experiment.finish(results, ARM)
+    tuning = len(made)
+    experiment.finish(results, shaped)
+    chosen, _ = experiment.tuned(results, ARM)
+    assert len(made) == tuning + len(SEEDS), "nothing is tuned anew"
+    assert {settings["train.lr"] for settings in made[tuning:]} == {chosen[0]}
+    assert made[-1]["shape.blur"] == pytest.approx(0.01 / chosen[0])
+
+
+@pytest.mark.parametrize("study", [over_time, kiani, shaping, networks, records_cnn])
+def test_every_arm_is_a_config_without_idle_keys(study):
+    from fedspend.configuration.config import config_of
+    from fedspend.configuration.effects import refuse_without_effect
+
+    found = study.arms()
+    names = [arm.name for arm in found]
+    assert len(set(names)) == len(names)
+    in_memory.register()
+    for arm in found:
+        refuse_without_effect(config_of(experiment.by_section(arm.at(arm.start, 1))))
+
+
+def test_what_is_left_of_a_push():
+    """All of it after the last round; none of what averaging leaves out."""
+    settings = ARM.at((0.2, 1.0), 1) | {"train.rounds": 25}
+    left = influence.measured(settings, "last", 1)
+    assert left["parameters"][-1] == left["scores"][-1] == pytest.approx(1, abs=1e-3)
+    assert all(0 < value < 1.5 for value in left["parameters"])
+    averaged = influence.measured(settings, "tail", 1)
+    assert averaged["parameters"][-1] == pytest.approx(1 / experiment.TAIL, rel=0.05)
+
+
+def test_results_files_hold_whole_runs():
+    for path in sorted(render.RESULTS.glob("*.jsonl")):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            assert {"key", "study", "label", "lr", "clip", "seed", "held_out"} <= set(line)
