@@ -55,7 +55,7 @@ def on_one_machine(made: Loopback, output: Path) -> dict[str, np.ndarray]:
         lines += [f"{row},{client}" for row in rows]
     (made.folder / "server" / "all.csv").write_text("\n".join(lines) + "\n")
     text = (made.folder / "server" / "training.toml").read_text()
-    text = text.partition("[engine]")[0].replace(
+    text = text.partition("[ledger]")[0].replace(
         'name = "csv"', 'name = "csv"\npath = "all.csv"\nclient = "hospital"'
     )
     (made.folder / "server" / "alone.toml").write_text(text)
@@ -112,7 +112,8 @@ def test_a_federation_that_is_killed_and_resumed(tmp_path):
         assert {name: array.tobytes() for name, array in found.items()} == {
             name: array.tobytes() for name, array in alone.items()
         }
-        assert audit(str(run / "ledger.db"), runs=[str(run)]).ok
+        server = made.folder / "server"
+        assert audit(str(server / "ledger.db"), runs=[str(run)]).ok
         assert (run / "report.html").exists()
 
         # A real run: a node is killed in the middle of a round, and its noise is topped up.
@@ -120,6 +121,7 @@ def test_a_federation_that_is_killed_and_resumed(tmp_path):
         config = made.folder / "server" / "training.toml"
         changed(config, real, ("deadline = 120", "deadline = 45\nretries = 0"))
         changed(config, ("rate = 0.8", "rate = 1.0"))  # everyone is asked
+        changed(config, ('location = "ledger.db"', 'location = "real.db"'))
         for client in made.clients:
             changed(made.node(client) / "node.toml", real)
         run = tmp_path / "real"
@@ -128,7 +130,7 @@ def test_a_federation_that_is_killed_and_resumed(tmp_path):
         made.kill("harbour")
         assert wait_for(made, began, PATIENCE) == "finished:completed", log_of(made)
         assert rounds_of(run) == 3
-        assert audit(str(run / "ledger.db"), runs=[str(run)]).ok
+        assert audit(str(server / "real.db"), runs=[str(run)]).ok
         told = made.flwr("log", began, "loopback", "--show")
         assert re.search(r"client 'harbour': (it did not answer|Flower reports|its node)", told)
         stored = (run / "metrics.jsonl").read_text()

@@ -62,8 +62,8 @@ def parameters(result):
     return torch.nn.utils.parameters_to_vector(result.model.parameters()).detach().numpy()
 
 
-def rounds_charged(folder):
-    with Ledger.open(folder / "ledger.db") as book:
+def rounds_charged(folder, ledger="ledger.db"):
+    with Ledger.open(folder / ledger) as book:
         entries = [json.loads(body) for _, body, _ in book.entries()]
     return {entry["round"] for entry in entries if entry["kind"] == "reserve"}
 
@@ -240,6 +240,7 @@ def test_a_real_run_with_keys(tiny, tmp_path, monkeypatch, noise):
     server = both | {
         "data": data,
         "engine": {"name": "flower", "keys": str(tmp_path / "keys.csv"), "deadline": 9.0},
+        "ledger": {"location": str(tmp_path / "accounts.db")},
     }
     done = {"rounds": 0}
 
@@ -259,7 +260,7 @@ def test_a_real_run_with_keys(tiny, tmp_path, monkeypatch, noise):
         grid.broken = lambda _: None
         result = fedspend.train(server, grid=grid, output=folder, resume=True)
     assert [line.get("skipped", False) for line in result.metrics] == [False, False, True, False]
-    assert rounds_charged(folder) == {0, 1, 2, 3}
+    assert rounds_charged(tmp_path, "accounts.db") == {0, 1, 2, 3}
     stored = (folder / "metrics.jsonl").read_text()
     assert "south" not in stored
     assert "reports" not in stored
@@ -446,6 +447,8 @@ def test_a_server_app_in_another_thread_hears_no_signals(tiny, elsewhere, tmp_pa
         {"config": "training.toml", "output": "/x"},
         {"config": "/c", "output": "/x", "resume": "yes"},
         {"config": "/c", "output": "/x", "ledger": 3},
+        {"config": "/c", "output": "/x", "ledger": "accounts.db"},
+        {"config": "/c", "output": "/x", "project": True},
     ],
 )
 def test_a_run_config_that_is_not_one_is_refused(given):

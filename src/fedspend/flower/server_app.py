@@ -21,6 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 from fedspend.flower.client_app import log_here
+from fedspend.ledger.storage import is_url
 from fedspend.report.html import write_report
 from fedspend.runs.result import Result
 from fedspend.runs.stopping import Stopped, stop_after_round
@@ -40,12 +41,13 @@ class Asked:
     resume: bool = False
     replan: bool = False
     ledger: str | None = None
+    project: str | None = None
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Asked:
-        """From Flower's run config, whose keys are `config`, `output`, `resume`, `replan` and
-        `ledger`; paths are of the server's machine, and must be absolute: Flower starts the app
-        in a folder of its own.
+        """From Flower's run config, whose keys are `config`, `output`, `resume`, `replan`,
+        `ledger` and `project`; paths are of the server's machine, and must be absolute: Flower
+        starts the app in a folder of its own.
         """
         for key in ("config", "output"):
             if not (isinstance(given.get(key), str) and Path(str(given[key])).is_absolute()):
@@ -56,15 +58,19 @@ class Asked:
         for key in ("resume", "replan"):
             if type(given.get(key, False)) is not bool:
                 raise InvalidInput(f"{key} must be true or false, got {given[key]!r}")
-        ledger = given.get("ledger") or None
-        if not (ledger is None or isinstance(ledger, str)):
-            raise InvalidInput(f"ledger must be a file or a URL, got {ledger!r}")
+        ledger, project = given.get("ledger") or None, given.get("project") or None
+        for key, value in (("ledger", ledger), ("project", project)):
+            if not (value is None or isinstance(value, str)):
+                raise InvalidInput(f"{key} must be text, got {value!r}")
+        if ledger is not None and not (is_url(ledger) or Path(ledger).is_absolute()):
+            raise InvalidInput(f"ledger must be an absolute path or a URL, got {ledger!r}")
         return cls(
             Path(given["config"]),
             Path(given["output"]),
             given.get("resume", False),
             given.get("replan", False),
             ledger,
+            project,
         )
 
 
@@ -123,6 +129,7 @@ def serve(grid: Grid, asked: Asked) -> Result | None:
                 resume=asked.resume,
                 replan=asked.replan,
                 ledger=asked.ledger,
+                project=asked.project,
                 on_round=on_round,
                 on_note=lambda note: LOG.info("%s: %s", asked.output, note),
                 grid=grid,
