@@ -327,6 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="where everything is written")
     args = parser.parse_args(argv)
     folder = args.output.resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is shut down
     with federation(args.project.resolve(), folder) as made:
         run = made.submit(**settings_of(folder, folder / "run", {}))
         print(f"SuperLink and {len(made.clients)} nodes are running; training ...", flush=True)
