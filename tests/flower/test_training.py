@@ -349,13 +349,15 @@ def test_a_node_config_that_does_not_fit_is_refused(tmp_path, changes, why):
 )
 def test_a_server_config_that_does_not_fit_is_refused(tiny, tmp_path, changes, why):
     _, both, data = real(tiny, tmp_path)
-    config = both | {"data": data, "engine": {"name": "flower"}}
+    ledger = {"location": str(tmp_path / "accounts.db")}
+    config = both | {"data": data, "engine": {"name": "flower"}, "ledger": ledger}
     for section, values in changes.items():
         merged = config.get(section, {}) | values
         config[section] = {key: value for key, value in merged.items() if value is not None}
     with pytest.raises(InvalidInput, match=why):
         fedspend.train(config, grid=InProcessGrid({}), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "accounts.db").exists()
 
 
 def test_a_missing_node_leaves_nothing_behind(tiny, elsewhere, tmp_path):

@@ -21,6 +21,10 @@ class EngineEntry(Entry):
     elsewhere: bool = False  # clients have their rows and run on machines of their own
 
 
+NO_GRID = (
+    'engine "flower" runs inside a Flower ServerApp, which brings the connection to the nodes; '
+    "start it with flwr run (docs/flower.md), or choose another engine.name"
+)
 NO_FLOWER = "engine \"flower\" needs Flower; install it with: pip install 'fedspend[flower]'"
 
 

@@ -16,6 +16,7 @@ from fedspend.basics.files import one_at_a_time
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect
+from fedspend.engines.table import ENGINES, NO_GRID
 from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
@@ -76,6 +77,8 @@ def train(
                 "model, test and training options are for clients=...; a config sets these itself"
             )
         settings = any_config(config, overrides)
+        if grid is None and ENGINES[settings.engine.name].elsewhere:
+            raise InvalidInput(NO_GRID)
         if not goes_on(folder, resume):  # a run that has begun keeps its config
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location

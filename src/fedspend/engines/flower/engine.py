@@ -32,6 +32,7 @@ from fedspend.engines.flower.wire import (
     size_of,
     task_content,
 )
+from fedspend.engines.table import NO_GRID
 from fedspend.errors import InvalidInput, Refused
 from fedspend.models.checking import check_module
 from fedspend.models.flat import parameter_count
@@ -125,10 +126,7 @@ class FlowerEngine:
 
 def _elsewhere(work: Workload) -> Elsewhere:
     if work.elsewhere is None:
-        raise InvalidInput(
-            'engine "flower" runs inside a Flower ServerApp, which brings the connection to the '
-            "nodes; start it with flwr run (docs/flower.md), or choose another engine.name"
-        )
+        raise InvalidInput(NO_GRID)
     return work.elsewhere
 
 
