@@ -11,7 +11,7 @@ quickstart: $(VENV)/.train
 	@rm -rf $(OUT)
 	$(BIN)/fedspend plan examples/quickstart.toml
 	$(BIN)/fedspend train examples/quickstart.toml --output $(OUT)
-	$(BIN)/fedspend verify $(OUT)/plan.json
+	$(BIN)/fedspend verify $(OUT)
 	@echo "Open $(OUT)/report.html"
 
 # A SuperLink and three SuperNodes on this machine train examples/flower, and are shut down.

@@ -16,6 +16,7 @@ import over_time
 import pytest
 import records_cnn
 import render
+import run_all
 import shaping
 from experiment import HELD_OUT, SEEDS, TUNING_SEED, Arm, Finished, Results
 
@@ -213,6 +214,14 @@ def test_every_arm_is_a_config_without_idle_keys(study):
     in_memory.register()
     for arm in found:
         refuse_without_effect(config_of(experiment.by_section(arm.at(arm.start, 1))))
+
+
+def test_the_readme_lists_every_study_with_its_size():
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line.split("|") for line in text.splitlines() if "| `" in line[:3]}
+    assert set(run_all.STUDIES) <= set(rows)
+    for study in (over_time, kiani, shaping, networks, records_cnn, influence):
+        assert rows[study.STUDY][3].split()[0].rstrip(",") == str(len(study.arms()))
 
 
 def test_what_is_left_of_a_push():

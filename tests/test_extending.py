@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedspend
 from fedspend.accounting.accountants import ACCOUNTANTS
@@ -79,7 +80,7 @@ def test_a_policy_of_ones_own_is_sealed_and_verified_like_ours():
     made = fedspend.plan(BUDGETS, **TERMS, policy="late", options={"factor": 0.4})
     noise = made.noise_multiplier
     assert noise[-1] / noise[0] == pytest.approx(np.full(10, 0.4))
-    assert made.epsilon.tolist() == pytest.approx(BUDGETS, rel=1e-6)
+    assert made.epsilon.tolist() == pytest.approx(BUDGETS, rel=1e-5)
     assert (made.epsilon <= BUDGETS).all()
     assert fedspend.verify(made).ok
     assert made.parameters["options"] == {"factor": 0.4}
@@ -96,7 +97,7 @@ def test_a_policy_may_move_the_rates_too():
     )
     made = fedspend.plan(BUDGETS, **TERMS, policy="by-turns")
     assert made.sampling_rate[:4, 0].tolist() == [0.5, 0.2, 0.5, 0.2]
-    assert made.epsilon.tolist() == pytest.approx(BUDGETS, rel=1e-6)
+    assert made.epsilon.tolist() == pytest.approx(BUDGETS, rel=1e-5)
     assert fedspend.verify(made).ok
 
 
@@ -262,7 +263,15 @@ def test_a_plan_is_verified_where_its_accountant_is_not_loaded(tmp_path):
         loaded.spent()
     rows = [(np.zeros((2, 3), dtype=np.float32), np.zeros(2, dtype=np.int64))]
     with pytest.raises(InvalidInput, match="'gdp', which is not loaded here; load its file"):
-        fedspend.train(clients=rows, plan=loaded, model="logistic", classes=2)
+        fedspend.train(
+            clients=rows,
+            model=torch.nn.Linear(3, 2),
+            plan=loaded,
+            lr=0.1,
+            batch_size=2,
+            local_steps=1,
+            randomness="seeded",
+        )
     # the claim itself is checked, whatever name it goes by
     halved = loaded.replace(epsilon=loaded.epsilon / 2)
     assert not fedspend.verify(halved).ok

@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "fedspend"
 ORDER = (
     "errors",
     "basics",
+    "signing",
     "noise",
     "budgets",
     "accounting",
@@ -34,6 +35,7 @@ ORDER = (
     "report",
     "runs",
     "flower",
+    "publishing",
     "audit",
     "cli",
 )

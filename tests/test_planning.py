@@ -157,7 +157,7 @@ def rehash(content):
         (lambda c: c.update(rounds="12"), "12 rounds"),
         (lambda c: c["guarantee"].update(delta=1.0), "delta"),
         (lambda c: c["guarantee"].update(adjacency="none"), "adjacency"),
-        (lambda c: c["guarantee"].update(accountant="trust"), "accountant"),
+        (lambda c: c["guarantee"].update(accountant="Trust me"), "accountant"),
         (lambda c: c["parameters"].pop("policy"), "policy"),
         (lambda c: c.update(orders=[1.0]), "orders"),
     ],

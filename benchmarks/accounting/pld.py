@@ -18,6 +18,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import argparse
 import json
 import math
+import sys
 import time
 from typing import Any
 
@@ -104,6 +105,9 @@ def main() -> None:
         ratios.append(by_dp_accounting(noise, rate, delta, interval) / budget)
         if one % args.compared == 0:
             excess.append(excess_noise(noise, rate, budget, delta, 1e-4))
+        if (one + 1) % 50 == 0:
+            over = sum(ratio > 1 for ratio in ratios)
+            print(f"{one + 1} schedules, {over} over, at most {max(ratios)}", file=sys.stderr)
     result: dict[str, Any] = {
         "schedules": args.schedules,
         "over": int(sum(ratio > 1 for ratio in ratios)),

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from itertools import product
 
 import influence
+import networks
 import numpy as np
 import over_time
 from experiment import Finished, Outcome, Unfinished, cpu_hours, difference, outcome, tuned
 from over_time import SCHEDULES, SPENDING
 from tables import accuracy, gain, markdown
 
+from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.runs.comparison import interval
 
 NAMES = {
@@ -98,6 +100,20 @@ def tables(results: Finished) -> str:
             body.append(["*the paper*", f"*{uniform:.1f}; {theirs - uniform:+.1f}*", "", ""])
         parts.append(markdown([title, *COLUMNS.values()], body))
     return "\n\n".join(parts) or "Nothing has been run yet."
+
+
+def trained_networks(results: Finished) -> str:
+    """The same for networks that are trained from scratch; "-" has not been run."""
+    body = []
+    for name, budgets in product(networks.NETWORKS, networks.BUDGETS):
+        made: Cells = {
+            (schedule, spending): outcome(results, networks.arm(name, budgets, schedule, spending))
+            for schedule, spending in product(SCHEDULES, networks.SPENDING)
+        }
+        for spending in networks.SPENDING:
+            title = f"{name}, {budgets}: {ROWS[spending]}"
+            body.append([title, *(cell(made, schedule, spending) for schedule in COLUMNS)])
+    return markdown(["Fashion-MNIST", *COLUMNS.values()], body)
 
 
 def status(results: Finished) -> str:
@@ -271,12 +287,17 @@ def influences(results: Finished) -> str:
         data, budgets, schedule, _ = arm.label
         title = f"{NAMES[data]}, ({budgets.replace('/', ', ')})"
         body.append([title, COLUMNS[schedule], *(f"{value:.2f}" for value in left)])
+        if arm.settings["privacy.clip_schedule"] == "lr":
+            at = lr_schedule(1.0, "cosine", over_time.END, arm.settings["train.rounds"])
+            falls = np.array([at(t - 1) for t in influence.ROUNDS])
+            body.append([title, "times the clip of its round", *(f"{x:.2f}" for x in left * falls)])
     return markdown(["push after round", "", *map(str, influence.ROUNDS)], body)
 
 
 BLOCKS = {
     "time-short": in_short,
     "time-influence": influences,
+    "time-networks": trained_networks,
     "time-status": status,
     "time-tables": tables,
     "time-signs": signs,

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import kiani
+import lenet
 import liu_curves
+import records_cnn
 import shaping
 from experiment import Finished, Outcome, cpu_hours, difference, outcome
 from kiani import Row, Table
@@ -259,6 +261,31 @@ def _number(name: str) -> tuple[str, int]:
     return ("z" if kind.startswith("Figure") else kind), int(number)
 
 
+def with_cnn(results: Finished) -> str:
+    found = {arm.label[-1]: outcome(results, arm) for arm in records_cnn.arms()}
+    body = [
+        [name, _accuracy(one), "" if name == "rpdp" else _against(found["rpdp"], one)]
+        for name, one in found.items()
+    ]
+    return markdown(["MNIST-IID, three-levels, CNN", "accuracy", "rpdp minus this method"], body)
+
+
+def lenet_searches(results: Finished) -> str:
+    body = []
+    for name, overrides in lenet.VARIANTS.items():
+        line = results.found.get(lenet.key(overrides))
+        k = line and line["k"]
+        spread = f"{_shown(k[1])} to {_shown(k[2])}" if k else "-"
+        body.append(
+            [name, _shown(k[0]) if k else "-", spread, _shown(line["slope"], 2) if line else "-"]
+        )
+    return markdown(["LeNet", "k", "95% interval", "slope (theory: 1)"], body)
+
+
+def _shown(value: float | None, digits: int = 0) -> str:
+    return "none" if value is None else f"{value:.{digits}f}"
+
+
 def shaped(results: Finished) -> str:
     """BLUR and LUS against plain DP-FedAvg, each arm with its own learning rate and clip."""
     body = []
@@ -329,6 +356,8 @@ BLOCKS = {
     "as-printed": as_printed,
     "kiani-tables": tables,
     "shaping-tables": shaped,
+    "records-cnn": with_cnn,
+    "lenet": lenet_searches,
     "liu-curves": lambda _: liu_curves.curves(),
     "liu-overspending": lambda _: liu_curves.overspending(),
     "cost": cost,

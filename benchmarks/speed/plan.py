@@ -1,4 +1,5 @@
-"""How fast a plan is made: 100,000 clients with distinct budgets, beside Opacus for one client.
+"""How fast a plan is made and checked: 100,000 clients with distinct budgets, beside Opacus for one
+client; and plans by privacy loss distributions, for three groups and for 200 distinct schedules.
 
     make bench                                   # or:
     .venv/bin/python benchmarks/speed/plan.py --clients 100000 --rounds 100
@@ -63,8 +64,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.9)
     parser.add_argument("--saving-rate", type=float, default=0.5)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--pld", action="store_true", help="only the plans by PLD")
+    parser.add_argument("--verify", action="store_true", help="also verify the large plan")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.pld:
+        show(by_pld(), args.json)
+        return
 
     budgets = np.random.default_rng(0).uniform(0.5, 30, args.clients)
     delta = 0.1 / args.clients
@@ -78,7 +84,7 @@ def main() -> None:
     times = []
     for _ in range(args.repeats):
         curve.cache_clear()  # every repeat starts cold
-        seconds, plan = cpu_seconds(lambda: fedspend.plan(budgets, **terms))
+        seconds, plan = cpu_seconds(lambda: fedspend.plan(budgets, **terms, accountant="rdp"))
         times.append(seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
@@ -131,11 +137,46 @@ def main() -> None:
         result["times_faster_per_client"] = round(
             statistics.median(one) / (statistics.median(times) / args.clients)
         )
-    if args.json:
+    if args.verify:
+        start = time.perf_counter()
+        verdict = fedspend.verify(plan)
+        assert verdict.ok
+        result["verify_wall_seconds"] = round(time.perf_counter() - start, 1)
+        result["verify_pld_readings"] = verdict.pld_schedules
+    show(result, args.json)
+
+
+def by_pld() -> dict[str, Any]:
+    """CPU seconds of plans by privacy loss distributions, T = 25, every round another noise."""
+    terms = {"delta": 1e-5, "rounds": 25, "rate": 0.9, "accountant": "pld"}
+    cases = {
+        "uniform_three_groups": ([10.0, 20.0, 30.0], {}),
+        "spend-as-you-go_three_groups": ([10.0, 20.0, 30.0], {"saving_rate": 0.5}),
+        "25_noises_three_groups": (
+            [10.0, 20.0, 30.0],
+            {"policy": "geometric", "weights": 1.08},
+        ),
+        "25_noises_200_schedules": (
+            np.linspace(1, 30, 200),
+            {"policy": "geometric", "weights": 1.08},
+        ),
+    }
+    result: dict[str, Any] = {}
+    for name, (budgets, options) in cases.items():
+        seconds, plan = cpu_seconds(
+            lambda b=budgets, o=options: fedspend.plan(b, **terms, **o)  # type: ignore[misc]
+        )
+        assert (plan.epsilon <= plan.budget).all()
+        result[f"{name}_cpu_seconds"] = round(seconds, 2)
+    return result
+
+
+def show(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
         print(json.dumps(result))
-    else:
-        for key, value in result.items():
-            print(f"{key.replace('_', ' '):28} {value}")
+        return
+    for key, value in result.items():
+        print(f"{key.replace('_', ' '):40} {value}")
 
 
 if __name__ == "__main__":

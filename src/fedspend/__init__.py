@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from fedspend.configuration.register import register as register
     from fedspend.planning.making import plan as plan
     from fedspend.planning.plan import Plan as Plan
+    from fedspend.publishing.checking import verify_publication as verify_publication
+    from fedspend.publishing.writing import publish as publish
     from fedspend.runs.training import train as train
+    from fedspend.runs.verifying import verify_run as verify_run
     from fedspend.verification.verify import Verification as Verification
     from fedspend.verification.verify import verify as verify
 
@@ -30,20 +33,26 @@ __all__ = [
     "accounting",
     "design",
     "plan",
+    "publish",
     "records",
     "register",
     "train",
     "verify",
+    "verify_publication",
+    "verify_run",
 ]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
 _HOME = {
     "Plan": "planning.plan",
     "plan": "planning.making",
+    "publish": "publishing.writing",
     "register": "configuration.register",
     "train": "runs.training",
     "Verification": "verification.verify",
     "verify": "verification.verify",
+    "verify_publication": "publishing.checking",
+    "verify_run": "runs.verifying",
 }
 
 

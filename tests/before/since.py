@@ -59,7 +59,7 @@ def plan_as_it_was(request, progress=None):
 def as_it_was(*, discrete: bool) -> Iterator[None]:
     """With `discrete`, the run's noise on updates is discrete: then that on bits was, in halves."""
 
-    def release_bit(bits, deviation, denominator, randomness, round):
+    def release_bit(bits, deviation, denominator, randomness, round, **_):
         if discrete:
             words = randomness.words("bit-noise", round)
             halves = int(2 * bits) + int(sample(Fraction(2 * deviation) ** 2, 1, words)[0])

@@ -92,6 +92,8 @@ def test_flags_give_the_same_plan_as_the_config(run):
         "13",
         "--method",
         "time-adaptive",
+        "--accountant",
+        "rdp",
     )
     by_flags = numbers(run("plan", *PAPER, *flags, "--json"))
     assert by_flags["hash"] == numbers(run("plan", QUICKSTART, "--json"))["hash"]

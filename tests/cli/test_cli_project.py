@@ -99,7 +99,8 @@ def test_registered_beforehand_and_spent_in_parts(run, config, tmp_path):
     outcome = run("train", config, "-o", tmp_path / "two", "--plan", plan, "--quiet", *own)
     assert outcome.code == 0, outcome.err
     found = json.loads(run("ledger", "balance", "--json", *own).out)
-    assert 4.9 < found[0]["spent"] <= 5.0
+    # planned on a Rényi curve, and read by PLD, which is lower
+    assert 4.0 < found[0]["spent"] <= 5.0
 
 
 def test_a_project_that_is_not_there_does_not_look_unspent(run, refused, config, tmp_path):

@@ -139,8 +139,9 @@ def test_broken_compression(refused, plan, tmp_path):
 
 def test_bad_arguments(refused, plan_file, tmp_path):
     assert "nowhere.json" in refused("verify", tmp_path / "nowhere.json")
-    assert "directory" in refused("verify", tmp_path)
-    assert "PLAN" in refused("verify")
+    (tmp_path / "empty").mkdir()
+    assert "holds no run" in refused("verify", tmp_path / "empty")
+    assert "PATH" in refused("verify")
     assert "--colluders" in refused("verify", plan_file, "--colluders", "-1")
     assert "'x'" in refused("verify", plan_file, "--colluders", "x")
     assert "3 clients" in refused("verify", plan_file, "--colluders", "3")

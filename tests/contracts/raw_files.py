@@ -146,6 +146,7 @@ class Given:
     vector: bytes
     bit: float | None
     clip: float  # in units of the vector
+    metric: float | None = None
 
     @property
     def norm(self) -> float:
@@ -165,7 +166,7 @@ class Recording:
             own = reply.contribution
             grid = asked[own.client].shared.grid
             clip = asked[own.client].clip_norm / (1.0 if grid is None else grid.step)
-            self.kept[own.client] = Given(own.vector.tobytes(), own.bit, clip)
+            self.kept[own.client] = Given(own.vector.tobytes(), own.bit, clip, own.metric)
             yield reply
 
     def close(self) -> None:

@@ -2,8 +2,9 @@
 every option of a real run.
 
 One hospital's lines are taken out of the file, or replaced by ten times as many; the others'
-contributions must have the same bytes. Its own stays within its clip, its bit within 1/2, and both
-are exactly zero without rows. `test_raw_records.py` has the methods that protect records.
+contributions must have the same bytes. Its own stays within its clip, its bit and its metric within
+1/2, and all are exactly zero without rows. `test_raw_records.py` has the methods that protect
+records.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from contracts.raw_files import (
     write_rows,
 )
 
+from fedspend.client.rows import Rows as OwnRows
 from fedspend.client.state import MemoryStates
 from fedspend.errors import InvalidInput
 from fedspend.runs.running import open_engine
@@ -135,8 +137,12 @@ def check(
         for name, kept in found.items():
             assert kept[VICTIM].norm <= kept[VICTIM].clip * (1 + 1e-9), name
             assert kept[VICTIM].bit in (None, -0.5, 0.0, 0.5), name
+            assert abs(kept[VICTIM].metric or 0.0) <= 0.5, name
         assert found["emptied"][VICTIM].norm == 0
         assert found["emptied"][VICTIM].bit in (None, 0.0)
+        assert found["emptied"][VICTIM].metric in (None, 0.0)
+    metrics = {kept[client].metric is None for kept in found.values() for client in kept}
+    assert metrics == {"evaluation" not in options}
 
 
 @pytest.mark.filterwarnings("ignore:noise on a class")
@@ -161,6 +167,23 @@ def test_every_option_of_training(tmp_path: Path, option: str) -> None:
     check(tmp_path, OPTIONS[option])
 
 
+PRIVATE: dict[str, Any] = {"evaluation": {"mode": "private"}}
+
+
+@pytest.mark.parametrize("engine", ["local", "reference"])
+@pytest.mark.parametrize("noise", NOISES)
+def test_every_noise_and_engine_with_a_private_metric(
+    tmp_path: Path, noise: str, engine: str
+) -> None:
+    options = {
+        "data": {"validation": 0.3},
+        "method": {"name": "adaptive-clip"},
+        "privacy": {"noise": noise},
+        "engine": {"name": engine},
+    }
+    check(tmp_path, options | PRIVATE)
+
+
 REAL: dict[str, Any] = {"privacy": {"randomness": "os"}}
 # how the data of a real run may be read: options, form of the file, and a column of test rows
 DATA: dict[str, tuple[dict[str, Any], str, bool]] = {
@@ -174,6 +197,8 @@ DATA: dict[str, tuple[dict[str, Any], str, bool]] = {
         False,
     ),
     "column of test rows": ({}, "csv", True),
+    "private metric": ({"data": {"validation": 0.3}} | PRIVATE, "csv", False),
+    "private metric of a column": (PRIVATE, "csv", True),
     "arrays": ({}, "npz", False),
     "all of it, of arrays": (
         {
@@ -295,7 +320,7 @@ def fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
-    "draws over the pool": (draws_over_the_pool, ("hold-out",)),
+    "draws over the pool": (draws_over_the_pool, ("hold-out", "private metric")),
     "learns a scale": (
         learns_a_scale,
         ("bounds", "natural, with a guest", "column of test rows", "arrays"),
@@ -366,3 +391,36 @@ def test_a_bit_of_a_client_without_rows_would_be_noticed(
     )
     with pytest.raises(AssertionError):
         check(tmp_path, {"method": {"name": "adaptive-clip"}})
+
+
+def test_a_metric_of_a_client_without_rows_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client without held-out rows must not say that half of them, or none, are right."""
+    from fedspend.client import numbers
+
+    real = numbers.measured
+    monkeypatch.setattr(
+        numbers,
+        "measured",
+        lambda task, rows, module, grid, *rest: (
+            real(task, rows, module, grid, *rest) if len(rows) else grid.steps // 2
+        ),
+    )
+    with pytest.raises(AssertionError):
+        check(tmp_path, {"data": {"validation": 0.3}} | PRIVATE)
+
+
+def test_a_metric_over_the_pool_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody's held-out rows in one metric: no client's own."""
+    from fedspend.engines.base import HeldOut
+
+    monkeypatch.setattr(
+        HeldOut,
+        "rows",
+        lambda self, _: OwnRows(self.features, self.labels, np.arange(len(self.labels))),
+    )
+    with pytest.raises(AssertionError):
+        check(tmp_path, {"data": {"validation": 0.3}} | PRIVATE)

@@ -345,6 +345,7 @@ def test_a_node_config_that_does_not_fit_is_refused(tmp_path, changes, why):
         ({"node": {"client": "north"}}, "has no effect"),
         ({"engine": {"workers": 2}}, "has no effect"),
         ({"method": {"name": "rpdp"}}, "records"),
+        ({"evaluation": {"mode": "private"}}, "clients hold out"),
     ],
 )
 def test_a_server_config_that_does_not_fit_is_refused(tiny, tmp_path, changes, why):

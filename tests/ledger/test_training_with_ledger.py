@@ -14,9 +14,10 @@ import fedspend
 import fedspend.runs.directory
 import fedspend.server.rounds
 from fedspend import train
-from fedspend.basics.tensors import read_tensors
+from fedspend.basics.tensors import read_tensors, seal
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Damaged, Ledger, Unavailable
+from fedspend.ledger.account import place_of
 from fedspend.ledger.audit import audit
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
@@ -73,7 +74,7 @@ def test_without_a_ledger_there_is_one_in_the_run_directory(tiny, tmp_path):
 def test_a_moved_run_directory_still_finds_its_own_ledger(tiny, tmp_path):
     start_and_stop(tiny, tmp_path / "run", 2)
     (tmp_path / "run").rename(tmp_path / "moved")
-    train(tiny, output=tmp_path / "moved", resume=True)
+    train(tiny, output=tmp_path / "moved", resume=True, moved=True)
     assert audit(str(tmp_path / "moved" / "ledger.db")).ok
 
 
@@ -366,7 +367,11 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
     arrays, about = read_tensors(path)
     assert load_file(path).keys() == {"update"}
     save_file({"update": arrays["update"] + 1}, path, {"about": json.dumps(about)})
-    with pytest.raises(Refused, match="different release"):
+    with pytest.raises(InvalidInput, match="not that of its digest"):
+        train(tiny, output=tmp_path / "run", resume=True)
+    del about["digest"]
+    path.write_bytes(seal({"update": arrays["update"] + 1}, about)[0])
+    with pytest.raises(Refused, match="not the release of round 1 that the ledger has seen"):
         train(tiny, output=tmp_path / "run", resume=True)
 
 
@@ -449,7 +454,7 @@ def test_replanning_is_safe_against_a_kill(tiny, tmp_path, monkeypatch):
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     with monkeypatch.context() as dying:
-        dying.setattr(Ledger, "replan", lambda *_: (_ for _ in ()).throw(Killed))
+        dying.setattr(Ledger, "replan", lambda *_, **__: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", resume=True, replan=True)
     result = train(tiny, output=tmp_path / "run", resume=True)
@@ -501,7 +506,7 @@ def test_a_copied_run_directory_cannot_release_a_round_again(tiny, tmp_path):
     start_and_stop(tiny, tmp_path / "run", 1, ledger=place)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     train(tiny, output=tmp_path / "run", resume=True)
-    with pytest.raises(Refused, match="closed"):
+    with pytest.raises(Refused, match="is from after round 1, but the ledger has 4 rounds"):
         train(tiny, output=tmp_path / "copy", resume=True)
     assert audit(str(place)).ok
 
@@ -612,7 +617,7 @@ def test_another_ledger_under_the_same_name_is_noticed(tiny, tmp_path):
             run_of(tmp_path / "run"),
             Proposal.of_plan(result.plan),
             simulation=True,
-            folder=str(tmp_path / "run"),
+            place=place_of(tmp_path / "run"),
         )
     verdict = audit(str(place))
     assert not verdict.ok

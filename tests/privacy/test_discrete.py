@@ -25,11 +25,12 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.noise import discrete_gaussian
 from fedspend.noise.discrete_gaussian import sample
 from fedspend.noise.grid import FINE_BITS, Grid, check_on_grid, sum_excess
+from fedspend.noise.numbers import steps_for
 from fedspend.noise.randomness import Randomness
 from fedspend.runs.running import run
 from fedspend.runs.setup import from_config
 from fedspend.runs.training import train
-from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, bit_steps, release_bit
+from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum, release_bit
 from fedspend.verification.second_accountant.lattice import lattice_divergence
 
 # --- the sampler ----------------------------------------------------------------------------------
@@ -622,9 +623,9 @@ def test_the_bit_in_whole_numbers():
     lengths = torch.where(torch.arange(9) < 3, 2.0, 0.5)
     total = summed(lengths[:, None], np.ones(9), bit=True).bits
     values = np.array([release_bit(total, 1.5, 10.0, Randomness(k), 0) for k in range(3000)])
-    steps = (values - 0.5) * 10 * bit_steps(1.5)
+    steps = (values - 0.5) * 10 * steps_for(1.5)
     assert np.allclose(steps, np.rint(steps), atol=1e-3)
-    assert bit_steps(1.5) >= 2**12
+    assert steps_for(1.5) >= 2**12
     assert values.mean() == pytest.approx((6 - 3) / 2 / 10 + 0.5, abs=0.01)
     assert values.std() == pytest.approx(0.15, rel=0.1)
 

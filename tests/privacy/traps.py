@@ -352,7 +352,7 @@ def check_claims_are_bounds(_: Path) -> None:
         for count in (1, 7):
             exact = gaussian_epsilon(math.sqrt(count) / sigma, 1e-5)
             noise, rate = np.full(count, sigma), np.ones(count)
-            claim = pld.schedule_epsilon(noise, rate, 1e-5, pld.discretisation(exact))
+            claim = pld.schedule_epsilon(noise, rate, 1e-5)
             assert exact <= claim <= 1.01 * exact
     made = fedspend.plan([2.0], delta=1e-4, rounds=5, rate=1.0, accountant="pld")
     noise = made.noise_multiplier[:, 0]
@@ -429,12 +429,12 @@ def loses(**lost: Any) -> Mutation:
     def mutate(patch: pytest.MonkeyPatch) -> None:
         sound = directory.pack_state
 
-        def pack_state(state: Any) -> bytes:
+        def pack_state(state: Any, *rest: Any) -> Any:
             kept = {
                 name: value(getattr(state, name)) if callable(value) else value
                 for name, value in lost.items()
             }
-            return sound(replace(state, **kept))
+            return sound(replace(state, **kept), *rest)
 
         patch.setattr(directory, "pack_state", pack_state)
 
@@ -467,9 +467,9 @@ def forgets_reservations(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(directory.RunDirectory, "was_reserved", lambda *_: False)
     sound = Ledger.reserve
 
-    def reserve(self: Any, run: str, t: int) -> None:
+    def reserve(self: Any, run: str, t: int, **more: Any) -> None:
         if t not in self.run(run).rounds:
-            sound(self, run, t)
+            sound(self, run, t, **more)
 
     patch.setattr(Ledger, "reserve", reserve)
 

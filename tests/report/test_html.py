@@ -73,8 +73,8 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
     assert "Simulation" in start
     assert "protects nobody" in start
     assert dict(page.figures()) == {
-        "Accuracy": "release",
-        "Loss": "release",
+        "Accuracy": "public",
+        "Loss": "public",
         "Privacy spent": "planned",
         "Noise multiplier": "planned",
         "Sampling rate": "planned",
@@ -96,7 +96,7 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
         assert words in page.text
     for mark in (
         "planned (costs nothing)",
-        "private release or computed from it",
+        "measured on public rows",
         "simulation only — not private",
     ):
         assert page.text.count(mark) >= 2
@@ -236,7 +236,7 @@ def test_nothing_is_loaded_and_nothing_changes(make, report, tmp_path):
     assert any(
         "default-src 'none'" in attributes.get("content", "") for _, attributes in Page(first).tags
     )
-    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o600
 
 
 def test_every_chart_has_words_and_numbers_behind_it(make, report, tmp_path):

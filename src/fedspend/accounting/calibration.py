@@ -15,7 +15,13 @@ import numpy as np
 from fedspend.accounting.conversion import check_delta, conversion_cost
 from fedspend.accounting.curves import Curve, curve
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, check_orders, exact_rdp_at
+from fedspend.accounting.rdp import (
+    NOISE_RANGE,
+    ORDERS,
+    SMALLEST_RATE,
+    check_orders,
+    exact_rdp_at,
+)
 from fedspend.accounting.roots import safe_roots
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
@@ -383,8 +389,13 @@ def check_epsilons(epsilon: Any) -> FloatArray:
 
 
 def check_rate(name: str, rate: Any) -> float:
-    """A sampling rate in (0, 1]."""
+    """A sampling rate in (0, 1], and not so small that the accountants cannot tell it from 0."""
     value = finite_number(name, rate)
     if not 0 < value <= 1:
         raise InvalidInput(f"{name} must lie in (0, 1], got {rate!r}")
+    if not value >= SMALLEST_RATE:
+        raise InvalidInput(
+            f"{name} must be at least {SMALLEST_RATE:g}, below which spending cannot be computed; "
+            f"got {rate!r}"
+        )
     return value

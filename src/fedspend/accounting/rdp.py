@@ -17,6 +17,7 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
 
 NOISE_RANGE = (0.05, 1e6)
+SMALLEST_RATE = 1e-9
 
 
 def _public_orders() -> tuple[float, ...]:
@@ -50,7 +51,7 @@ def check_orders(orders: Any) -> FloatArray:
         raise InvalidInput(f"orders must be a list of at least one number, got shape {array.shape}")
     bad = ~(np.isfinite(array) & (array > 1))
     if bad.any():
-        raise InvalidInput(f"orders must be finite and above 1, got {array[bad][0]!r}")
+        raise InvalidInput(f"orders must be finite and above 1, got {float(array[bad][0])!r}")
     return array
 
 

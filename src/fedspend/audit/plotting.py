@@ -24,7 +24,7 @@ def audit_plot(found: Audit, path: str | Path) -> None:
         kind = Path(path).suffix.lower().removeprefix(".")
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
         figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
-    write_whole(Path(path), buffer.getvalue(), private=False)
+    write_whole(Path(path), buffer.getvalue())
 
 
 def draw(found: Audit) -> Figure:

@@ -74,10 +74,15 @@ def in_turn(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def append_line(path: Path, content: dict[str, Any]) -> None:
-    """Add one JSON line, durably."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(content, allow_nan=False) + "\n")
+def as_line(content: dict[str, Any]) -> bytes:
+    """One JSON line, as files of lines have it."""
+    return (json.dumps(content, allow_nan=False) + "\n").encode()
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add one line, durably."""
+    with path.open("ab") as file:
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())
 

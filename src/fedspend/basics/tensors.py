@@ -1,12 +1,15 @@
 """Arrays and a few facts about them as one block of bytes (safetensors), for files and the network.
 
 Guarantee: equal content gives equal bytes. Damaged or foreign bytes are refused with one line;
-nothing is ever executed.
+nothing is ever executed. A sealed block carries a digest of all that is in it, so that a change of
+any number, name or fact is noticed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from safetensors.numpy import load, save
 from fedspend.errors import InvalidInput
 
 _PLACE = 8  # bytes that say how long the header is
+_SEAL = "digest"  # the fact that holds the digest of a sealed block
+REMEDY = "restore it from a copy, or start a new run"
 
 
 def pack(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> bytes:
@@ -46,9 +51,62 @@ def unpack(
 
 def read_tensors(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """Arrays and facts in a file of a run."""
-    remedy = "restore it from a copy or start the run again"
+    return unpack(_bytes_of(path), str(path), REMEDY)
+
+
+def _bytes_of(path: Path) -> bytes:
     try:
-        body = path.read_bytes()
+        return path.read_bytes()
     except OSError:
-        raise InvalidInput(f"{path} is damaged; {remedy}") from None
-    return unpack(body, str(path), remedy)
+        raise InvalidInput(f"{path} is damaged; {REMEDY}") from None
+
+
+# --- sealed ---
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """The content of a block, and the digest that was found in it; None if it has none."""
+
+    arrays: dict[str, npt.NDArray[Any]]
+    about: dict[str, Any]
+    digest: str | None
+    body: bytes
+
+    @property
+    def as_written(self) -> bool:
+        """Whether the bytes are exactly those that `seal` or `pack` writes for this content."""
+        facts = self.about if self.digest is None else self.about | {_SEAL: self.digest}
+        return pack(self.arrays, facts) == self.body
+
+
+def seal(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> tuple[bytes, str]:
+    """Arrays and facts as bytes that carry their own digest, and the digest."""
+    digest = digest_of(arrays, about)
+    return pack(arrays, about | {_SEAL: digest}), digest
+
+
+def read_sealed(path: Path, *, demanded: bool) -> Sealed:
+    """A block from a file; refused if its digest is not that of its content, or `demanded` and
+    missing.
+    """
+    body = _bytes_of(path)
+    arrays, about = unpack(body, str(path), REMEDY)
+    digest = about.pop(_SEAL, None)
+    try:
+        good = not demanded if digest is None else digest == digest_of(arrays, about)
+    except (ValueError, RecursionError):  # facts that we would not write
+        good = False
+    if not good:
+        raise InvalidInput(f"{path} is damaged: its content is not that of its digest; {REMEDY}")
+    return Sealed(arrays, about, digest, body)
+
+
+def digest_of(arrays: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> str:
+    """SHA-256 of arrays and facts, in hexadecimal digits."""
+    found = hashlib.sha256(json.dumps(about, allow_nan=False).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found.update(json.dumps([name, array.dtype.str, list(array.shape)]).encode())
+        found.update(array.data if array.size else b"")
+    return found.hexdigest()

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         from fedspend.basics.files import write_whole
 
-        write_whole(Path(args.output), f"{body}\n".encode(), private=False)
+        write_whole(Path(args.output), f"{body}\n".encode())
     if args.plot is not None:
         from fedspend.audit.plotting import audit_plot
 

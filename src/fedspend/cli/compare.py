@@ -152,7 +152,7 @@ def write(result: Comparison, folder: Path) -> None:
         },
         indent=1,
     )
-    write_whole(folder / "comparison.json", body.encode(), private=False)
+    write_whole(folder / "comparison.json", body.encode())
     text = io.StringIO()
     table = csv.writer(text)
     table.writerow(["method", "mean", "interval", "difference", "difference_interval"])
@@ -160,7 +160,7 @@ def write(result: Comparison, folder: Path) -> None:
         [row["method"], row["mean"], row["interval"], row["difference"], row["difference_interval"]]
         for row in rows
     )
-    write_whole(folder / "comparison.csv", text.getvalue().encode(), private=False)
+    write_whole(folder / "comparison.csv", text.getvalue().encode())
     accuracy_plot(
         {name: result.accuracy[n] for n, name in enumerate(result.methods)}, folder / "accuracy.png"
     )

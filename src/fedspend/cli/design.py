@@ -271,7 +271,7 @@ def write_front(points: list[dict[str, Any]], folder: Path) -> None:
     table = csv.DictWriter(text, list(dict.fromkeys(name for point in points for name in point)))
     table.writeheader()
     table.writerows(points)
-    write_whole(folder / "front.csv", text.getvalue().encode(), private=False)
+    write_whole(folder / "front.csv", text.getvalue().encode())
 
 
 def draw(findings: Any, folder: Path, chosen: dict[str, Any] | None) -> None:

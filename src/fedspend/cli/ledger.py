@@ -27,7 +27,10 @@ EXAMPLES = """examples:
   fedspend ledger balance --ledger accounts.db --plot balances.png
   fedspend ledger balance --project clinics
   fedspend ledger change clinic-7 --epsilon 12 --reason "new consent form" --ledger accounts.db
+  fedspend ledger accept-rows clinic-7 --reason "data of 2027 added" --ledger accounts.db
   fedspend ledger verify --ledger accounts.db --runs runs/first
+  fedspend ledger export -o account.json --ledger accounts.db
+  fedspend ledger verify account.json
   fedspend ledger close-run 3f09c1d2a4b5 --reason "stopped early" --ledger accounts.db
 """
 EXPORTS = (".csv", ".json")
@@ -96,6 +99,12 @@ def _changing(action: Action) -> None:
     add("name", nargs="+", help="who withdraws")
     _reason(add)
     _unit(add)
+    add = action(
+        "accept-rows", "record that the rows behind accounts may be others from the next run on"
+    )
+    add("name", nargs="+", help="whose rows have changed")
+    _reason(add)
+    _unit(add)
     add = action("close-run", "end a run and free what it held for rounds that never began")
     add("run", metavar="RUN", help="the run; fedspend ledger show lists them")
     _reason(add)
@@ -124,7 +133,7 @@ def _looking(action: Action) -> None:
         "--accountant",
         choices=("rdp", "pld"),
         default="rdp",
-        help="pld gives lower numbers and takes about a second per distinct balance",
+        help="pld gives lower numbers and takes up to a second per distinct balance",
     )
     add("--plot", metavar="FILE", help="plot the balances, as .png, .svg or .pdf")
     _json(add)
@@ -136,7 +145,15 @@ def _looking(action: Action) -> None:
     _json(add)
     _unit(add)
     add = action(
-        "verify", "check that the ledger is intact and recompute every balance independently"
+        "verify",
+        "check that a ledger, or an export of one, is intact and recompute every balance "
+        "independently",
+    )
+    add(
+        "export",
+        nargs="?",
+        metavar="FILE.json",
+        help="an export of fedspend ledger export -o FILE.json, instead of --ledger",
     )
     add(
         "--head",
@@ -195,7 +212,7 @@ def run(args: argparse.Namespace) -> int:
             + ", ".join(ACTIONS)
             + "; see fedspend ledger --help"
         )
-    if args.ledger is None:
+    if args.ledger is None and getattr(args, "export", None) is None:
         from fedspend.ledger.default import default_ledger, is_default, make_folder
 
         args.ledger = default_ledger()
@@ -266,6 +283,13 @@ def withdraw(args: argparse.Namespace) -> int:
     with writable(args) as ledger:
         ledger.withdraw(args.name, reason=args.reason, unit=args.unit)
         print(f"withdrawn: {', '.join(args.name)}")
+    return 0
+
+
+def accept_rows(args: argparse.Namespace) -> int:
+    with writable(args) as ledger:
+        ledger.accept_rows(args.name, reason=args.reason, unit=args.unit)
+        print(f"the next run may have other rows of: {', '.join(args.name)}")
     return 0
 
 
@@ -354,8 +378,19 @@ def history(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     from fedspend.cli import ledger_views as views
     from fedspend.ledger.audit import audit
+    from fedspend.ledger.export_check import audit_export
 
-    result = audit(args.ledger, heads=args.head, runs=args.runs)
+    if args.export is not None and args.ledger is not None:
+        raise InvalidInput(
+            "ledger verify checks an export, FILE.json, or the ledger named by --ledger; give one"
+        )
+    if args.export is not None and args.runs:
+        raise InvalidInput("--runs is for a ledger; compare an export with --head DIR's head file")
+    result = (
+        audit(args.ledger, heads=args.head, runs=args.runs)
+        if args.export is None
+        else audit_export(args.export, heads=args.head)
+    )
     views.print_json(result.to_dict()) if args.json else views.show_audit(result)
     return 0 if result.ok else 1
 
@@ -421,6 +456,7 @@ ACTIONS = {
     "register": register,
     "change": change,
     "withdraw": withdraw,
+    "accept-rows": accept_rows,
     "show": show,
     "balance": balance,
     "history": history,

@@ -176,7 +176,7 @@ def about(body: dict[str, Any]) -> str:
         return "a new ledger for " + ("simulations" if body["simulation"] else "real accounts")
     if kind == "project":
         return str(body["name"])
-    if kind in ("register", "change", "withdraw"):
+    if kind in ("register", "change", "withdraw", "rows", "accept-rows"):
         who = (
             body["names"][0]
             if len(body["names"]) == 1
@@ -191,7 +191,7 @@ def about(body: dict[str, Any]) -> str:
         return (
             who
             + (f" of {body['project']}" if "project" in body else "")
-            + (f", budget {range_}" if kind != "withdraw" else "")
+            + (f", budget {range_}" if kind in ("register", "change") else "")
             + (f": {body['reason']}" if "reason" in body else "")
         )
     if kind in ("open", "replan"):

@@ -51,6 +51,15 @@ def show_groups(out: Console, plan: Plan, grouping: Grouping) -> None:
                 style="dim",
             )
         )
+    show_numbers(out, plan)
+
+
+def show_numbers(out: Console, plan: Plan) -> None:
+    """What a plan releases beside updates, which its noise covers too."""
+    noises = {"clip bits": plan.bit_noise, "private metrics": plan.metric_noise}
+    stated = [f"{name} (noise {noise:.4g} on their sum)" for name, noise in noises.items() if noise]
+    if stated:
+        out.print(Text(f"Noise is for updates and {' and '.join(stated)} together.", style="dim"))
 
 
 def size(plan: AnyPlan) -> str:

@@ -16,7 +16,7 @@ from fedspend.runs.stopping import Stopped, stop_after_round
 from fedspend.stored.files import LEDGER, REPORT
 
 if TYPE_CHECKING:
-    from fedspend.runs.result import OnRound, Result
+    from fedspend.runs.result import OnOperator, OnRound, Result
 
 HELP = "plan, verify, train, and write a run directory with a report"
 DESCRIPTION = (
@@ -34,6 +34,7 @@ EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/second --ledger accounts.db
   fedspend train examples/quickstart.toml -o runs/third --ledger accounts.db --remaining
   fedspend train examples/hospitals/hospitals.toml -o runs/hospitals --plan plan.json
+  fedspend train examples/quickstart.toml -o runs/signed --sign keys/fedspend.key
   fedspend train our-clinics.toml -o runs/clinics --project clinics
 """
 
@@ -77,6 +78,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --resume: make up for lost rounds by replanning the rest",
     )
     add(
+        "--sign",
+        metavar="KEY",
+        help="sign the finished run with this private key (fedspend keys new)",
+    )
+    add(
+        "--moved",
+        action="store_true",
+        help="with --resume: the run directory was moved here; it goes on here and nowhere else",
+    )
+    add(
         "--set",
         action="append",
         default=[],
@@ -87,6 +98,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         action="store_true",
         help="print one JSON object per round, then a summary, instead of a progress bar",
+    )
+    add(
+        "--show-accuracy",
+        action="store_true",
+        help=(
+            'with evaluation.mode = "operator": show exact accuracy on rows of clients, on this '
+            "terminal only; nothing protects it, so do not pass it on"
+        ),
     )
     add("--quiet", action="store_true", help="print nothing but errors")
 
@@ -100,6 +119,12 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput(
             "--replan replans the rest of an interrupted run, so it needs --resume; add it"
         )
+    if args.moved and not args.resume:
+        raise InvalidInput(
+            "--moved says that the directory of an interrupted run was moved, so it needs "
+            "--resume; add it"
+        )
+    on_operator = on_this_terminal() if args.show_accuracy else None
     plan = None if args.plan is None else load_any_plan(args.plan)
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
     overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
@@ -124,14 +149,37 @@ def run(args: argparse.Namespace) -> int:
             plan=plan,
             resume=args.resume,
             replan=args.replan,
+            moved=args.moved,
             ledger=args.ledger,
+            sign=args.sign,
             project=args.project,
             on_round=on_round,
             on_note=on_note,
+            on_operator=on_operator,
         )
     write_report([folder], REPORT.of(folder))
     summarise(args, result, folder)
     return 0
+
+
+def on_this_terminal() -> OnOperator:
+    """Shows exact numbers about rows of clients to whoever sits here; a file or a pipe would keep
+    them.
+    """
+    if not sys.stderr.isatty():
+        raise InvalidInput(
+            "--show-accuracy shows numbers that nothing protects, so it needs a terminal, and "
+            "standard error is not one; run it in a terminal, or drop it"
+        )
+
+    def show(round: int, accuracy: float, loss: float) -> None:
+        print(
+            f"round {round}: accuracy {accuracy:.2%}, loss {loss:.4g} on rows of clients; for your "
+            "eyes only",
+            file=sys.stderr,
+        )
+
+    return show
 
 
 @contextmanager
@@ -180,7 +228,11 @@ def describe(line: dict[str, Any], rounds: int) -> str:
     >>> describe({"round": 3, "accuracy": 0.5, "epsilon": {"10": 1.234}}, 25)
     'round 3/25  accuracy 50.0%  spent 1.23 of 10'
     """
-    parts = [f"round {line['round']}/{rounds}", f"accuracy {line['accuracy']:.1%}"]
+    parts = [f"round {line['round']}/{rounds}"]
+    if line["accuracy"] is not None:
+        parts.append(f"accuracy {line['accuracy']:.1%}")
+    if line.get("private_accuracy") is not None:
+        parts.append(f"before it, privately: {privately(line)}")
     if line["epsilon"]:
         parts.append("spent " + spent_of(line["epsilon"]))
     if line.get("discarded"):
@@ -188,6 +240,17 @@ def describe(line: dict[str, Any], rounds: int) -> str:
     if line.get("skipped"):
         parts.append("skipped: its release was lost; its budget stays spent")
     return "  ".join(parts)
+
+
+def privately(line: dict[str, Any]) -> str:
+    """A noised accuracy, within what is possible, and how far off it may be.
+
+    >>> privately({"private_accuracy": 1.021, "private_accuracy_deviation": 0.034})
+    'accuracy 100% +- 3.4%'
+    """
+    within = min(1.0, max(0.0, line["private_accuracy"]))
+    off = line.get("private_accuracy_deviation")
+    return f"accuracy {100 * within:.3g}%" + ("" if off is None else f" +- {off:.1%}")
 
 
 def spent_of(epsilon: dict[str, float], budgets: Mapping[str, str] | None = None) -> str:
@@ -228,6 +291,16 @@ def budgets_by_group(result: Result, folder: Path) -> dict[str, str]:
     }
 
 
+def said_of(last: dict[str, Any]) -> str:
+    """How good the model is, as far as that may be said."""
+    parts = []
+    if last["accuracy"] is not None:
+        parts.append(f"accuracy {last['accuracy']:.2%}")
+    if last.get("private_accuracy") is not None:
+        parts.append(f"before the last round, privately: {privately(last)}")
+    return "; ".join(parts) or f"accuracy not shown (evaluation: {last['evaluation']})"
+
+
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
     from fedspend.basics.words import counted
 
@@ -239,6 +312,15 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
                     "folder": str(folder),
                     "rounds": last["round"],
                     "accuracy": last["accuracy"],
+                    "evaluation": last["evaluation"],
+                    **(
+                        {}
+                        if result.private_accuracy is None
+                        else {
+                            "private_accuracy": result.private_accuracy,
+                            "private_accuracy_deviation": last["private_accuracy_deviation"],
+                        }
+                    ),
                     "epsilon": last["epsilon"],
                     "ledger": result.ledger,
                     "project": result.project or None,
@@ -257,7 +339,7 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
         )
         if result.plan is not None and "ledger" in result.plan.parameters:
             spent += " of lifetime budgets, including what was spent before"
-        print(f"accuracy {last['accuracy']:.2%} after {counted(last['round'], 'round')} ({kind})")
+        print(f"{said_of(last)} after {counted(last['round'], 'round')} ({kind})")
         print(f"epsilon spent: {spent}")
         if result.ledger is not None and last["randomness"] != "seeded":
             project = f", project {result.project!r}" if result.project else ""

@@ -1,41 +1,91 @@
-"""`fedspend verify`: recomputes a plan's claims with independent accountants.
+"""`fedspend verify`: checks a plan, a run directory or a publication, independently of its maker.
 
-They share no code with the planner. Exits with 0 if the plan passes, with 1 if it fails.
+A plan's claims are recomputed by accountants that share no code with the planner. Exits with 0 if
+everything that can be checked is right, with 1 if something is not.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from fedspend.errors import InvalidInput
 
-HELP = "check a plan with independent accountants"
+HELP = "check a plan, a run directory or a publication"
 DESCRIPTION = (
-    "Recompute every claim of a plan with accountants that share no code with the planner. Exit "
-    "code 0: all claims hold; 1: some do not."
+    "Recompute every claim of a plan with accountants that share no code with the planner; check "
+    "that everything in a run directory belongs together: plan, settings, certificate, ledger, "
+    "releases, model and report; or check a publication (fedspend publish), as a stranger or, with "
+    "--open, as one of its clients. Exit code 0: everything that can be checked is right; 1: "
+    "something is not."
 )
 EXAMPLES = """examples:
   fedspend verify plan.json
   fedspend verify plan.json --colluders 10
   fedspend verify plan.json.gz --json
+  fedspend verify runs/first
+  fedspend verify runs/first --ledger accounts.db --json
+  fedspend verify runs/first --key fedspend.pub
+  fedspend verify public/first --key fedspend.pub
+  fedspend verify public/first --open north.json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("plan", metavar="PLAN", help="plan file, .json or .json.gz")
+    add(
+        "path",
+        metavar="PATH",
+        help="a plan file, .json or .json.gz; a run directory; or a publication",
+    )
     add(
         "--colluders",
         type=int,
         default=0,
         metavar="K",
-        help="also show what K clients who pool what they know could learn (default: 10)",
+        help="plans: also show what K clients who pool what they know could learn (default: 10)",
+    )
+    add(
+        "--key",
+        metavar="PUBLIC",
+        help="run directories and publications: must be signed by this public key",
+    )
+    add(
+        "--open",
+        metavar="OPENING.json",
+        help="publications: also check this client's own budget, schedule and claim",
+    )
+    add(
+        "--ledger",
+        metavar="PATH|URL",
+        help="run directories: where the run's ledger is now, if it was moved",
     )
     add("--json", action="store_true", help="print JSON with full numbers instead of tables")
     add("--quiet", action="store_true", help="print nothing; the exit code is the verdict")
 
 
 def run(args: argparse.Namespace) -> int:
+    from fedspend.publishing.writing import DOCUMENT
+
+    path = Path(args.path)
+    if not path.is_dir():
+        refuse_flags(args, "a plan file", "ledger", "key", "open")
+        return verify_plan(args)
+    if (path / DOCUMENT).exists():
+        refuse_flags(args, "a publication", "colluders", "ledger")
+        return verify_publication(args)
+    refuse_flags(args, "a run directory", "colluders", "open")
+    return verify_run(args)
+
+
+def refuse_flags(args: argparse.Namespace, what: str, *flags: str) -> None:
+    for flag in flags:
+        if getattr(args, flag):
+            raise InvalidInput(f"--{flag} is not for {what}, and {args.path!r} is one; drop it")
+
+
+def verify_plan(args: argparse.Namespace) -> int:
     if not args.colluders >= 0:
         raise InvalidInput(
             f"--colluders must be a whole number of at least 0, got {args.colluders}"
@@ -45,24 +95,76 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.cli.views import view_of
     from fedspend.planning.protocol import load_any_plan
 
-    plan = load_any_plan(args.plan)
+    plan = load_any_plan(args.path)
     view = view_of(plan)
     if args.colluders and view.no_colluders is not None:
         raise InvalidInput(f"--colluders {view.no_colluders}")
     with progress_bar("verifying", args.quiet) as progress:
         result = fedspend.verify(plan, colluders=args.colluders, progress=progress)
     if args.json:
-        import json
-
-        print(
-            json.dumps(
-                {"plan": args.plan} | result.to_dict() | view.verdict(plan),
-                indent=2,
-                allow_nan=False,
-            )
-        )
+        print_json({"plan": args.path} | result.to_dict() | view.verdict(plan))
     elif not args.quiet:
         from fedspend.cli.verdict import show_verdict
 
         show_verdict(plan, result)
     return 0 if result.ok else 1
+
+
+def verify_publication(args: argparse.Namespace) -> int:
+    import fedspend
+
+    if args.open is not None and not Path(args.open).is_file():
+        raise InvalidInput(f"--open {args.open!r}: there is no such file")
+    result = fedspend.verify_publication(args.path, key=args.key, opening=args.open)
+    if args.json:
+        print_json(result.to_dict())
+    elif not args.quiet:
+        from rich.text import Text
+
+        from fedspend.cli.checked import show_findings, show_verdict
+        from fedspend.cli.terminal import console
+
+        out = console()
+        show_verdict(
+            out,
+            ok=result.ok,
+            simulation=result.simulation,
+            good="everything that a stranger can check is right"
+            if args.open is None
+            else "everything that this client and a stranger can check is right",
+            bad="do not rely on this publication",
+        )
+        show_findings(out, result.checks)
+        if result.ok:
+            out.print()
+            out.print(Text(result.words.rstrip()))
+    return 0 if result.ok else 1
+
+
+def verify_run(args: argparse.Namespace) -> int:
+    """A run directory: whether everything in it belongs together, and who signed it."""
+    import fedspend
+
+    result = fedspend.verify_run(args.path, ledger=args.ledger, key=args.key)
+    if args.json:
+        print_json(result.to_dict())
+    elif not args.quiet:
+        from fedspend.cli.checked import show_findings, show_verdict
+        from fedspend.cli.terminal import console
+
+        out = console()
+        show_verdict(
+            out,
+            ok=result.ok,
+            simulation=result.simulation,
+            good="everything in this run directory that can be checked belongs together",
+            bad="do not rely on this run directory",
+        )
+        show_findings(out, result.checks)
+    return 0 if result.ok else 1
+
+
+def print_json(content: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(content, indent=2, allow_nan=False))

@@ -19,7 +19,7 @@ from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan, Unit
 from fedspend.records.planning import RecordPlan
 from fedspend.records.verification import NO_COLLUDERS
-from fedspend.report.groups import Grouping
+from fedspend.report.groups import Grouping, accountant_words
 
 P = TypeVar("P")
 Facts = list[tuple[str, str]]
@@ -134,12 +134,6 @@ VIEWS: dict[Unit, View[Any]] = {"client": CLIENTS, "record": RECORDS}
 
 def view_of(plan: AnyPlan) -> View[Any]:
     return VIEWS[plan.unit]
-
-
-def accountant_words(plan: AnyPlan) -> str:
-    """The accountant, and why it was chosen if the plan chose it."""
-    choice = plan.parameters.get("accountant")
-    return plan.accountant if choice is None else f"{plan.accountant} ({choice})"
 
 
 def show_header(out: Console, plan: AnyPlan) -> None:

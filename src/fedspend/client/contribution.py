@@ -21,7 +21,7 @@ from fedspend.errors import InvalidInput
 from fedspend.noise.grid import FINE_BITS
 
 FORMAT = "fedspend contribution 1"
-_ABOUT = {"format", "client", "round", "bit", "run"}
+_ABOUT = {"format", "client", "round", "bit", "run", "metric"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,12 @@ class Contribution:
     client: str
     round: int
     vector: FloatArray
-    # 1/2 if the update was within the clip, -1/2 if not, 0 if this client has no rows
+    # 1/2 if the update was within the clip, -1/2 if not, 0 if this client has no rows; with its own
+    # share of noise, under distributed noise
     bit: float | None = None
     run: str = ""  # id of the run it was made for: its noise protects only one release
+    # share of its held-out rows that the round's first model gets right, minus 1/2, likewise
+    metric: float | None = None
 
     def parts(
         self, grid_bits: int | None = None
@@ -52,6 +55,7 @@ class Contribution:
             "round": self.round,
             "bit": self.bit,
             "run": self.run,
+            "metric": self.metric,
         }
         return {"vector": sent}, about
 
@@ -78,18 +82,21 @@ class Contribution:
                 f"a contribution has a part {unknown[0]!r} that this version does not know; use "
                 "the same version of fedspend everywhere"
             )
-        vector, bit = arrays["vector"], about.get("bit")
+        vector, numbers = arrays["vector"], (about.get("bit"), about.get("metric"))
         if vector.dtype not in (np.float64, np.int32) or vector.ndim != 1:
             raise InvalidInput(
                 f"a contribution must be one vector of float64 or int32, got {vector.dtype} of "
                 f"shape {vector.shape}; send it again"
             )
         named = isinstance(about.get("client"), str) and isinstance(about.get("run"), str)
-        if not (named and type(about.get("round")) is int and (bit is None or type(bit) is float)):
+        plain = all(number is None or type(number) is float for number in numbers)
+        if not (named and type(about.get("round")) is int and plain):
             raise InvalidInput(
                 "a contribution does not name its client, round or run; send it again"
             )
-        return cls(about["client"], about["round"], vector.astype(np.float64), bit, about["run"])
+        bit, metric = numbers
+        exact = vector.astype(np.float64)
+        return cls(about["client"], about["round"], exact, bit, about["run"], metric)
 
 
 @dataclass(frozen=True, eq=False)

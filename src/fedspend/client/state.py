@@ -73,12 +73,20 @@ class FolderStates:
         return str(self._path(client))
 
     def _path(self, client: str) -> Path:
-        """Turns any id into a folder name: quotes special characters and hashes long ids."""
-        body = client.encode("utf-8", "surrogatepass")
-        name = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in body)
-        if not 0 < len(name) <= _LONGEST:
-            name = f"={hashlib.sha256(body).hexdigest()}"  # no quoted name begins with "="
-        return self.folder / name / FILE
+        return self.folder / file_name(client) / FILE
+
+
+def file_name(client: str) -> str:
+    """Turns any id into the name of a file: quotes special characters and hashes long ids.
+
+    >>> file_name("north-7"), file_name("Süd/1")
+    ('north-7', '%53%C3%BCd%2F1')
+    """
+    body = client.encode("utf-8", "surrogatepass")
+    name = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in body)
+    if not 0 < len(name) <= _LONGEST:
+        name = f"={hashlib.sha256(body).hexdigest()}"  # no quoted name begins with "="
+    return name
 
 
 def folder_beside(run: Path) -> Path:

@@ -20,9 +20,12 @@ from fedspend.basics.tensors import pack, unpack
 from fedspend.client.shaping import UNSHAPED, Shape
 from fedspend.errors import InvalidInput
 from fedspend.noise.grid import Grid
+from fedspend.noise.numbers import FEWEST_STEPS, MOST_STEPS, NumberGrid
 
 FORMAT = "fedspend task 1"
-_ABOUT = {"format", "client", "number", "clip_norm", "shared", "training", "grid", "records"}
+# fields of a `RoundTask` that are grids
+_GRIDS: Mapping[str, type[Any]] = {"grid": Grid, "bit_grid": NumberGrid, "metric": NumberGrid}
+_ABOUT = {"format", "client", "number", "clip_norm", "shared", "training", "records", *_GRIDS}
 _ARRAYS = {"parameters", "asked"}  # and those of records, which have their own prefix
 
 
@@ -63,6 +66,10 @@ class RoundTask:
     # standard deviation of the noise that each client adds itself (distributed noise)
     own_deviation: float = 0.0
     bit: bool = False  # whether clients report if their update was within the clip
+    # distributed noise: the bit's grid, and the noise that each client adds to it itself
+    bit_grid: NumberGrid | None = None
+    # whether clients report how well `parameters` do on rows that they hold out, and on which grid
+    metric: NumberGrid | None = None
     asked: IntArray | None = None  # indices of the public rows to vote on, in place of an update
 
 
@@ -103,10 +110,12 @@ class ClientTask:
         about["shared"] = {
             field.name: getattr(self.shared, field.name)
             for field in fields(RoundTask)
-            if field.name not in ("parameters", "asked", "training", "grid")
+            if field.name not in ("parameters", "asked", "training", *_GRIDS)
         }
         about["training"] = asdict(self.shared.training)
-        about["grid"] = None if self.shared.grid is None else asdict(self.shared.grid)
+        for name in _GRIDS:
+            grid = getattr(self.shared, name)
+            about[name] = None if grid is None else asdict(grid)
         if self.records is not None:
             terms = {field.name: getattr(self.records, field.name) for field in fields(RecordTerms)}
             arrays |= {
@@ -166,7 +175,7 @@ class ClientTask:
 
 
 def _shared(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> RoundTask:
-    terms, training, grid = dict(about["shared"]), dict(about["training"]), about["grid"]
+    terms, training = dict(about["shared"]), dict(about["training"])
     found: RoundTask = _exactly(
         RoundTask,
         terms
@@ -176,7 +185,10 @@ def _shared(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) ->
                 LocalTraining, training | {"shape": _exactly(Shape, training["shape"])}
             ),
             "layers": None if terms["layers"] is None else tuple(terms["layers"]),
-            "grid": None if grid is None else _exactly(Grid, grid),
+            **{
+                name: None if about[name] is None else _exactly(kind, about[name])
+                for name, kind in _GRIDS.items()
+            },
             "asked": arrays.get("asked"),
         },
     )
@@ -219,6 +231,8 @@ def _parts(task: ClientTask) -> Iterator[tuple[str, bool]]:
     yield "learning rate", _number(shared.lr)
     yield "own_deviation", _number(shared.own_deviation)
     yield "bit", type(shared.bit) is bool
+    yield "bit_grid", shared.bit_grid is None or (shared.bit and _number_grid(shared.bit_grid))
+    yield "metric", shared.metric is None or _number_grid(shared.metric)
     yield "run and plan", type(shared.run) is str and type(shared.plan) is str
     lengths = (training.steps, training.epochs)
     yield (
@@ -266,6 +280,16 @@ def _fit(terms: RecordTerms) -> bool:
         and (_number(terms.clip) and terms.clip > 0 and _number(terms.noise_multiplier))
         and type(terms.by_norm) is bool
         and not (terms.by_norm and terms.norm_budget is None)
+    )
+
+
+def _number_grid(grid: NumberGrid) -> bool:
+    """Whether the grid is as fine as it must be; its steps are a power of two."""
+    return (
+        _count(grid.steps, FEWEST_STEPS)
+        and grid.steps <= MOST_STEPS
+        and grid.steps & (grid.steps - 1) == 0
+        and _number(grid.own_deviation)
     )
 
 

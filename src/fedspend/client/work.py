@@ -2,12 +2,14 @@
 engine calls this as it is.
 
 Guarantee: the reply is a function of the task, the client's own rows, its own state and its own
-randomness. A client without rows contributes exactly zero to the vector and to the bit (and, under
-distributed noise, its share of noise, so that nobody can tell).
+randomness. A client without rows contributes exactly zero to the vector and to the bit, and one
+without held-out rows to the metric (and, under distributed noise, its shares of noise, so that
+nobody can tell).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +19,7 @@ from fedspend.basics.arrays import IntArray
 from fedspend.basics.threads import single_threaded
 from fedspend.client.bounding import bounded, own_noise
 from fedspend.client.contribution import Contribution, Remarks, Reply
+from fedspend.client.numbers import clip_bit, metric
 from fedspend.client.record_steps import record_update
 from fedspend.client.rows import Rows
 from fedspend.client.state import MemoryStates, States
@@ -36,6 +39,8 @@ class Tools:
     randomness: Randomness
     public_rows: torch.Tensor | None = None  # what is voted on
     states: States = field(default_factory=MemoryStates)
+    # the rows that each client holds out and never trains on, by id; None: nobody does
+    held_out: Callable[[str], Rows] | None = None
 
 
 def contribute(task: ClientTask, rows: Rows, tools: Tools) -> Reply:
@@ -59,10 +64,14 @@ def finished(
     vector = own.vector
     if task.shared.own_deviation > 0:
         vector = vector + own_noise(task, tools.randomness, vector.size)
-    bit = None
-    if task.shared.bit:
-        bit = 0.0 if rows == 0 else 0.5 if own.finite and not own.clipped else -0.5
-    remarks = Remarks(own.norm, own.clipped, "" if own.finite else NOT_FINITE, active)
-    return Reply(
-        Contribution(task.client, task.shared.round, vector, bit, task.shared.run), remarks
+    held_out = None if tools.held_out is None else tools.held_out(task.client)
+    contribution = Contribution(
+        client=task.client,
+        round=task.shared.round,
+        vector=vector,
+        bit=clip_bit(task, own, rows, tools.randomness),
+        run=task.shared.run,
+        metric=metric(task, held_out, tools.module, tools.randomness),
     )
+    remarks = Remarks(own.norm, own.clipped, "" if own.finite else NOT_FINITE, active)
+    return Reply(contribution, remarks)

@@ -66,6 +66,10 @@ class Config:
         return self.settings.train
 
     @property
+    def evaluation(self) -> sections.EvaluationSettings:
+        return self.settings.evaluation
+
+    @property
     def ledger(self) -> sections.LedgerSettings:
         return self.settings.ledger
 

@@ -16,6 +16,7 @@ from fedspend import data
 from fedspend.budgets.identity import hint_alike, read_ids
 from fedspend.budgets.population import numbered
 from fedspend.configuration.config import Config, needed
+from fedspend.configuration.sections import NONE, PRIVATE
 from fedspend.data import Dataset, Federation
 from fedspend.data.dataset import Rows, without_tests_of
 from fedspend.data.loading import DATA_SETS, FILES, NATURAL, OWN, read
@@ -53,11 +54,19 @@ def is_real(config: Config) -> bool:
     return (config.privacy.randomness or ("os" if config.data.name in OWN else "seeded")) == "os"
 
 
+# whose evaluation rows are
+PUBLIC_ROWS, CLIENTS, NOBODY = "public", "clients", "nobody"
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The data of a config, read once and only when it is needed."""
+    """The data of a config, read once and only when it is needed.
+
+    `secret` is the key of a real run's hold-out; without one, the key is made from the seed.
+    """
 
     config: Config
+    secret: bytes | None = None
 
     @property
     def name(self) -> str:
@@ -148,17 +157,45 @@ class Source:
         return self.partition == "natural"
 
     @cached_property
+    def test_rows(self) -> str:
+        """Whose the evaluation rows are. Only a public data set's own, and those of `test_path`,
+        are public by themselves: other files hold rows of clients.
+        """
+        config = self.config
+        if config.data.validation > 0 and (self.natural or config.evaluation.mode != PRIVATE):
+            return CLIENTS
+        if self.name not in OWN or config.given("data.test_path"):
+            return PUBLIC_ROWS
+        return NOBODY if self.rows.test_features is None else CLIENTS
+
+    @property
+    def stated(self) -> bool:
+        """Whether the config may say of its evaluation rows that they are public: they are arrays
+        of their own, of which no client is named.
+        """
+        return (
+            self.config.data.validation == 0
+            and self.name != "csv"
+            and self.rows.test_features is not None
+            and self.rows.test_client_of is None
+        )
+
+    @cached_property
     def dataset(self) -> Dataset:
         config = self.config
-        # Your own data as a single silo is not dealt out: its records are real, and none of them
-        # may affect where another goes.
-        by_row = self.natural or (self.name in OWN and is_real(config))
+        # Rows of a real run are real, dealt out or not, and none of them may affect where another
+        # goes.
+        by_row = self.natural or is_real(config)
+        # made-up clients hold out what they were dealt
+        later = config.evaluation.mode == PRIVATE and not self.natural
         made = data.load(
             self.name,
             rows=self.rows,
-            validation=config.data.validation,
+            validation=0.0 if later else config.data.validation,
             seed=self.seed,
             by_row=by_row,
+            secret=self.secret,
+            untested=is_real(config) and config.evaluation.mode in (None, NONE),
         )
         made = data.sample(
             made, share=config.data.share, test_share=config.data.test_share, by_row=by_row

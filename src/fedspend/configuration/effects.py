@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fedspend.basics.registry import entries_with, own_keys
 from fedspend.configuration.config import BUDGET_SOURCES, Config
 from fedspend.configuration.noise_kind import is_discrete
-from fedspend.configuration.sections import SECTIONS
+from fedspend.configuration.sections import PRIVATE, SECTIONS
 from fedspend.data.loading import DATA_SETS
 from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
@@ -208,6 +208,7 @@ RULES = (
     by_policy("with weights", "privacy.weights"),
     saving("saving_rate"),
     saving("transition"),
+    by_policy("with rates by client", "privacy.split"),
     by_policy("that looks ahead", "privacy.contraction", "privacy.influence"),
     Rule(
         ("privacy.clip_schedule",),
@@ -221,6 +222,12 @@ RULES = (
         is_discrete,
         'privacy.noise = "discrete" or "discrete-distributed"',
         ("privacy.noise",),
+    ),
+    Rule(
+        ("evaluation.noise",),
+        lambda config: config.evaluation.mode == PRIVATE,
+        'evaluation.mode = "private"',
+        ("evaluation.mode",),
     ),
     Rule(
         ("train.lr_end",),

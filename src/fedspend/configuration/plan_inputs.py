@@ -33,14 +33,16 @@ from fedspend.budgets.population import (
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
 from fedspend.configuration.learning_rates import relative_rates
 from fedspend.configuration.noise_kind import noise_of
-from fedspend.configuration.sections import PrivacySettings
+from fedspend.configuration.sections import PRIVATE, PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
 from fedspend.planning.clipping import round_clips
 from fedspend.planning.influence import read_influence
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
+from fedspend.planning.policies.individual import INDIVIDUAL_RATES
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
+from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
 
 if TYPE_CHECKING:
     from fedspend.configuration.data_inputs import Source
@@ -125,6 +127,8 @@ class Inputs:
             asked,
             policy=policy,
             method=None,
+            bit=False,
+            bit_noise=None,
             saving_rate=asked.saving_rate if POLICIES[policy].saves else None,
             transition=asked.transition if POLICIES[policy].saves else None,
             weights=asked.weights if fits else None,
@@ -195,6 +199,10 @@ def resolve(
         accountant=accountant_of(who, registered),
         noise=noise if noise.startswith("discrete") else "continuous",
         bits=config.privacy.bits,
+        bit=method == ADAPTIVE_CLIP.name,
+        bit_noise=config.method.bit_noise if method == ADAPTIVE_CLIP.name else None,
+        metric=config.evaluation.mode == PRIVATE,
+        metric_noise=config.evaluation.noise if config.evaluation.mode == PRIVATE else None,
         options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)
@@ -274,6 +282,8 @@ def permuted(
 
 def own_options(config: Config, policy: str) -> dict[str, Any]:
     """The config's options for a user's own policy; built-in policies have typed settings."""
+    if policy == INDIVIDUAL_RATES.name:
+        return {} if config.privacy.split is None else {"split": config.privacy.split}
     return config.options("privacy", POLICIES[policy].keys) if policy in POLICIES.own else {}
 
 

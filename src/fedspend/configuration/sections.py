@@ -44,6 +44,7 @@ from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
 
+PUBLIC, PRIVATE, OPERATOR, NONE = MODES = ("public", "private", "operator", "none")
 _MOMENTUM = "a number of at least 0 and below 1"
 _LR = "a positive number of at most 1e6"
 
@@ -220,6 +221,16 @@ class PrivacySettings:
             "well for all from 0.5 to 1"
         )
     )
+    split: str | None = setting(
+        choice(
+            "best",
+            "rates",
+            help=(
+                "policy individual-rates: larger budgets get higher rates and clips, as is best "
+                "(default), or higher rates alone"
+            ),
+        )
+    )
     influence: str | None = setting(
         file(
             "policy optimal: file of what is left of a push in each round, in place of contraction"
@@ -320,6 +331,27 @@ class TrainSettings:
         whole(0, "seed of the model and of the partition; in a simulation, of everything"), 0
     )
     tensorboard: bool = setting(flag("also log for TensorBoard"), False)
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    mode: str | None = setting(
+        choice(
+            *MODES,
+            help=(
+                "how good the model is said to be: on public test rows; as a private metric, "
+                "noised and paid from every budget; exactly, on rows of clients, for the "
+                "operator's eyes only; or not at all. Default: public where there are public test "
+                "rows, otherwise none. A simulation shows exact numbers in any case"
+            ),
+        )
+    )
+    noise: float | None = setting(
+        positive(
+            "mode private: deviation of the noise on the sum of the clients' metrics; default 0.05 "
+            "times the expected cohort, or twice the largest noise multiplier"
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -463,6 +495,7 @@ class Settings:
     method: MethodSettings = field(default_factory=MethodSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     train: TrainSettings = field(default_factory=TrainSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     design: DesignSettings = field(default_factory=DesignSettings)
     shape: ShapeSettings = field(default_factory=ShapeSettings)

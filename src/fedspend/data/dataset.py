@@ -65,6 +65,7 @@ class Dataset:
     clients: tuple[str, ...] | None = None
     # client of each test row, if the test rows come from clients
     test_client_of: npt.NDArray[Any] | None = None
+    untested: bool = False  # there are no test rows, which a real run may do without
     elsewhere: bool = False  # the training rows are on the clients' own machines: there are none
 
     def __post_init__(self) -> None:
@@ -73,9 +74,10 @@ class Dataset:
             check_rows("features", self.features, "labels", self.labels, self.classes)
         elif self.features.size or self.labels.size:
             raise InvalidInput("the training rows are elsewhere, but some were given; drop them")
-        check_rows(
-            "test_features", self.test_features, "test_labels", self.test_labels, self.classes
-        )
+        if not self.untested:
+            check_rows(
+                "test_features", self.test_features, "test_labels", self.test_labels, self.classes
+            )
         if self.features.shape[1:] != self.test_features.shape[1:]:
             raise InvalidInput(
                 f"a test row has shape {self.test_features.shape[1:]}, a training row "
@@ -206,7 +208,15 @@ def from_arrays(
 
 
 def finished(
-    name: str, rows: Rows, validation: float, seed: int, public: bool, *, by_row: bool = False
+    name: str,
+    rows: Rows,
+    validation: float,
+    seed: int,
+    public: bool,
+    *,
+    by_row: bool = False,
+    secret: bytes | None = None,
+    untested: bool = False,
 ) -> Dataset:
     """The data set made of `rows`; with `validation`, that share of the training rows replaces the
     test rows.
@@ -216,6 +226,9 @@ def finished(
         raise InvalidInput(f"validation must be at least 0 and below 1, got {validation!r}")
     test_features, test_labels = rows.test_features, rows.test_labels
     if share == 0:
+        untested = untested and test_features is None
+        if untested:
+            test_features, test_labels = rows.features[:0], rows.labels[:0]
         if test_features is None or test_labels is None:
             raise InvalidInput(
                 "there are no test rows; give some, or hold out training rows with validation = 0.2"
@@ -229,14 +242,21 @@ def finished(
             rows.client_of,
         )
         rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
-        return Dataset(name, *found, public, rows.budget_of, *rest, elsewhere=rows.elsewhere)
+        return Dataset(name, *found, public, rows.budget_of, *rest, untested, rows.elsewhere)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
     check_columns(
         rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of
     )
     if by_row:
         held = chosen_rows(
-            rows.client_of, rows.features, rows.labels, share, HOLD_OUT, seed, rows.record_of
+            rows.client_of,
+            rows.features,
+            rows.labels,
+            share,
+            HOLD_OUT,
+            seed,
+            rows.record_of,
+            secret,
         )
     else:
         held = stratified(

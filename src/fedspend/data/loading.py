@@ -127,6 +127,8 @@ def load(
     seed: int = 0,
     by_row: bool = False,
     rows: Rows | None = None,
+    secret: bytes | None = None,
+    untested: bool = False,
     **options: Any,
 ) -> Dataset:
     """The data set `name`. `folder` overrides where to look for its files; `rows` are their rows,
@@ -134,10 +136,20 @@ def load(
 
     With `validation` above 0, that share of the training rows replaces the test rows, so that
     settings can be chosen without the test set. The rows are drawn by the seed, in proportion by
-    label, or, with `by_row`, each by itself.
+    label, or, with `by_row`, each by itself, under a `secret` key if there is one. `untested`:
+    there need be no test rows.
     """
     found = read(name, folder=folder, seed=seed, **options) if rows is None else rows
-    return finished(name, found, validation, seed, public=DATA_SETS[name].public, by_row=by_row)
+    return finished(
+        name,
+        found,
+        validation,
+        seed,
+        public=DATA_SETS[name].public,
+        by_row=by_row,
+        secret=secret,
+        untested=untested,
+    )
 
 
 def read(name: str, *, folder: Path | None = None, seed: int = 0, **options: Any) -> Rows:

@@ -1,9 +1,10 @@
 """Which rows are held out or sampled where clients are real: decided for every row by itself.
 
 Guarantee: whether a row is chosen is a function of its client's id, its own features and label, and
-a public key; never of labels or numbers of other rows, nor of the order they stand in. So one row
-never moves another, and one client never another. Rows that are the same at one client share their
-fate, which is what a hold-out needs. How many rows are chosen is chance, about `share`.
+a key: a secret of the run for the hold-out of real clients, otherwise the seed; never of labels or
+numbers of other rows, nor of the order they stand in. So one row never moves another, and one
+client never another. Rows that are the same at one client share their fate, which is what a
+hold-out needs. How many rows are chosen is chance, about `share`.
 
 Records with ids are chosen by id alone, because a plan of records lists who is in it: if what a
 record holds decided that, then everybody's rates and noise would tell it.
@@ -32,15 +33,17 @@ def chosen_rows(
     purpose: str,
     seed: int,
     record_of: npt.NDArray[Any] | None = None,
+    secret: bytes | None = None,
 ) -> BoolArray:
-    """Marks about `share` of the rows. Another purpose, or another seed,
-    is an independent choice.
+    """Marks about `share` of the rows. Another purpose, another seed or another secret is an
+    independent choice.
     """
     owners = [""] * len(labels) if client_of is None else client_of.tolist()
     if record_of is None:
-        chosen = _by_content(owners, features, labels, share, f"fedspend {purpose} {seed}")
+        beginning = _Beginnings(f"fedspend {purpose} {seed}", secret)
+        chosen = _by_content(owners, features, labels, share, beginning)
     else:
-        chosen = chosen_ids(owners, record_of.tolist(), share, purpose, seed)
+        chosen = chosen_ids(owners, record_of.tolist(), share, purpose, seed, secret)
     if not (chosen.any() and not chosen.all()):
         raise InvalidInput(
             f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; at least one "
@@ -50,10 +53,15 @@ def chosen_rows(
 
 
 def chosen_ids(
-    owners: Iterable[Any], records: Iterable[Any], share: float, purpose: str, seed: int
+    owners: Iterable[Any],
+    records: Iterable[Any],
+    share: float,
+    purpose: str,
+    seed: int,
+    secret: bytes | None = None,
 ) -> BoolArray:
     """The same for records by their ids: whether or not they have rows."""
-    beginning = _Beginnings(f"fedspend {purpose} {seed} by id")
+    beginning = _Beginnings(f"fedspend {purpose} {seed} by id", secret)
     digests = []
     for owner, record in zip(owners, records, strict=True):
         digest = beginning(owner)
@@ -67,9 +75,8 @@ def _by_content(
     features: npt.NDArray[np.float32],
     labels: IntArray,
     share: float,
-    key: str,
+    beginning: _Beginnings,
 ) -> BoolArray:
-    beginning = _Beginnings(key)
     digests = []
     for start in range(0, len(labels), _ROWS_AT_A_TIME):
         part = slice(start, start + _ROWS_AT_A_TIME)
@@ -85,11 +92,11 @@ def _by_content(
 
 class _Beginnings:
     """The keyed hash of a client's id, for what is the client's to be added to: made once for each
-    client.
+    client. The key is public, or made with a secret.
     """
 
-    def __init__(self, key: str) -> None:
-        self._key = hashlib.blake2b(key.encode(), digest_size=32).digest()
+    def __init__(self, key: str, secret: bytes | None) -> None:
+        self._key = hashlib.blake2b(key.encode(), digest_size=32, key=secret or b"").digest()
         self._begun: dict[Any, Any] = {}
 
     def __call__(self, client: Any) -> Any:

@@ -68,7 +68,7 @@ def run_search(
     ]
     findings = analyse(search, lines)
     body = json.dumps(findings.document(), indent=1, allow_nan=False) + "\n"
-    write_whole(Path(output) / "pareto.json", body.encode(), private=False)
+    write_whole(Path(output) / "pareto.json", body.encode())
     seconds = tuple(sorted(line["seconds"] for line in each)[len(each) // 2] for each in lines)
     return Outcome(findings, seconds)
 

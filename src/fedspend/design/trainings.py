@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from fedspend.basics.files import append_line, read_lines, write_whole
+from fedspend.basics.files import append_line, as_line, read_lines, write_whole
 from fedspend.configuration.config import Config
 from fedspend.design.candidates import Search
 from fedspend.errors import FedspendWarning, InvalidInput
@@ -103,7 +103,6 @@ class Trainings:
             write_whole(
                 folder / "search.json",
                 (json.dumps({"settings": settings}, indent=1) + "\n").encode(),
-                private=False,
             )
         lines = read_lines(self._file)
         self._done: dict[tuple[str, int], Line] = {}
@@ -114,15 +113,14 @@ class Trainings:
                     "choose another folder"
                 )
             self._remember(line)  # type: ignore[arg-type]
-        body = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         # drops an incomplete last line, which a kill may have left
-        write_whole(self._file, body.encode(), private=False)
+        write_whole(self._file, b"".join(map(as_line, lines)))
 
     def _remember(self, line: Line) -> None:
         self._done[json.dumps(line["candidate"], sort_keys=True), line["seed"]] = line
 
     def add(self, line: Line) -> None:
-        append_line(self._file, dict(line))
+        append_line(self._file, as_line(dict(line)))
         self._remember(line)
 
     def get(self, key: str, seed: int) -> Line | None:

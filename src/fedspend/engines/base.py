@@ -44,6 +44,18 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The rows that clients hold out, for private metrics; `shards[id]` are a client's own."""
+
+    features: torch.Tensor
+    labels: torch.Tensor
+    shards: Mapping[str, IntArray]
+
+    def rows(self, client: str) -> Rows:
+        return Rows(self.features, self.labels, self.shards[client])
+
+
+@dataclass(frozen=True, eq=False)
 class Workload:
     """All clients' rows on one machine; `shards[id]` are the indices of a client's rows. With
     `elsewhere`, rows are on other machines, and the shards say only who takes part.
@@ -58,13 +70,15 @@ class Workload:
     states: States = field(default_factory=MemoryStates)
     elsewhere: Elsewhere | None = None
     size: int = 0  # how many numbers a client sends, if not one for each parameter
+    held_out: HeldOut | None = None
 
     def rows(self, client: str) -> Rows:
         return Rows(self.features, self.labels, self.shards[client])
 
     @property
     def tools(self) -> Tools:
-        return Tools(self.module, self.randomness, self.public_rows, self.states)
+        held_out = None if self.held_out is None else self.held_out.rows
+        return Tools(self.module, self.randomness, self.public_rows, self.states, held_out)
 
 
 class Engine(Protocol):

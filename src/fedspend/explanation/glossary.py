@@ -184,6 +184,24 @@ GROUPS: dict[str, dict[str, str]] = {
             "missing entry is noticed."
         ),
     },
+    "Letting others check": {
+        "publication": (
+            "What a stranger may have of a run: the model, the guarantee in words and numbers, and "
+            "what is needed to check it. Budgets are in it only behind commitments."
+        ),
+        "commitment": (
+            "A number that fixes something without showing it. Only who holds its opening can show "
+            "what is in it, and nobody can show anything else."
+        ),
+        "opening": (
+            "What opens a commitment: 32 random bytes and the content. A client's opening holds "
+            "its own budget and schedule, so it is handed to that client alone."
+        ),
+        "signature": (
+            "Proof that the holder of a key vouches for something, unchanged. It says who vouches, "
+            "not that it is true."
+        ),
+    },
 }
 TERMS: dict[str, str] = {term: words for terms in GROUPS.values() for term, words in terms.items()}
 ALIASES = {

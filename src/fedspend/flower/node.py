@@ -159,6 +159,8 @@ def node_of(
     """
 
     def contribution(task: ClientTask) -> Contribution:
+        if task.shared.metric is not None and work.held_out is None:
+            raise Declined("task", "the task asks how good the model is on rows that are held out")
         (reply,) = engine.run([task])
         assert isinstance(reply, Reply)
         return reply.contribution

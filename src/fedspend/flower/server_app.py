@@ -116,8 +116,10 @@ def serve(grid: Grid, asked: Asked) -> Result | None:
     with stop_after_round(lambda: os.getppid() != parent) as stopping, warnings_in_the_log():
 
         def on_round(line: MetricsLine, rounds: int) -> None:
+            good = line.get("accuracy")  # not every run says how good it is
             LOG.info(
-                "round %d of %d: accuracy %.1f%%", line["round"], rounds, 100 * line["accuracy"]
+                "round %d of %d%s",
+                *(line["round"], rounds, "" if good is None else f": accuracy {good:.1%}"),
             )
             if stopping() and line["round"] < rounds:
                 raise Stopped(f"stopped after round {line['round']} of {rounds}")

@@ -1,7 +1,8 @@
 """Charges one run's rounds to a ledger.
 
 Guarantee: the last entry that a run has seen is kept in its run directory, so a ledger that was cut
-off or replaced is noticed.
+off or replaced is noticed. The ledger knows the place of the run directory, so a copy of it is
+noticed too.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedspend.errors import InvalidInput
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
-from fedspend.ledger.rules import Proposal
-from fedspend.ledger.state import Run
+from fedspend.ledger.rules import Proposal, refuse_elsewhere
+from fedspend.ledger.state import Place, Run
 from fedspend.ledger.storage import is_url, path_of
 from fedspend.stored.files import SEEN_HEAD
 
@@ -33,6 +35,7 @@ class RunAccount:
 
     def __init__(self, ledger: Ledger, run: str, folder: Path | None) -> None:
         self.ledger, self.id, self.folder = ledger, run, folder
+        self.place = None if folder is None else place_of(folder)
 
     @property
     def run(self) -> Run:
@@ -48,33 +51,53 @@ class RunAccount:
         if path is not None and path.exists():
             self.ledger.check_head(Head.load(path), str(path))
 
-    def admit(self, proposal: Proposal, *, simulation: bool) -> None:
-        """Open the run, or replace its plan if it is already open under another one."""
-        if self.admitted and self.run.closed is None and self.run.about["plan"] != proposal.plan:
-            self.ledger.replan(self.id, proposal)
-        else:
-            folder = "" if self.folder is None else str(self.folder.resolve())
-            self.ledger.admit(self.id, proposal, simulation=simulation, folder=folder)
+    @property
+    def goes_on(self) -> bool:
+        """Whether the run was admitted and is not closed."""
+        return self.admitted and self.run.closed is None
+
+    def check_place(self) -> None:
+        """Refuse a copy of the run's directory. A closed run begins no round anywhere."""
+        if self.goes_on:
+            refuse_elsewhere(self.run, self.place)
+
+    def moved(self, place: Place) -> None:
+        """The run goes on in `place`, and no longer where it was."""
+        self.ledger.move(self.id, place)
         self._keep_head()
 
-    def reserve(self, round: int) -> None:
-        self.ledger.reserve(self.id, round)
+    def admit(
+        self, proposal: Proposal, files: Mapping[str, str] | None = None, *, simulation: bool
+    ) -> None:
+        """Open the run, or replace its plan if it is already open under another one."""
+        if self.goes_on and self.run.about["plan"] != proposal.plan:
+            self.ledger.replan(self.id, proposal, files=files)
+        else:
+            self.ledger.admit(
+                self.id, proposal, simulation=simulation, place=self.place, files=files
+            )
+        if self.goes_on and self.run.place is None and self.place is not None:
+            self.ledger.move(self.id, self.place)  # begun by version 0.1: from now on it has one
+        self._keep_head()
+
+    def reserve(self, round: int, start: str | None = None) -> None:
+        self.ledger.reserve(self.id, round, place=self.place, start=start)
 
     def was_reserved(self, round: int) -> bool:
         self.ledger.read()
         return self.admitted and round in self.run.rounds
 
-    def commit(self, round: int, release: Release) -> None:
-        self.ledger.commit(self.id, round, digest(release))
+    def commit(self, round: int, release: Release, file: str | None = None) -> None:
+        self.ledger.commit(self.id, round, digest(release), place=self.place, file=file)
         self._keep_head()
 
     def lose(self, round: int) -> None:
-        self.ledger.lose(self.id, round)
+        self.ledger.lose(self.id, round, place=self.place)
         self._keep_head()
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, ending: Mapping[str, str] | None = None) -> None:
         if self.run.closed is None:
-            self.ledger.close_run(self.id, reason=reason)
+            self.ledger.close_run(self.id, reason=reason, place=self.place, ending=ending)
             self._keep_head()
 
     def _keep_head(self) -> None:
@@ -85,7 +108,15 @@ class RunAccount:
 def digest(release: Release) -> str:
     """SHA-256 of a release, in 43 characters."""
     content = release.update.astype("<f4").tobytes() + repr(release.bit).encode()
+    if release.metric is not None:
+        content += repr(("metric", release.metric)).encode()
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+
+
+def place_of(folder: Path) -> Place:
+    """Where a run directory is."""
+    whole = folder.resolve()
+    return Place(str(whole), whole.stat().st_ino)
 
 
 def new_run_id() -> str:
@@ -104,7 +135,12 @@ def stored_location(location: str, folder: Path) -> str:
 
 def locate(stored: str, folder: Path) -> str:
     """The location that a run directory names."""
-    return stored if is_url(stored) or Path(stored).is_absolute() else str(folder / stored)
+    return str(folder / stored) if is_inside(stored) else stored
+
+
+def is_inside(stored: str) -> bool:
+    """Whether the location that a run directory names is inside it."""
+    return not (is_url(stored) or Path(stored).is_absolute())
 
 
 def check_same_project(asked: str, stored: str, folder: Path) -> None:

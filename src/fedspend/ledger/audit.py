@@ -19,6 +19,7 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
+from fedspend.ledger.spending import Balances
 from fedspend.ledger.spending import balances as balances_of
 from fedspend.ledger.state import UNITS, Run, State
 from fedspend.stored.run import StoredRun
@@ -66,7 +67,7 @@ def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ())
     `runs`.
     """
     result = Audit()
-    wanted = [_head(text) for text in heads] + [_run_head(folder) for folder in runs]
+    wanted = [named_head(text) for text in heads] + [_run_head(folder) for folder in runs]
     try:
         ledger = Ledger.open(location)
     except InvalidInput:
@@ -97,7 +98,8 @@ def _of_project(state: State) -> list[Finding]:
     units = [unit for unit in UNITS if len(state.accounts[unit])]
     where = f", {state.project}" if state.project else ""
     found = [
-        _guarded(f"{unit} balances{where}", partial(_check_balances, state, unit)) for unit in units
+        _guarded(f"{unit} balances{where}", partial(recheck_balances, state, unit))
+        for unit in units
     ]
     if len(units) > 1:  # refused today; ledgers of version 0.1 may have both
         words = (
@@ -115,7 +117,7 @@ def _guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding
         return Finding(name, False, str(error))
 
 
-def _head(text: str) -> tuple[Head, str]:
+def named_head(text: str) -> tuple[Head, str]:
     path = Path(text)
     return (Head.load(path), text) if path.exists() else (Head.parse(text), "--head")
 
@@ -164,9 +166,9 @@ def _head_of_run(run: Run) -> Head | None:
     return Head.load(found.head_file) if here else None
 
 
-def _check_balances(state: State, unit: str) -> tuple[bool, str]:
+def recheck_balances(state: State, unit: str, computed: Balances | None = None) -> tuple[bool, str]:
     """Recompute what each account has spent and will have spent; equal histories only once."""
-    balances = balances_of(state, unit)
+    balances = balances_of(state, unit) if computed is None else computed
     checked: dict[tuple[Any, ...], float] = {}
     position = [
         dict(zip(run.accounts.tolist(), run.of_class.tolist(), strict=True))

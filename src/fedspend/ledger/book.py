@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,10 @@ from fedspend.ledger.chain import (
     parse,
     to_text,
 )
+from fedspend.ledger.row_seals import RowSeals, refuse_changed
 from fedspend.ledger.rules import Proposal
 from fedspend.ledger.spending import Balances, balances, histories, overdrawn
-from fedspend.ledger.state import FORMAT, Accounts, Run, State
+from fedspend.ledger.state import FORMAT, Accounts, Place, Run, State
 from fedspend.ledger.storage import (
     MIGRATIONS,
     Storage,
@@ -48,6 +49,10 @@ from fedspend.ledger.storage import (
     migrate,
     path_of,
 )
+
+# Entries that say when a person did something. How long a round takes tells how many clients were
+# sampled, so all others of a real ledger are dated to the day.
+BY_PEOPLE = ("ledger", "change", "withdraw")
 
 
 class Ledger:
@@ -329,10 +334,53 @@ class Ledger:
 
         self._write(entry)
 
+    # --- rows ---
+
+    def group(self, unit: str) -> str:
+        """The project's accounts of one unit, as a data holder's file of rows names them."""
+        unit = rules.check_unit(unit)
+        return f"{unit} {self.project}" if self.project else unit
+
+    def seal_rows(self, unit: str, digests: Mapping[str, bytes], seals: RowSeals) -> None:
+        """Note the rows behind accounts, by name; refuses rows that are not those noted before.
+
+        The private file of `seals` is read and written inside the transaction, so two runs cannot
+        overwrite each other's.
+        """
+
+        def entry(state: State) -> list[Body]:
+            accounts, group = state.accounts[unit], self.group(unit)
+            changed, fresh = seals.changed(accounts, group, digests)
+            refuse_changed(unit, changed, self.location, self.project)
+            if not fresh:
+                return []
+            said = seals.sealed(accounts, group, digests, fresh)
+            return [{"kind": "rows", "unit": unit, "names": fresh, **said}]
+
+        self._write(entry)
+
+    def accept_rows(self, names: Sequence[str], *, reason: str, unit: str = "client") -> None:
+        """Record that the rows behind accounts may be others from now on."""
+        names, reason = rules.check_names(names), rules.check_reason(reason)
+
+        def entry(state: State) -> list[Body]:
+            known = rules.check_names(rules.known_names(state, unit, names))
+            return [{"kind": "accept-rows", "unit": unit, "names": known, "reason": reason}]
+
+        self._write(entry)
+
     # --- runs ---
 
-    def admit(self, run: str, proposal: Proposal, *, simulation: bool, folder: str = "") -> None:
-        """Open a run, or refuse it.
+    def admit(
+        self,
+        run: str,
+        proposal: Proposal,
+        *,
+        simulation: bool,
+        place: Place | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open a run, or refuse it. `place` is that of its directory, `files` digests of its files.
 
         If nobody is registered yet, the proposal's names and budgets are registered first. A run
         that was admitted and then interrupted is not admitted twice.
@@ -359,13 +407,30 @@ class Ledger:
             )
             return [
                 *registration,
-                {"kind": "open", "run": run, "folder": folder} | proposal.opening(who),
+                {"kind": "open", "run": run, **where, "files": dict(files or {})}
+                | proposal.opening(who),
             ]
+
+        where = {"folder": ""} if place is None else vars(place)
 
         self._write(entry)
 
-    def reserve(self, run: str, round: int) -> None:
+    def move(self, run: str, place: Place) -> None:
+        """Record where the run's directory is now: rounds begin there, and nowhere else."""
+
+        def entry(state: State) -> list[Body]:
+            if rules.open_run(state, run).place == place:
+                return []
+            return [{"kind": "move", "run": run, **vars(place)}]
+
+        self._write(entry)
+
+    def reserve(
+        self, run: str, round: int, *, place: Place | None = None, start: str | None = None
+    ) -> None:
         """Charge a round to every account of the run, before it is sampled.
+
+        `place` is where its directory is, and `start` the digest of the checkpoint it starts from.
 
         A simulation that repeats a round is not charged twice. In a real run, a round that has
         begun is refused: the process that began it may have released it, and fresh noise would be a
@@ -378,6 +443,7 @@ class Ledger:
                 rules.refuse_second_hand(state, run, round)
                 return []
             mine = rules.open_run(state, run)
+            rules.refuse_elsewhere(mine, place)
             if mine.disturbed:
                 rules.refuse_withdrawn(
                     state, mine.unit, mine.accounts[rules.busy(mine.rate[round:], mine.of_class)]
@@ -388,12 +454,21 @@ class Ledger:
                     f"round {round + 1} of run {run} is not the next one planned: the run has "
                     f"begun {mine.next_round} of {mine.planned}"
                 )
-            return [{"kind": "reserve", "run": run, "round": round}]
+            known = {} if start is None else {"state": start}
+            return [{"kind": "reserve", "run": run, "round": round} | known]
 
         self._write(entry)
 
-    def commit(self, run: str, round: int, release: str) -> None:
-        """Record that the release of a reserved round is stored.
+    def commit(
+        self,
+        run: str,
+        round: int,
+        release: str,
+        *,
+        place: Place | None = None,
+        file: str | None = None,
+    ) -> None:
+        """Record that the release of a reserved round is stored; `file` is its file's digest.
 
         Recording the same release again changes nothing; a different one is refused.
         """
@@ -408,25 +483,31 @@ class Ledger:
                     )
                 return []
             mine = rules.open_run(state, run)
+            rules.refuse_elsewhere(mine, place)
             if mine.rounds.get(round) != "reserved":
                 raise Refused(
                     f"round {round + 1} of run {run} is not reserved, so nothing can be released "
                     "in it"
                 )
-            return [{"kind": "commit", "run": run, "round": round, "release": release}]
+            known = {} if file is None else {"file": file}
+            return [{"kind": "commit", "run": run, "round": round, "release": release} | known]
 
         self._write(entry)
 
-    def lose(self, run: str, round: int) -> None:
+    def lose(self, run: str, round: int, *, place: Place | None = None) -> None:
         """Record that a reserved round has no release; it stays spent."""
 
         def entry(state: State) -> list[Body]:
-            reserved = rules.open_run(state, run).rounds.get(round) == "reserved"
+            mine = rules.open_run(state, run)
+            rules.refuse_elsewhere(mine, place)
+            reserved = mine.rounds.get(round) == "reserved"
             return [{"kind": "lost", "run": run, "round": round}] if reserved else []
 
         self._write(entry)
 
-    def replan(self, run: str, proposal: Proposal) -> None:
+    def replan(
+        self, run: str, proposal: Proposal, *, files: Mapping[str, str] | None = None
+    ) -> None:
         """Replace the run's plan for the rounds not yet begun."""
 
         def entry(state: State) -> list[Body]:
@@ -439,17 +520,28 @@ class Ledger:
                     f"the new plan of run {run} differs in rounds that have already begun"
                 )
             rules.refuse_overdrawn(state, asked, joining=False, hint=proposal.order)
-            return [{"kind": "replan", "run": run} | proposal.tables()]
+            return [{"kind": "replan", "run": run, "files": dict(files or {})} | proposal.tables()]
 
         self._write(entry)
 
-    def close_run(self, run: str, *, reason: str) -> None:
-        """End a run, and free what it held for rounds that never began."""
+    def close_run(
+        self,
+        run: str,
+        *,
+        reason: str,
+        place: Place | None = None,
+        ending: Mapping[str, str] | None = None,
+    ) -> None:
+        """End a run, and free what it held for rounds that never began.
+
+        `ending` has digests of what it leaves behind.
+        """
         reason = rules.check_reason(reason)
 
         def entry(state: State) -> list[Body]:
-            rules.open_run(state, run)
-            return [{"kind": "close", "run": run, "reason": reason}]
+            rules.refuse_elsewhere(rules.open_run(state, run), place)
+            known = {"ending": dict(ending)} if ending else {}
+            return [{"kind": "close", "run": run, "reason": reason} | known]
 
         self._write(entry)
 
@@ -496,7 +588,9 @@ class Ledger:
         rows: list[Row] = []
         number, previous = self.state.entries, self.state.hash
         for body in bodies:
-            number, text = number + 1, to_text(body | {"time": now()})
+            simulation = self.state.simulation or body.get("simulation") is True
+            when = now(exact=simulation or body["kind"] in BY_PEOPLE)
+            number, text = number + 1, to_text(body | {"time": when})
             previous = link(previous, number, text)
             rows.append((number, text, previous))
         return rows
@@ -511,8 +605,10 @@ class Ledger:
             self.state.head.save(self.head_file)
 
 
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now(*, exact: bool) -> str:
+    """The time of an entry: to the second, or only the day."""
+    shown = "%Y-%m-%dT%H:%M:%SZ" if exact else "%Y-%m-%d"
+    return datetime.datetime.now(datetime.UTC).strftime(shown)
 
 
 def _one_each(budgets: Any, names: Sequence[str]) -> FloatArray:

@@ -45,8 +45,13 @@ class Head:
     entries: int
     hash: str
 
+    @property
+    def body(self) -> bytes:
+        """What a file that keeps the head holds."""
+        return (json.dumps(vars(self)) + "\n").encode()
+
     def save(self, path: Path) -> None:
-        write_whole(path, (json.dumps(vars(self)) + "\n").encode())
+        write_whole(path, self.body)
 
     @classmethod
     def load(cls, path: Path) -> Head:

@@ -15,7 +15,16 @@ from fedspend.budgets.identity import hint_alike, normal, plain, read_ids, refus
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
-from fedspend.ledger.state import UNITS, Accounts, Run, State, steps_table, to_ranges, to_table
+from fedspend.ledger.state import (
+    UNITS,
+    Accounts,
+    Place,
+    Run,
+    State,
+    steps_table,
+    to_ranges,
+    to_table,
+)
 from fedspend.stored.files import HEAD_SUFFIX
 
 if TYPE_CHECKING:
@@ -92,7 +101,8 @@ class Proposal:
 
 # --- which project ---
 
-OF_ACCOUNTS = ("register", "change", "withdraw", "open")  # entries that say which accounts
+# entries that say which accounts
+OF_ACCOUNTS = ("register", "change", "withdraw", "rows", "accept-rows", "open")
 
 
 def project_name(name: str) -> str:
@@ -266,6 +276,22 @@ def open_run(state: State, run: str) -> Run:
     if found.closed is not None:
         raise Refused(f"run {run} was closed ({found.closed}); start a new one")
     return found
+
+
+def refuse_elsewhere(run: Run, place: Place | None) -> None:
+    """A run goes on in one place only. Of one of version 0.1 the place is not known, and what a
+    person enters by hand has none.
+    """
+    if place is not None and run.place is not None and run.place != place:
+        said = (
+            f"in {run.place.folder}, and {place.folder} is a copy of it or it was moved"
+            if run.place.folder != place.folder
+            else f"in another directory that was at {place.folder} before, so this one is a copy"
+        )
+        raise Refused(
+            f"run {run.id} is {said}; go on where it is, or, if it was moved, add --moved: it then "
+            "cannot go on in its old place"
+        )
 
 
 def refuse_second_hand(state: State, run: str, round: int) -> None:

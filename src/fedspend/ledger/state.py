@@ -18,7 +18,15 @@ client 1. What has no project is in the one without a name, "".
 | `commit` | its release was stored; the SHA-256 of the release |
 | `lost` | the round began, but there is no release; it stays spent |
 | `replan` | the rounds not yet begun were replanned |
+| `rows` | a commitment to the HMACs of the rows behind these accounts (`row_seals`) |
+| `accept-rows` | the rows behind these accounts may be others from now on; with a reason |
+| `move` | the run's directory has a new place; it begins no further round in the old one |
 | `close` | the run is over; what it held for rounds that never began is free again |
+
+Since version 0.1, entries also tie the files of a run directory to the chain, by digests: `open`
+and `replan` its first files, `reserve` the checkpoint that a round starts from, `commit` the file
+of the release, `close` the last checkpoint and the model. `open` also has the directory's place.
+Entries without these are read as before.
 """
 
 from __future__ import annotations
@@ -34,6 +42,7 @@ from fedspend.ledger.chain import START, Body, Damaged, Head
 
 FORMAT = 1
 UNITS = ("client", "record")
+MOST_CELLS = 1 << 28  # of a table in an entry: 2 GiB
 
 
 @dataclass(eq=False)
@@ -45,6 +54,9 @@ class Accounts:
     budget: FloatArray = field(default_factory=lambda: np.zeros(0))
     delta: FloatArray = field(default_factory=lambda: np.zeros(0))
     withdrawn: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    # who holds the rows that were sealed for an account, by its name; and each holder's last seal
+    rows_of: dict[str, str] = field(default_factory=dict)
+    row_seals: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -61,6 +73,17 @@ class Accounts:
 
     def numbers(self, names: list[str]) -> IntArray:
         return np.array([self.number[name] for name in names], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run directory is: its path, and the number that its file system has given it.
+
+    A copy has another number even if it takes the path of the original.
+    """
+
+    folder: str
+    inode: int
 
 
 @dataclass(eq=False)
@@ -84,6 +107,12 @@ class Run:
     grid_steps: int | None = None  # discrete noise: `noise` is what it counts for
     disturbed: bool = False  # a budget was lowered or a client withdrew since it was admitted
     project: str = ""
+    place: Place | None = None  # of the run directory; None: version 0.1 did not say
+    # SHA-256 of what the run directory holds, as far as it was recorded
+    files: dict[str, str] = field(default_factory=dict)  # of its first files, by name
+    states: dict[int, str] = field(default_factory=dict)  # of the checkpoint a round started from
+    kept: dict[int, str] = field(default_factory=dict)  # of the file of a round's release
+    ending: dict[str, str] = field(default_factory=dict)  # of the last checkpoint and the model
 
     @property
     def planned(self) -> int:
@@ -215,6 +244,22 @@ def _withdraw(state: State, body: Body) -> None:
     _disturb(state, body, who)
 
 
+def _rows(state: State, body: Body) -> None:
+    accounts, names = _accounts(state, body), body["names"]
+    holder, seal = body["holder"], body["seal"]
+    require(isinstance(holder, str) and isinstance(seal, str) and len(names) > 0)
+    accounts.numbers(names)
+    accounts.rows_of.update(dict.fromkeys(names, holder))
+    accounts.row_seals[holder] = seal
+
+
+def _accept_rows(state: State, body: Body) -> None:
+    accounts = _accounts(state, body)
+    accounts.numbers(body["names"])
+    for name in body["names"]:
+        accounts.rows_of.pop(name, None)
+
+
 def _disturb(state: State, body: Body, who: IntArray) -> None:
     for run in state.of(body.get("project", "")).runs_of(body["unit"]):
         if run.closed is None and np.isin(who, run.accounts).any():
@@ -223,7 +268,7 @@ def _disturb(state: State, body: Body, who: IntArray) -> None:
 
 def _open(state: State, body: Body) -> None:
     accounts = _accounts(state, body)
-    who = from_ranges(body["accounts"])
+    who = from_ranges(body["accounts"], len(accounts))
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(
@@ -259,19 +304,44 @@ def _open(state: State, body: Body) -> None:
         discrete=body["discrete"],
         grid_steps=body.get("grid_steps"),
         project=body.get("project", ""),
+        place=_place(body) if "inode" in body else None,
+        files=_digests(body, "files"),
     )
+
+
+def _place(body: Body) -> Place:
+    require(isinstance(body["folder"], str) and type(body["inode"]) is int)
+    return Place(body["folder"], body["inode"])
+
+
+def _digests(body: Body, name: str) -> dict[str, str]:
+    found = body.get(name, {})
+    require(isinstance(found, dict) and all(isinstance(one, str) for one in found.values()))
+    return dict(found)
+
+
+def _move(state: State, body: Body) -> None:
+    run = open_run(state, body)
+    run.place = _place(body)
+    run.about["folder"] = body["folder"]
 
 
 def _reserve(state: State, body: Body) -> None:
     run = open_run(state, body)
     require(body["round"] == run.next_round < run.planned)
     run.rounds[body["round"]] = "reserved"
+    if "state" in body:
+        require(isinstance(body["state"], str))
+        run.states[body["round"]] = body["state"]
 
 
 def _commit(state: State, body: Body) -> None:
     run = open_run(state, body)
     require(run.rounds[body["round"]] == "reserved" and isinstance(body["release"], str))
     run.rounds[body["round"]], run.releases[body["round"]] = "committed", body["release"]
+    if "file" in body:
+        require(isinstance(body["file"], str))
+        run.kept[body["round"]] = body["file"]
 
 
 def _lost(state: State, body: Body) -> None:
@@ -297,11 +367,12 @@ def _replan(state: State, body: Body) -> None:
     new = replace(run, rate=rate, noise=noise, steps=steps, of_class=of_class)
     require(run.begins_like(new))
     run.rate, run.noise, run.steps, run.of_class = rate, noise, steps, of_class
-    run.about["plan"] = body["plan"]
+    run.about["plan"], run.files = body["plan"], _digests(body, "files")
 
 
 def _close(state: State, body: Body) -> None:
-    open_run(state, body).closed = str(body["reason"])
+    run = open_run(state, body)
+    run.closed, run.ending = str(body["reason"]), _digests(body, "ending")
 
 
 def open_run(state: State, body: Body) -> Run:
@@ -316,11 +387,14 @@ _KINDS = {
     "register": _register,
     "change": _change,
     "withdraw": _withdraw,
+    "rows": _rows,
+    "accept-rows": _accept_rows,
     "open": _open,
     "reserve": _reserve,
     "commit": _commit,
     "lost": _lost,
     "replan": _replan,
+    "move": _move,
     "close": _close,
 }
 
@@ -339,6 +413,10 @@ def table(columns: Any, rest: bool = False) -> FloatArray:
     A class that never changes is stored as {"all": value, "rounds": how many}. With `rest`, values
     may be 0: a record may rest in a round.
     """
+    # a forged entry must not fill the memory
+    lengths = [column["rounds"] if isinstance(column, dict) else len(column) for column in columns]
+    require(all(type(length) is int and length >= 0 for length in lengths))
+    require(sum(lengths) <= MOST_CELLS)
     made = [
         np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column)
         for column in columns
@@ -382,9 +460,11 @@ def to_ranges(numbers: IntArray) -> list[list[int]]:
     return [[int(part[0]), int(part.size)] for part in np.split(numbers, breaks)]
 
 
-def from_ranges(ranges: Any) -> IntArray:
+def from_ranges(ranges: Any, most: int) -> IntArray:
+    """The numbers in `to_ranges`, if there are at most so many."""
     parts = []
     for first, many in ranges:
-        require(first >= 0 and 1 <= many <= 100_000_000)
+        require(first >= 0 and 1 <= many <= most)
+        most -= many
         parts.append(np.arange(first, first + many, dtype=np.int64))
     return np.concatenate(parts)

@@ -57,6 +57,14 @@ def evaluate(
     return loss / len(labels), correct / len(labels)
 
 
+@torch.no_grad()
+def right_answers(
+    module: nn.Module, parameters: torch.Tensor, features: torch.Tensor, labels: torch.Tensor
+) -> int:
+    """How many rows `module` with these parameters (a flat vector) gives their own class."""
+    return int((scores(module, parameters, features).argmax(dim=1) == labels).sum())
+
+
 def majority_share(labels: torch.Tensor) -> float:
     """The accuracy of always guessing the most common class.
 

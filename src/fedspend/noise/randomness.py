@@ -36,6 +36,10 @@ Role = Literal[
     "record-sample",
     "record-noise",
     "student",
+    "client-bit-noise",
+    "metric-noise",
+    "client-metric-noise",
+    "metric-rounding",
 ]
 
 # Part of every key, so that no two uses ever share a stream. Never renumber.
@@ -53,6 +57,10 @@ _ROLES: dict[Role, int] = {
     "record-sample": 10,
     "record-noise": 11,
     "student": 12,
+    "client-bit-noise": 13,
+    "metric-noise": 14,
+    "client-metric-noise": 15,
+    "metric-rounding": 16,
 }
 
 

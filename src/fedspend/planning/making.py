@@ -43,7 +43,8 @@ from fedspend.planning.influence import (
     checked_course,
     checked_influence,
 )
-from fedspend.planning.plan import Plan, check_client_ids, harmonic_mean
+from fedspend.planning.parts import with_parts
+from fedspend.planning.plan import Plan, check_client_ids, clip_norms, harmonic_mean
 from fedspend.planning.policies import (
     POLICIES,
     Policy,
@@ -82,6 +83,8 @@ def plan(
     method: str | None = None,
     noise: str = "continuous",
     bits: int = 32,
+    bit_noise: float | None = None,
+    metric_noise: float | None = None,
     clip_schedule: Any = None,
     learning_rates: Any = None,
     contraction: float | None = None,
@@ -102,7 +105,9 @@ def plan(
     hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
     size of the sums. With `accountant="auto"` noise comes from privacy loss distributions ("pld")
     where schedules are few, and from Rényi curves ("rdp", 4 to 7% more noise) elsewhere; the plan
-    says which, and why.
+    says which, and why. With `bit_noise`, clients also report whether their update was within its
+    clip, and with `metric_noise` how well the model does on rows that they hold out: the deviation
+    of the noise on the sum of each, which is paid out of every round.
 
     The clip of a round is `clip` times its factor in `clip_schedule`: "constant", one number per
     round, or "lr", relative to `learning_rates`, one per round. That is the default where they are
@@ -123,19 +128,7 @@ def plan(
     >>> plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0).clients
     ('north', 'south')
     """
-    ids = None if clients is None else read_ids(clients)
-    by_id = as_mapping(epsilons)
-    if by_id is not None:
-        ids = tuple(by_id) if ids is None else ids
-        epsilons = column_of("epsilons", by_id, ids)
-    budget = np.atleast_1d(check_epsilons(epsilons))
-    if budget.ndim != 1:
-        raise InvalidInput(
-            f"epsilons must be a number or a list, got an array of shape {budget.shape}"
-        )
-    if ids is not None and budget.size == 1 and np.ndim(epsilons) == 0:
-        budget = np.full(len(ids), budget[0])
-    ids = tuple(str(n) for n in range(budget.size)) if ids is None else ids
+    budget, ids = budgets_by_id(epsilons, clients)
     request = PlanRequest(
         epsilons=budget,
         clients=ids,
@@ -151,6 +144,8 @@ def plan(
         method=method,
         noise=noise,
         bits=bits,
+        bit_noise=bit_noise,
+        metric_noise=metric_noise,
         clip_schedule=clip_schedule,
         learning_rates=learning_rates,
         contraction=contraction,
@@ -161,6 +156,25 @@ def plan(
         options={} if options is None else dict(options),
     )
     return make_plan(request, progress)
+
+
+def budgets_by_id(
+    epsilons: Any, clients: Sequence[str] | None
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """One budget per client, and the clients' ids: numbers, where nothing names them."""
+    ids = None if clients is None else read_ids(clients)
+    by_id = as_mapping(epsilons)
+    if by_id is not None:
+        ids = tuple(by_id) if ids is None else ids
+        epsilons = column_of("epsilons", by_id, ids)
+    budget = np.atleast_1d(check_epsilons(epsilons))
+    if budget.ndim != 1:
+        raise InvalidInput(
+            f"epsilons must be a number or a list, got an array of shape {budget.shape}"
+        )
+    if ids is not None and budget.size == 1 and np.ndim(epsilons) == 0:
+        budget = np.full(len(ids), budget[0])
+    return budget, tuple(str(n) for n in range(budget.size)) if ids is None else ids
 
 
 def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
@@ -222,7 +236,7 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         parameters["expected"] = foresight.expected(
             *(round_noise(one, of_client) * clips.factors for one in (spending, uniform))
         )
-    return Plan(
+    made = Plan(
         clients=ids,
         budget=budget,
         schedules=schedules_of(
@@ -234,6 +248,7 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         orders=terms.orders,
         parameters=parameters,
     )
+    return with_parts(made, request)
 
 
 # --- checking the request -------------------------------------------------------------------------
@@ -510,11 +525,11 @@ def round_noise(spending: Spending, of_client: IntArray) -> FloatArray:
 
 def schedules_of(spending: Spending, of_client: IntArray, clip: FloatArray) -> Schedules:
     """The schedules, with every client's clip: `c_n = c_t s_t / sigma_n`, for `clip` by round."""
-    s_t = round_noise(spending, of_client)
+    clients_of = np.bincount(of_client, minlength=spending.epsilon.size)
     return Schedules(
         noise_multiplier=spending.noise,
         sampling_rate=spending.rate,
-        clip_norm=(clip * s_t)[:, None] / spending.noise,
+        clip_norm=clip_norms(clip, spending.noise, clients_of),
         epsilon=spending.epsilon,
         order=spending.order,
         of_client=of_client,

@@ -28,13 +28,14 @@ from fedspend.basics.registry import NAME
 from fedspend.basics.words import counted
 from fedspend.errors import InvalidInput
 from fedspend.planning.base import BasePlan
+from fedspend.planning.parts import BIT_NOISE, METRIC_NOISE, left_for_updates
 from fedspend.planning.plan_json import Content, Kind
 from fedspend.planning.schedules import TABLES, VALUES, Schedules
 
 if TYPE_CHECKING:
     from fedspend.basics.progress import OnProgress
     from fedspend.ledger.rules import Proposal
-    from fedspend.planning.protocol import Unit
+    from fedspend.planning.protocol import AnyPlan, Unit
     from fedspend.verification.findings import Verification
 
 ADJACENCY = (
@@ -146,6 +147,16 @@ class Plan(BasePlan):
         return self.parameters.get("grid_steps")
 
     @property
+    def bit_noise(self) -> float | None:
+        """Deviation of the noise on the sum of clip bits, if the plan states one."""
+        return self.parameters.get(BIT_NOISE)
+
+    @property
+    def metric_noise(self) -> float | None:
+        """Deviation of the noise on the sum of private metrics; None: none is released."""
+        return self.parameters.get(METRIC_NOISE)
+
+    @property
     def accountant_known(self) -> bool:
         """Whether the accountant that made the claims is loaded: a user's own may not be."""
         return self.accountant in ACCOUNTANTS
@@ -156,12 +167,19 @@ class Plan(BasePlan):
         return accounted(self.schedules.noise_multiplier, self.grid_steps)
 
     @cached_property
+    def update_noise(self) -> FloatArray:
+        """(rounds, schedules): noise multipliers of updates alone, where a bit or a metric that the
+        plan states takes its part of the round.
+        """
+        return left_for_updates(self.schedules.noise_multiplier, self.bit_noise, self.metric_noise)
+
+    @cached_property
     def round_noise(self) -> FloatArray:
-        """s_t, the harmonic mean of the clients' noise multipliers.
+        """s_t, the harmonic mean of the noise multipliers of the clients' updates.
 
         The noise added in round t has deviation `clip * clip_factors[t] * s_t`.
         """
-        return harmonic_mean(self.schedules.noise_multiplier, self.schedules.clients_of)
+        return harmonic_mean(self.update_noise, self.schedules.clients_of)
 
     @cached_property
     def clip_factors(self) -> FloatArray:
@@ -261,6 +279,31 @@ class Plan(BasePlan):
             grid_steps=self.grid_steps,
         )
 
+    def bound(self, slack: float = 0.0) -> Plan:
+        """A plan of one made-up client that costs no less than any client of this one."""
+        from fedspend.planning.disclosure import bound
+
+        return bound(self, slack)
+
+    def part_of(self, client: int) -> Plan:
+        """What this plan says about one client."""
+        from fedspend.planning.disclosure import part_of
+
+        return part_of(self, client)
+
+    def covers(self, own: AnyPlan) -> bool:
+        """Of a bound: whether no client in `own` can cost more than it."""
+        from fedspend.planning.disclosure import covers
+
+        if own.unit != self.unit:
+            return False
+        mine = Plan.expect(own, "a plan of clients")
+        return (mine.delta, mine.discrete, mine.grid_steps) == (
+            self.delta,
+            self.discrete,
+            self.grid_steps,
+        ) and covers(self.schedules, mine.schedules)
+
     def planned_facts(self, round: int) -> dict[str, Any]:  # noqa: ARG002
         """Nothing: the server's own statistics say everything."""
         return {}
@@ -292,6 +335,12 @@ def harmonic_mean(noise: FloatArray, clients_of: Any) -> FloatArray:
     """`(1/N sum_n 1/sigma_n)^-1` per round, over clients."""
     mean: FloatArray = clients_of.sum() / (clients_of / noise).sum(axis=1)
     return mean
+
+
+def clip_norms(clip: FloatArray, noise: FloatArray, clients_of: Any) -> FloatArray:
+    """The clip of every schedule, `c_n = c_t s_t / sigma_n`, for `clip` by round."""
+    norms: FloatArray = (clip * harmonic_mean(noise, clients_of))[:, None] / noise
+    return norms
 
 
 def check_plan(plan: Plan) -> None:
@@ -336,6 +385,10 @@ def check_plan(plan: Plan) -> None:
             f"grid_steps must be a whole number of at least {FEWEST_STEPS}, for discrete noise; "
             f"got {steps!r}"
         )
+    for name in (BIT_NOISE, METRIC_NOISE):
+        noise = plan.parameters.get(name)
+        if noise is not None and not (type(noise) is float and 0 < noise < np.inf):
+            raise InvalidInput(f"{name} must be a positive number, got {noise!r}")
     if not isinstance(plan.parameters.get("policy"), str):
         raise InvalidInput("the plan's parameters do not name a policy")
     for name in TABLES:

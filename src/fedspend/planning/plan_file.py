@@ -9,7 +9,15 @@ import numpy as np
 
 from fedspend.errors import InvalidInput
 from fedspend.planning.plan import ADJACENCY, OBSERVER, Plan
-from fedspend.planning.plan_json import Content, Kind, floats, from_runs, integers, to_runs
+from fedspend.planning.plan_json import (
+    Content,
+    Kind,
+    check_size,
+    floats,
+    from_runs,
+    integers,
+    to_runs,
+)
 from fedspend.planning.schedules import TABLES, Schedules
 
 FORMAT, VERSION = "fedspend-plan", 1
@@ -50,6 +58,7 @@ def to_content(plan: Plan) -> Content:
 def from_content(content: Content) -> Plan:
     rounds, guarantee, clients = content["rounds"], content["guarantee"], content["clients"]
     listed = content["schedules"]
+    check_size(rounds, len(listed))
     tables = {
         name: np.column_stack([from_runs(one[name], rounds) for one in listed]) for name in TABLES
     }

@@ -30,6 +30,8 @@ from fedspend.errors import FedspendError, InvalidInput
 
 Content = dict[str, Any]
 P_co = TypeVar("P_co", covariant=True)
+MOST_BYTES = 1 << 31  # of a file, unpacked; a plan for a million clients has a tenth of that
+MOST_CELLS = 1 << 28  # of a table, rounds times schedules: 2 GiB
 
 
 class Saved(ABC):
@@ -97,6 +99,8 @@ def load(path: Path, *kinds: Kind[P_co]) -> P_co:
         return built(kind, content)
     except FedspendError as error:
         raise InvalidInput(f"{path}: {error}") from None
+    except MemoryError:
+        raise InvalidInput(f"{path}: the plan is too large for this machine's memory") from None
 
 
 def parsed(path: Path) -> Content:
@@ -107,7 +111,9 @@ def parsed(path: Path) -> Content:
         raise InvalidInput(f"cannot read the plan: {error.strerror}") from None
     try:
         if body[:2] == b"\x1f\x8b":
-            body = gzip.GzipFile(fileobj=io.BytesIO(body)).read()
+            body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(MOST_BYTES + 1)
+        if len(body) > MOST_BYTES:
+            raise InvalidInput(f"not a plan: it has more than {MOST_BYTES:,} bytes")
         content = json.loads(body, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
     except (EOFError, OSError, zlib.error):
         raise InvalidInput("not a plan: the compressed file is damaged or cut off") from None
@@ -128,7 +134,11 @@ def built(kind: Kind[P_co], content: Content) -> P_co:
             f"{kind.version} only"
         )
     stored = content.pop("hash", None)
-    if stored != hash_of(canonical(content)):
+    try:
+        same = stored == hash_of(canonical(content))
+    except (ValueError, RecursionError):  # numbers or depths that a plan does not have
+        same = False
+    if not same:
         raise InvalidInput(
             "the content does not match its hash: the file was altered or damaged after it was "
             "saved"
@@ -181,6 +191,19 @@ def integers(values: list[Any]) -> Any:
     if not all(type(value) is int for value in values):
         raise InvalidInput("the plan is malformed: a whole number was expected")
     return np.array(values, dtype=np.int64)
+
+
+def check_size(rounds: Any, schedules: int) -> None:
+    """Refuse tables that would fill the memory."""
+    if not (type(rounds) is int and rounds >= 1 and rounds * schedules <= MOST_CELLS):
+        raise InvalidInput(
+            f"the plan is malformed: {_short(rounds)} rounds of {schedules:,} schedules"
+        )
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if not isinstance(value, int) or value < 10**20 else "more than 10^20"
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def from_runs(runs: list[list[Any]], rounds: int) -> FloatArray:

@@ -93,6 +93,20 @@ class AnyPlan(Protocol):
     def proposal(self) -> Proposal:
         """What the ledger is asked to admit."""
 
+    # --- what may be shown ---
+
+    def bound(self, slack: float = 0.0) -> AnyPlan:
+        """A plan of one made-up unit that costs no less than any unit of this plan, and shows
+        nothing else about them. Its budget is the epsilon to state: the claim, that part `slack`
+        more, rounded up.
+        """
+
+    def part_of(self, client: int) -> AnyPlan:
+        """What this plan says about one client, and nothing about the others."""
+
+    def covers(self, own: AnyPlan) -> bool:
+        """Of a bound: whether no unit in `own` can cost more than it."""
+
     # --- the rounds ---
 
     @property
@@ -168,10 +182,14 @@ class AnyPlan(Protocol):
     def save(self, path: str | Path) -> None: ...
 
 
-def load_any_plan(path: str | Path) -> AnyPlan:
-    """The plan in a file, of clients or of records, whichever the file says it is."""
+def plan_kinds() -> tuple[Kind[AnyPlan], ...]:
+    """How files of each kind of plan are read."""
     from fedspend.planning.plan_file import CLIENT_PLAN
     from fedspend.records.plan_file import RECORD_PLAN
 
-    kinds: tuple[Kind[AnyPlan], ...] = (CLIENT_PLAN, RECORD_PLAN)
-    return load(Path(path), *kinds)
+    return CLIENT_PLAN, RECORD_PLAN
+
+
+def load_any_plan(path: str | Path) -> AnyPlan:
+    """The plan in a file, of clients or of records, whichever the file says it is."""
+    return load(Path(path), *plan_kinds())

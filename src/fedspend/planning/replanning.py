@@ -19,7 +19,8 @@ from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import stretched
-from fedspend.planning.plan import Plan, harmonic_mean
+from fedspend.planning.parts import left_for_updates
+from fedspend.planning.plan import Plan, clip_norms
 from fedspend.planning.policies import Spending, Terms, by_itself
 from fedspend.planning.schedules import Schedules
 
@@ -61,11 +62,12 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
     noise = np.where(rest, drawn(noise, plan.grid_steps), as_drawn)
     factors = stretched(plan.clip_factors, plan.dropped_rounds, begun, more)
-    s_t = harmonic_mean(noise, np.bincount(of_client, minlength=first.size))
+    updates = left_for_updates(noise, plan.bit_noise, plan.metric_noise)
+    clients_of = np.bincount(of_client, minlength=first.size)
     schedules = Schedules(
         noise,
         rate,
-        plan.clip * (factors * s_t)[:, None] / noise,
+        clip_norms(plan.clip * factors, updates, clients_of),
         spending.epsilon,
         spending.order,
         of_client,

@@ -45,6 +45,12 @@ class PlanRequest:
     accountant: str = AUTO
     noise: str = "continuous"
     bits: int = 32
+    # whether clients also report a bit (if their update was within the clip) or a metric; or the
+    # deviation of the noise on the sum of these, if it is not the usual one
+    bit: bool = False
+    bit_noise: float | None = None
+    metric: bool = False
+    metric_noise: float | None = None
     clip_schedule: str | Sequence[float] | None = None
     learning_rates: Sequence[float] | None = None
     contraction: float | None = None

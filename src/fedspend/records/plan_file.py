@@ -7,7 +7,15 @@ from __future__ import annotations
 import numpy as np
 
 from fedspend.errors import InvalidInput
-from fedspend.planning.plan_json import Content, Kind, floats, from_runs, integers, to_runs
+from fedspend.planning.plan_json import (
+    Content,
+    Kind,
+    check_size,
+    floats,
+    from_runs,
+    integers,
+    to_runs,
+)
 from fedspend.planning.schedules import Schedules
 from fedspend.records.planning import ADJACENCY, OBSERVER, RecordPlan
 from fedspend.records.terms import Terms
@@ -64,6 +72,7 @@ def from_content(content: Content) -> RecordPlan:
                 f"the guarantee's {name} {guarantee[name]!r} is not one that this version of "
                 "fedspend can check"
             )
+    check_size(terms.rounds, len(listed))
     words = (content["parameters"][name] for name in ("policy", "method"))
     if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], *words)):
         raise InvalidInput("the plan is malformed: a name is not text")

@@ -36,7 +36,7 @@ from fedspend.records.terms import Terms, check_budgets
 
 if TYPE_CHECKING:
     from fedspend.basics.progress import OnProgress
-    from fedspend.planning.protocol import Unit
+    from fedspend.planning.protocol import AnyPlan, Unit
     from fedspend.verification.findings import Verification
 
 ADJACENCY = (
@@ -231,6 +231,24 @@ class RecordPlan(BasePlan):
             client_rate=self.terms.client_rate,
             steps=self.terms.local_steps if self.short is None else self.steps,
         )
+
+    def bound(self, slack: float = 0.0) -> RecordPlan:
+        """A plan of one made-up record that costs no less than any record of this one."""
+        from fedspend.records.disclosure import bound
+
+        return bound(self, slack)
+
+    def part_of(self, client: int) -> RecordPlan:
+        """What this plan says about one client's records."""
+        from fedspend.records.disclosure import part_of
+
+        return part_of(self, client)
+
+    def covers(self, own: AnyPlan) -> bool:
+        """Of a bound: whether no record in `own` can cost more than it."""
+        from fedspend.records.disclosure import covers
+
+        return own.unit == self.unit and covers(self, RecordPlan.expect(own, "a plan of records"))
 
     def planned_facts(self, round: int) -> dict[str, Any]:
         """How many records can be sampled in each local step under a filter; empty for a filter by

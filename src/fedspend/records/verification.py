@@ -17,7 +17,7 @@ import numpy as np
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.errors import InvalidInput
 from fedspend.records.planning import RecordPlan
-from fedspend.verification.findings import Findings, Verification, warnings_about
+from fedspend.verification.findings import Findings, Verification, never_raises, warnings_about
 from fedspend.verification.observers import Observer, spread
 from fedspend.verification.second_accountant import epsilon_at, pld_epsilon, renyi_divergence
 
@@ -33,6 +33,11 @@ def verify_records(plan: RecordPlan, *, colluders: int = 0) -> Verification:
     """Check a plan against all that it promises. Does not raise if the plan breaks its promise."""
     if colluders:
         raise InvalidInput(f"colluders {NO_COLLUDERS}")
+    return _verified(plan)
+
+
+@never_raises
+def _verified(plan: RecordPlan) -> Verification:
     table = plan.schedules
     used = np.flatnonzero((table.sampling_rate.max(axis=0) > 0) & (table.clients_of > 0))
     strictest = np.full(table.count, np.inf)

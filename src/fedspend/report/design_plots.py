@@ -231,4 +231,4 @@ def _plain_log(axes: Axes) -> None:
 def _save(figure: Figure, path: str | Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=Path(path).suffix.lower().removeprefix("."), dpi=110)
-    write_whole(Path(path), buffer.getvalue(), private=False)
+    write_whole(Path(path), buffer.getvalue())

@@ -136,3 +136,9 @@ def landmarks(rounds: int) -> list[int]:
     ([1, 13, 25], [1])
     """
     return sorted({1, rounds // 2 + 1, rounds})
+
+
+def accountant_words(plan: AnyPlan) -> str:
+    """The accountant, and why it is that one if the plan chose it."""
+    choice = plan.parameters.get("accountant")
+    return plan.accountant if choice is None else f"{plan.accountant} ({choice})"

@@ -285,12 +285,15 @@ def overlay(runs: Sequence[RunData]) -> Panel:
         if len(shares) == 1
         else ()
     )
-    private = all(run.plan is not None for run in runs)
+    private = all(run.exact_mark == "public" for run in runs)
     chart = Chart("Accuracy", "accuracy", x, tuple(lines), references, percent=True, zero=False)
-    note = "Measured on evaluation rows that no client holds."
+    note = "Measured on public evaluation rows."
     if not private:
-        note += " Runs without a plan are not private: only simulations may show this."
-    return Panel("Accuracy by round", "release" if private else "simulation", chart, note)
+        note = (
+            "Runs without a plan are not private, nor are numbers measured on rows of clients: "
+            "only simulations may show this."
+        )
+    return Panel("Accuracy by round", "public" if private else "simulation", chart, note)
 
 
 def comparison(runs: Sequence[RunData]) -> Markup:
@@ -322,14 +325,14 @@ def comparison(runs: Sequence[RunData]) -> Markup:
         for run in runs
     ]
     bare = (
-        [" For runs without a plan: ", mark("simulation")]
-        if any(run.plan is None for run in runs)
+        [" For runs without a plan, or on rows of clients: ", mark("simulation")]
+        if any(run.exact_mark != "public" for run in runs)
         else None
     )
     marks = element(
         "p",
         "Accuracy and loss: ",
-        mark("release"),
+        mark("public"),
         bare,
         " The rest: ",
         mark("planned"),
@@ -373,6 +376,8 @@ def summary(run: RunData) -> dict[str, Any]:
         "done": run.done,
         "accuracy": run.last("accuracy"),
         "loss": run.last("loss"),
+        "evaluation": run.evaluation,
+        "private_accuracy": run.last("private_accuracy"),
         "majority": run.majority,
         "delta": None if run.plan is None else run.plan.delta,
         "budgets": [] if run.plan is None else sorted(set(run.plan.budget.tolist())),

@@ -14,6 +14,7 @@ def plan_numbers(plan: Plan, grouping: Grouping) -> dict[str, Any]:
         "policy": plan.policy,
         "method": plan.parameters.get("method"),
         "accountant": plan.accountant,
+        "accountant_chosen": plan.parameters.get("accountant"),
         "rounds": plan.rounds,
         "delta": plan.delta,
         "clip": plan.clip,

@@ -1,8 +1,9 @@
 """The charts of a run, each marked with who may see it.
 
 Guarantee: every panel carries a mark. `planned` numbers depend on budgets and parameters only.
-`release` numbers are computed from noised releases, which costs no privacy. `simulation` numbers
-describe single updates or were computed without noise: a real run must not show them.
+`release` numbers are noised releases or computed from them, which costs no privacy; `public` ones
+were measured on public rows, of a model made of releases. `simulation` numbers describe single
+updates or rows of clients, or were computed without noise: a real run must not show them.
 """
 
 from __future__ import annotations
@@ -38,11 +39,33 @@ class Panel:
 
 
 def learning(run: RunData) -> list[Panel]:
-    """Accuracy and loss. Without a plan there is no noise, so they are not private."""
-    mark = "simulation" if run.plan is None else "release"
+    """Accuracy and loss, exact where that may be shown, and as a private metric where one was paid
+    for.
+    """
+    return [*(_exact(run) if run.exact else []), *_private(run)]
+
+
+def _private(run: RunData) -> list[Panel]:
+    """The noised accuracy of the model that each round began with."""
+    chart = _recorded(run, "private_accuracy", "Private accuracy", "accuracy", percent=True)
+    if chart.empty:
+        return []
+    off = run.last("private_accuracy_deviation")
+    noise = "" if off is None else f" Noise: a standard deviation of {100 * off:.1f} points."
+    caption = (
+        "Of the model that the round began with, over rows that the sampled clients hold out; "
+        "noised, and paid from every client's budget. A client without such rows counts as one "
+        f"half.{noise} The final model itself was not measured."
+    )
+    return [Panel("Private accuracy", "release", chart, caption)]
+
+
+def _exact(run: RunData) -> list[Panel]:
+    mark = run.exact_mark
     notes = [
-        "Measured on evaluation rows that no client holds"
-        + ("." if run.plan is None else "; budgets do not protect those rows.")
+        "Measured on public evaluation rows; budgets do not protect those rows."
+        if run.public_rows
+        else "Measured exactly on rows that came out of clients; a real run must not show this."
     ]
     tail = number(run.settings.get("train.tail_average"))
     if tail is not None and tail > 1:
@@ -107,9 +130,13 @@ def spending(run: RunData) -> list[Panel]:
 
 def client_schedule(run: RunData, plan: Plan) -> list[Panel]:
     """Noise, sampling rate, clip, and the noise that ends up in the averaged update."""
+    numbers = [
+        *(["clip bit"] if run.adaptive else []),
+        *([] if plan.metric_noise is None else ["private metric"]),
+    ]
     noise_note = (
-        "Noise relative to the client's clip, for update and clip bit together."
-        if run.adaptive
+        f"Noise relative to the client's clip, for update and {' and '.join(numbers)} together."
+        if numbers
         else "Noise relative to the clip."
     )
     return [

@@ -11,6 +11,7 @@ from fedspend.report.markup import Content, Markup, element
 MARKS = {
     "planned": "planned (costs nothing)",
     "release": "private release or computed from it",
+    "public": "measured on public rows",
     "simulation": "simulation only — not private",
 }
 MOST_BUDGETS = 6  # most budgets listed one by one

@@ -73,7 +73,7 @@ def spending_plot(
         # Without a date, the same plan gives the same file.
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
         figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
-    write_whole(Path(path), buffer.getvalue(), private=False)
+    write_whole(Path(path), buffer.getvalue())
 
 
 def draw(plans: Mapping[str, Plan], labels: Sequence[str] | None) -> Figure:
@@ -327,4 +327,4 @@ def accuracy_plot(curves: Mapping[str, FloatArray], path: str | Path) -> None:
         axes.legend(frameon=False)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=Path(path).suffix.lower().removeprefix("."), dpi=160)
-    write_whole(Path(path), buffer.getvalue(), private=False)
+    write_whole(Path(path), buffer.getvalue())

@@ -1,8 +1,8 @@
 """A run directory as the report sees it.
 
 Guarantee: all parts belong together (the plan is the one that the run names, the metrics fit its
-rounds), and statistics of single updates are passed on only if every file of the run says that it
-was a simulation. Nothing here needs torch.
+rounds), and statistics of single updates, and exact numbers about rows of clients, are passed on
+only if every file of the run says that it was a simulation. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.basics.json_values import number
+from fedspend.data.loading import OWN
 from fedspend.errors import InvalidInput
 from fedspend.ledger.chain import Head
 from fedspend.planning.plan import Plan
@@ -42,6 +43,20 @@ class RunData:
     simulation: bool
     statistics: bool
     account: dict[str, str]  # the run's id in its ledger, and the last entry it has seen
+    evaluation: str = "public"  # how good the model is said to be: the mode
+    public_rows: bool = True  # whether accuracy and loss were measured on public rows
+
+    @property
+    def exact(self) -> bool:
+        """Whether exact accuracy and loss may be shown: on public rows, or in a simulation."""
+        return self.statistics or (self.public_rows and self.evaluation == "public")
+
+    @property
+    def exact_mark(self) -> str:
+        """Who may see accuracy and loss. Without a plan there is no noise, so they are not private;
+        nor are they about rows of clients.
+        """
+        return "public" if self.plan is not None and self.public_rows else "simulation"
 
     @property
     def method(self) -> str:
@@ -139,6 +154,10 @@ def load_run(folder: Path, name: str) -> RunData:
     metrics = _metrics_of(found, None if plan is None else plan.rounds)
     certificate = found.certificate()
     stamps = _stamps(facts, metrics, certificate)
+    simulated = all(stamp is True for stamp in stamps)
+    mode, public_rows = _evaluation(facts)
+    if not (public_rows or simulated):
+        metrics = tuple(_without_exact(line) for line in metrics)
     return RunData(
         name=name,
         settings=facts.settings,
@@ -147,11 +166,36 @@ def load_run(folder: Path, name: str) -> RunData:
         plan=plan,
         certificate=certificate,
         labels=_labels(facts, plan),
-        majority=facts.majority,
+        majority=facts.majority if public_rows or simulated else None,
         simulation=any(stamp is True for stamp in stamps),
-        statistics=all(stamp is True for stamp in stamps),
+        statistics=simulated,
         account=_account(found, facts),
+        evaluation=mode,
+        public_rows=public_rows,
     )
+
+
+def _evaluation(facts: Facts) -> tuple[str, bool]:
+    """How the run was evaluated, and whether on public rows. Older versions did not say: theirs are
+    public if they came from a public data set or from a file of their own.
+    """
+    if facts.evaluation is not None:
+        mode = facts.evaluation.get("mode")
+        return (mode if isinstance(mode, str) else "none"), facts.evaluation.get("rows") == "public"
+    said = facts.settings
+    if "data.name" not in said:  # arrays, with test rows of their own
+        return "public", True
+    public = not number(said.get("data.validation")) and (
+        said["data.name"] not in OWN or bool(said.get("data.test_path"))
+    )
+    return ("public" if public else "simulation" if facts.simulation else "none"), public
+
+
+def _without_exact(line: MetricsLine) -> MetricsLine:
+    """A line of a real run without exact numbers about rows of clients, which older versions
+    wrote.
+    """
+    return line | {"accuracy": None, "loss": None}
 
 
 def _stamps(

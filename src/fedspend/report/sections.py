@@ -7,6 +7,7 @@ from pathlib import Path
 from fedspend.basics.words import counted, span
 from fedspend.configuration.sections import SECTIONS
 from fedspend.report.certificate import judge, margin
+from fedspend.report.groups import accountant_words
 from fedspend.report.markup import Markup, element
 from fedspend.report.panels import few_groups
 from fedspend.report.pieces import figure, mark, percent, plain, power
@@ -68,15 +69,13 @@ def facts(run: RunData) -> str:
 
 def tiles(run: RunData) -> Markup:
     """The key figures."""
-    learned = "simulation" if run.plan is None else "release"
     majority = (
         None
         if run.majority is None
         else f"always guessing the most common class: {percent(run.majority)}"
     )
     shown = [
-        ("Accuracy", percent(run.last("accuracy")), majority, learned),
-        ("Loss", figure(run.last("loss")), f"after round {run.done}", learned),
+        *exact_tiles(run, majority),
         (
             "Rounds",
             f"{run.done:,} of {run.rounds:,}",
@@ -101,6 +100,22 @@ def tiles(run: RunData) -> Markup:
         for name, value, note, kind in shown
     ]
     return element("dl", items, class_="tiles")
+
+
+def exact_tiles(run: RunData, majority: str | None) -> list[tuple[str, str, str | None, str]]:
+    """How good the model is, as far as that may be said."""
+    private, found = run.last("private_accuracy"), []
+    if run.exact:
+        found = [
+            ("Accuracy", percent(run.last("accuracy")), majority, run.exact_mark),
+            ("Loss", figure(run.last("loss")), f"after round {run.done}", run.exact_mark),
+        ]
+    if private is not None:
+        off = run.last("private_accuracy_deviation")
+        within = min(1.0, max(0.0, private))
+        note = "before the last round" + ("" if off is None else f", ± {100 * off:.1f} points")
+        return [*found, ("Private accuracy", percent(within), note, "release")]
+    return found or [("Accuracy", "not shown", f"evaluation: {run.evaluation}", "planned")]
 
 
 def spent(run: RunData) -> tuple[str, str]:
@@ -143,7 +158,7 @@ def settings(run: RunData) -> Markup:
             ("adjacency", "zero-out"),
             ("observer", view.observer),
             ("delta", power(run.plan.delta)),
-            ("accountant", run.plan.accountant),
+            ("accountant", accountant_words(run.plan)),
         ]
         if run.voting:
             sections["guarantee"].append(("not protected", "the public rows that clients voted on"))

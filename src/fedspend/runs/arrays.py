@@ -16,6 +16,7 @@ import torch
 from fedspend import data
 from fedspend.budgets.identity import as_mapping, hint_alike
 from fedspend.budgets.population import numbered
+from fedspend.client.row_digests import digests
 from fedspend.client.shaping import Shape
 from fedspend.client.task import LocalTraining
 from fedspend.errors import InvalidInput
@@ -98,6 +99,14 @@ def from_arrays(
         engine=how.engine,
         workers=how.workers,
         settings=how.settings(plan),
+        behind=None
+        if randomness.simulation
+        else digests(
+            federation.dataset.features,
+            federation.dataset.labels,
+            federation.shards,
+            federation.clients,
+        ),
     )
 
 
@@ -111,6 +120,11 @@ def plan_of_updates(plan: AnyPlan) -> Plan:
     if found.parameters.get("method") == VOTES:
         raise InvalidInput(
             f"the plan is for method {VOTES!r}, which needs public rows; train it from a config"
+        )
+    if found.metric_noise is not None:
+        raise InvalidInput(
+            "the plan states a private metric, which needs rows that clients hold out; train it "
+            "from a config"
         )
     return found
 

@@ -21,8 +21,10 @@ from fedspend.ledger.account import new_run_id, stored_location
 from fedspend.runs.certifying import examine
 from fedspend.runs.checks import check_ledger
 from fedspend.runs.directory import RunDirectory
+from fedspend.runs.hold_out_key import HOLD_OUT_DIGEST, digest_of
 from fedspend.runs.norm_states import adopt_norms, norm_budgets, refuse_leftovers
 from fedspend.runs.recovery import goes_on
+from fedspend.runs.row_checks import refuse_other_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import MemoryStore, RunStore
@@ -38,6 +40,7 @@ def verified(
         refuse_leftovers(setup, states)
         if folder is not None or ledger.asked is not None:
             check_ledger(setup, ledger)
+    refuse_other_rows(setup, folder, ledger)
     return examine(setup, folder)
 
 
@@ -54,7 +57,7 @@ def opened_store(setup: Setup, folder: Path | None, ledger: RunLedger, *, resume
         about["ledger"] = {"location": location, "run": new_run_id()} | (
             {"project": ledger.project} if ledger.project else {}
         )
-    return RunDirectory.create(folder, about)
+    return RunDirectory.create(folder, about, setup.secret)
 
 
 def checked_budgets(setup: Setup, folder: Path | None, states: States) -> list[NormBudget]:
@@ -69,15 +72,18 @@ def checked_budgets(setup: Setup, folder: Path | None, states: States) -> list[N
 
 def facts_of(setup: Setup) -> dict[str, Any]:
     """The content of `run.json`, except for the ledger; `stored.run.Facts` reads it."""
-    labels = setup.federation.dataset.test_labels
+    labels, evaluation = setup.federation.dataset.test_labels, setup.evaluation
     return {
         "settings": setup.settings,
         "simulation": setup.randomness.simulation,
-        # accuracy of always guessing the most common class
-        "majority": float(np.bincount(labels).max() / labels.size),
+        "evaluation": {"mode": evaluation.mode, "rows": evaluation.rows},
+        # accuracy of always guessing the most common class: as little public as the rows are
+        "majority": float(np.bincount(labels).max() / labels.size) if evaluation.exact else None,
+        **({} if setup.secret is None else {HOLD_OUT_DIGEST: digest_of(setup.secret)}),
         "groups": None if setup.labels is None else list(setup.labels),
         "environment": environment() | noise_drawn(setup),
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+        "sealed": True,  # checkpoint and releases carry digests
     }
 
 

@@ -1,26 +1,50 @@
 """The state of a run and its last release, as the bytes of their files.
 
-Guarantee: what is read back is what was written, bit for bit; equal content gives equal bytes. A
-release and the mechanism's memory after it are one file, so a kill leaves both or neither.
+Guarantee: what is read back is what was written, bit for bit; equal content gives equal bytes. Both
+files carry a digest of their content, and one that is damaged is refused with one line. A release
+and the mechanism's memory after it are one file, so a kill leaves both or neither.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.basics.tensors import pack, read_tensors
+from fedspend.basics.tensors import REMEDY, Sealed, read_sealed, seal
+from fedspend.errors import InvalidInput
 from fedspend.server.methods.base import Release
 from fedspend.server.rounds import Kept, TrainingState
-from fedspend.stored.files import CHECKPOINT, RELEASE
+from fedspend.stored.files import CHECKPOINT, RELEASE, RunFile
 
+T = TypeVar("T")
 _MEMORY = "memory."  # prefix of the mechanism's memory in a release's file
 
 
-def pack_state(state: TrainingState) -> bytes:
+@dataclass(frozen=True, eq=False)
+class StoredState:
+    """A checkpoint: the state, its digest, and that of the metrics so far; None in version 0.1."""
+
+    state: TrainingState
+    digest: str | None
+    metrics: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRelease:
+    """The release on disk, its round, and the digest of the file's content; None in version 0.1."""
+
+    round: int
+    kept: Kept
+    digest: str | None
+
+
+def pack_state(state: TrainingState, metrics: str) -> tuple[bytes, str]:
+    """The checkpoint and its digest; `metrics` is the digest of the metrics of its rounds."""
     arrays: dict[str, npt.NDArray[Any]] = {
         "parameters": np.ascontiguousarray(state.parameters),
         "velocity": np.ascontiguousarray(state.velocity),
@@ -29,16 +53,23 @@ def pack_state(state: TrainingState) -> bytes:
     if state.votes.size:
         arrays["votes"] = np.ascontiguousarray(state.votes)
     about = {"done": state.done, "tail_count": state.tail_count, "method": state.method}
-    return pack(arrays, about)
+    return seal(arrays, about | {"metrics": metrics})
 
 
-def read_state(folder: Path) -> TrainingState | None:
-    """The training state of the run in `folder`, or None if no round was committed."""
-    path = CHECKPOINT.of(folder)
-    if not path.exists():
-        return None
-    arrays, about = read_tensors(path)
-    return TrainingState(
+def read_state(folder: Path, *, sealed: bool) -> StoredState | None:
+    """The checkpoint of the run in `folder`, or None if no round was committed."""
+    return _read(CHECKPOINT, folder, sealed, _state_of)
+
+
+def _state_of(found: Sealed) -> StoredState:
+    arrays, about = found.arrays, found.about
+    size = arrays["parameters"].shape
+    whole = type(about["done"]) is type(about["tail_count"]) is int and about["done"] >= 1
+    if not (whole and isinstance(about["method"], dict) and len(size) == 1):
+        raise ValueError
+    if not arrays["velocity"].shape == arrays["tail_sum"].shape == size:
+        raise ValueError
+    state = TrainingState(
         done=about["done"],
         parameters=arrays["parameters"],
         velocity=arrays["velocity"],
@@ -47,24 +78,46 @@ def read_state(folder: Path) -> TrainingState | None:
         method=about["method"],
         **({"votes": arrays["votes"]} if "votes" in arrays else {}),
     )
+    return StoredState(state, found.digest, about.get("metrics"))
 
 
-def pack_kept(round: int, kept: Kept) -> bytes:
-    about = {"round": round, "bit": kept.release.bit, "statistics": kept.statistics}
+def pack_kept(round: int, kept: Kept) -> tuple[bytes, str]:
+    """The release's file and its digest."""
+    release = kept.release
+    about = {
+        "round": round,
+        "bit": release.bit,
+        "metric": release.metric,
+        "statistics": kept.statistics,
+    }
     memory = {f"{_MEMORY}{name}": array for name, array in kept.memory.items()}
-    return pack({"update": kept.release.update} | memory, about)
+    return seal({"update": release.update} | memory, about)
 
 
-def read_kept(folder: Path) -> tuple[int, Kept] | None:
-    """The release on disk, and its round."""
-    path = RELEASE.of(folder)
-    if not path.exists():
-        return None
-    arrays, about = read_tensors(path)
+def read_kept(folder: Path, *, sealed: bool) -> StoredRelease | None:
+    """The release on disk."""
+    return _read(RELEASE, folder, sealed, _release_of)
+
+
+def _release_of(found: Sealed) -> StoredRelease:
+    arrays, about = found.arrays, found.about
+    if type(about["round"]) is not int:
+        raise ValueError
     memory = {
         name.removeprefix(_MEMORY): array
         for name, array in arrays.items()
         if name.startswith(_MEMORY)
     }
-    release = Release(arrays["update"], about["bit"])
-    return about["round"], Kept(release, about["statistics"], memory)
+    release = Release(arrays["update"], about["bit"], about.get("metric"))
+    return StoredRelease(about["round"], Kept(release, about["statistics"], memory), found.digest)
+
+
+def _read(file: RunFile, folder: Path, sealed: bool, parse: Callable[[Sealed], T]) -> T | None:
+    path = file.of(folder)
+    if not path.exists():
+        return None
+    found = read_sealed(path, demanded=sealed)
+    try:
+        return parse(found)
+    except (KeyError, TypeError, ValueError):
+        raise InvalidInput(f"{path} is damaged: something is missing in it; {REMEDY}") from None

@@ -14,6 +14,7 @@ from fedspend.configuration.data_inputs import refuse_nameless
 from fedspend.configuration.learning_rates import relative_rates
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.record_plans import check_lasting_numbers
+from fedspend.configuration.sections import PRIVATE
 from fedspend.errors import InvalidInput
 from fedspend.ledger.default import is_default
 from fedspend.ledger.participants import check_planned_on, plan_fits
@@ -109,6 +110,20 @@ def _check_terms(plan: Plan, config: Config) -> None:
             raise InvalidInput(
                 f"the plan has {name} {planned:g}, but the config says {said:g}; make them agree"
             )
+    for name, stated, wanted in (
+        ("bit_noise", plan.bit_noise, config.method.bit_noise),
+        ("evaluation.noise", plan.metric_noise, config.evaluation.noise),
+    ):
+        if stated is not None and wanted is not None and stated != wanted:
+            raise InvalidInput(
+                f"the plan has {name} {stated:g}, but the config says {wanted:g}; make them agree"
+            )
+    if (plan.metric_noise is not None) != (config.evaluation.mode == PRIVATE):
+        states = "no private metric" if plan.metric_noise is None else "a private metric"
+        raise InvalidInput(
+            f"the plan states {states}, but the config's evaluation.mode is "
+            f"{config.evaluation.mode!r}; make them agree"
+        )
     noise = noise_of(config, plan)
     if plan.discrete != noise.startswith("discrete"):
         kind = "discrete" if plan.discrete else "continuous"

@@ -41,6 +41,10 @@ POLICY = "privacy.policy"
 _IDLE = ("design", "ledger", "engine.workers", "train.tensorboard")
 # all that a method without privacy reads of [privacy]
 _WITHOUT_PRIVACY = ("privacy.rate", "privacy.randomness")
+# what it does not read besides: the radius of BLUR is the clip
+_NEEDS_CLIP = ("shape.blur",)
+# Records are sampled by their rates, and their plans know no policies.
+_NOT_FOR_RECORDS = (POLICY, "train.batch_size")
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,12 +269,12 @@ def _without_effect(settings: Config, arm: Arm) -> dict[str, InvalidInput]:
             said = sentence(settings, name, rules[name]).replace("--set", "--vary", 1)
         elif section in _IDLE or name in _IDLE:
             said = f"{nothing} on a comparison; drop it"
-        elif entry.unit is None and section == "privacy" and name not in _WITHOUT_PRIVACY:
+        elif entry.unit is None and _unused_without_privacy(name):
             said = (
                 f"{nothing} under method {entry.name!r}, which is not private; drop it, or compare "
                 "a private method"
             )
-        elif name == POLICY and not entry.policies:
+        elif entry.unit == "record" and name in _NOT_FOR_RECORDS:
             said = (
                 f"{nothing} under method {entry.name!r}, which plans records; drop it, or compare "
                 "a method for whole clients"
@@ -279,6 +283,11 @@ def _without_effect(settings: Config, arm: Arm) -> dict[str, InvalidInput]:
             continue
         why[part] = InvalidInput(said)
     return why
+
+
+def _unused_without_privacy(name: str) -> bool:
+    private = name.startswith("privacy.") and name not in _WITHOUT_PRIVACY
+    return private or name in _NEEDS_CLIP
 
 
 def _refuse_equal_values(found: dict[Arm, Config]) -> None:

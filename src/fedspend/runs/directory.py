@@ -3,12 +3,15 @@
 Guarantee: `metrics.jsonl`, the checkpoint and the model of a resumed seeded run are byte for byte
 those of an uninterrupted one. A release is on disk before anything uses it. The ledger decides
 which rounds were reserved and committed; a reserved round whose release is lost stays charged.
+Every file is tied to the ledger by its digest, and a run goes on only from the files that the
+ledger has seen last: not from a copy, not from older ones, and not without them.
 
 `stored.files` lists the files and which of them may be published.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -19,14 +22,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.basics.files import append_line, one_at_a_time, write_whole
-from fedspend.basics.tensors import pack
+from fedspend.basics.files import append_line, as_line, one_at_a_time, write_whole
+from fedspend.basics.tensors import REMEDY, seal
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import (
     RunAccount,
     check_same,
     check_same_project,
+    is_inside,
     locate,
     stored_location,
 )
@@ -34,12 +38,21 @@ from fedspend.ledger.default import VARIABLE
 from fedspend.ledger.participants import check_planned_on
 from fedspend.ledger.storage import is_url
 from fedspend.planning.protocol import AnyPlan
-from fedspend.runs.checkpoints import pack_kept, pack_state, read_kept, read_state
+from fedspend.runs.checkpoints import (
+    StoredRelease,
+    StoredState,
+    pack_kept,
+    pack_state,
+    read_kept,
+    read_state,
+)
+from fedspend.runs.standing import check_standing
 from fedspend.server.mechanism import NO_MEMORY, Memory
 from fedspend.server.rounds import Kept, TrainingState
 from fedspend.stored.files import (
     CERTIFICATE,
     CHECKPOINT,
+    HOLD_OUT,
     METRICS,
     MODEL,
     PLAN,
@@ -53,6 +66,9 @@ if TYPE_CHECKING:
     from fedspend.runs.run_ledger import RunLedger
 
 
+FIRST = (RUN, PLAN, CERTIFICATE)  # written before the first round, and not changed by rounds
+
+
 class RunDirectory:
     """The store that `rounds.run_rounds` writes to."""
 
@@ -60,15 +76,25 @@ class RunDirectory:
         self.folder, self.stored = folder, StoredRun(folder)
         # None while nothing is charged: without a plan, or before it is admitted
         self.account: RunAccount | None = None
+        # digests of what was written last: metrics so far, checkpoint, model
+        self._lines = hashlib.sha256()
+        self._state: str | None = None
+        self._model: str | None = None
 
     # --- opening ---
 
     @classmethod
-    def create(cls, folder: Path, settings: dict[str, Any]) -> RunDirectory:
-        """Start a new run in an empty or new folder."""
+    def create(
+        cls, folder: Path, settings: dict[str, Any], secret: bytes | None = None
+    ) -> RunDirectory:
+        """Start a new run in an empty or new folder. The key of its hold-out, if it has one, comes
+        first: a run that has begun must not be without it.
+        """
         refuse_taken(folder)
         folder.mkdir(parents=True, exist_ok=True)
         made = cls(folder)
+        if secret is not None:
+            made._write(HOLD_OUT, secret)
         made._write(RUN, _json(settings))
         return made
 
@@ -129,10 +155,56 @@ class RunDirectory:
         return "" if named is None else named.run
 
     def account_in(self, book: Ledger) -> RunAccount:
-        """This run's account in `book`, which must be the ledger that the run has seen before."""
+        """This run's account in `book`, which must be the ledger that the run has seen before; and
+        this must be the run's directory, as the ledger has seen it last.
+        """
         account = RunAccount(book, self.run_id, self.folder)
         account.check_head()
+        account.check_place()
+        self.check_last(account)
         return account
+
+    def check_last(self, account: RunAccount) -> None:
+        """Refuse checkpoint and release that are not the last ones."""
+        run = account.run if account.admitted else None
+        check_standing(self.folder, run, self._stored_state(), self._stored_release())
+
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether the run's ledger is in its own directory, and is copied with it."""
+        named = self.stored.facts().ledger
+        return named is not None and is_inside(named.location)
+
+    @property
+    def _sealed(self) -> bool:
+        return self.stored.facts().sealed
+
+    def _stored_state(self) -> StoredState | None:
+        return read_state(self.folder, sealed=self._sealed)
+
+    def _stored_release(self) -> StoredRelease | None:
+        return read_kept(self.folder, sealed=self._sealed)
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of the files that do not change while rounds are played."""
+        found = {}
+        for file in FIRST:
+            path = file.of(self.folder)
+            try:
+                found[file.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            except OSError as error:
+                raise InvalidInput(f"{path} cannot be read ({error.strerror}); {REMEDY}") from None
+        return found
+
+    def _check_files(self, account: RunAccount) -> None:
+        """Refuse files that are not those that the run was admitted with."""
+        now = self.digests()
+        for name, then in account.run.files.items():
+            if now.get(name) != then:
+                raise Refused(
+                    f"{self.folder / name} was changed since the run was admitted; restore it from "
+                    "a copy, or start a new run"
+                )
 
     @contextmanager
     def charging(
@@ -152,7 +224,8 @@ class RunDirectory:
             book = ledger.to_charge(location, self.stored, simulation=simulation)
             account = self.account_in(book)
             check_planned_on(book, plan)
-            account.admit(plan.proposal(), simulation=simulation)
+            account.admit(plan.proposal(), self.digests(), simulation=simulation)
+            self._check_files(account)
             self.account = account
             try:
                 yield
@@ -160,46 +233,49 @@ class RunDirectory:
                 self.account = None
 
     def finish(self) -> None:
-        """All rounds are done: close the run in the ledger."""
+        """All rounds are done and the model is written: close the run in the ledger."""
         if self.account is not None:
-            self.account.close("finished")
+            left = {CHECKPOINT.name: self._state, MODEL.name: self._model}
+            ending = {name: digest for name, digest in left.items() if digest is not None}
+            self.account.close("finished", ending)
 
     # --- the store of the rounds ---
 
     def reserve(self, round: int) -> None:
         if self.account is not None:
-            self.account.reserve(round)
+            self.account.reserve(round, self._state)
 
     def was_reserved(self, round: int) -> bool:
         return self.account is not None and self.account.was_reserved(round)
 
     def keep(self, round: int, kept: Kept) -> None:
         """Write release and memory as one file, so a kill leaves both or neither."""
-        self._write(RELEASE, pack_kept(round, kept))
+        body, digest = pack_kept(round, kept)
+        self._write(RELEASE, body)
         if self.account is not None:
-            self.account.commit(round, kept.release)
+            self.account.commit(round, kept.release, digest)
 
     def kept(self, round: int) -> Kept | None:
-        found = read_kept(self.folder)
-        if found is None or found[0] != round:
+        found = self._stored_release()
+        if found is None or found.round != round:
             return None
         if self.account is not None:
             # a kill may have come between the release and its ledger entry
-            self.account.commit(round, found[1].release)
-        return found[1]
+            self.account.commit(round, found.kept.release, found.digest)
+        return found.kept
 
     def memory(self) -> Memory | None:
         """The memory after the last release; an older copy of the file is not accepted."""
-        found = read_kept(self.folder)
-        if self._released_after(-1 if found is None else found[0]):
+        found = self._stored_release()
+        if self._released_after(-1 if found is None else found.round):
             return None
-        return NO_MEMORY if found is None else found[1].memory
+        return NO_MEMORY if found is None else found.kept.memory
 
     def _released_after(self, round: int) -> bool:
         """Whether there was a release after that of `round`; lost rounds have no release."""
         if self.account is None:
-            state = read_state(self.folder)
-            return state is not None and state.done > round + 1
+            found = self._stored_state()
+            return found is not None and found.state.done > round + 1
         return any(
             state == "committed" and number > round
             for number, state in self.account.run.rounds.items()
@@ -210,12 +286,17 @@ class RunDirectory:
             self.account.lose(round)
 
     def commit(self, round: int, state: TrainingState, line: MetricsLine) -> None:  # noqa: ARG002
-        append_line(METRICS.of(self.folder), line)
-        self._write(CHECKPOINT, pack_state(state))
+        text = as_line(line)
+        append_line(METRICS.of(self.folder), text)
+        self._lines.update(text)
+        body, self._state = pack_state(state, self._lines.hexdigest())
+        self._write(CHECKPOINT, body)
 
     def training_state(self) -> TrainingState | None:
         """The training state, or None if no round was committed."""
-        return read_state(self.folder)
+        found = self._stored_state()
+        self._state = None if found is None else found.digest
+        return None if found is None else found.state
 
     # --- what people read ---
 
@@ -223,10 +304,21 @@ class RunDirectory:
         return self.stored.metrics()
 
     def keep_metrics(self, rounds: int) -> None:
-        """Drop lines of rounds that were not committed: those rounds are repeated."""
+        """Drop lines of rounds that were not committed: those rounds are repeated. Refuses lines
+        that are not those of the checkpoint's rounds.
+        """
         lines = [line for line in self.metrics() if line["round"] <= rounds]
-        body = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        self._write(METRICS, body.encode())
+        body = b"".join(map(as_line, lines))
+        self._lines = hashlib.sha256(body)
+        found = self._stored_state()
+        told = [line["round"] for line in lines] == list(range(1, rounds + 1))
+        known = None if found is None else found.metrics
+        if not told or known not in (None, self._lines.hexdigest()):
+            raise InvalidInput(
+                f"{METRICS.of(self.folder)} is damaged: it does not tell the {rounds} rounds of "
+                f"{CHECKPOINT}; {REMEDY}"
+            )
+        self._write(METRICS, body)
 
     def certified(self, plan_hash: str) -> bool:
         """Whether the plan with this hash was verified when the run began."""
@@ -244,7 +336,9 @@ class RunDirectory:
     def write_model(
         self, tensors: dict[str, npt.NDArray[np.float32]], about: dict[str, Any]
     ) -> None:
-        self._write(MODEL, pack(tensors, about))
+        # the order of the parameters, so that the model can be compared with the checkpoint
+        body, self._model = seal(tensors, about | {"parameters": list(tensors)})
+        self._write(MODEL, body)
 
 
 def refuse_taken(folder: Path) -> None:
@@ -260,8 +354,12 @@ def refuse_taken(folder: Path) -> None:
 
 
 def _leftover(path: Path) -> bool:
-    """Whether this is a temporary file of `write_whole` that a kill left behind."""
-    return path.name.startswith(f".{RUN}.")
+    """Whether a kill left this behind before the run began: a temporary file of `write_whole`, or
+    the key of a hold-out.
+    """
+    return path.name.startswith((f".{RUN}.", f".{HOLD_OUT}.")) or (
+        path.name == HOLD_OUT.name and not StoredRun(path.parent).begun
+    )
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -1,11 +1,13 @@
 """What `metrics.jsonl` stores about a round.
 
-Guarantee: for a real run, only what is planned or released is stored; only simulations store
-statistics of single updates. What the operator should know but nobody should store is a warning.
+Guarantee: for a real run, only what is planned or released, or measured on public rows, is stored;
+only simulations store statistics of single updates or exact numbers about rows of clients. What the
+operator should know but nobody should store is a warning.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -32,17 +34,13 @@ class Observer:
         return cls(setup, None if setup.plan is None else group_clients(setup.plan, setup.labels))
 
     def line(self, state: TrainingState, statistics: Statistics) -> MetricsLine:
-        dataset = self.setup.federation.dataset
-        loss, accuracy = evaluate(
-            self.setup.module,
-            torch.from_numpy(state.model),
-            torch.from_numpy(dataset.test_features),
-            torch.from_numpy(dataset.test_labels),
-        )
+        evaluation = self.setup.evaluation
+        loss, accuracy = self.measured(state) if evaluation.exact else (math.nan, None)
         line: MetricsLine = {
             "round": state.done,
             "accuracy": accuracy,
             "loss": loss if np.isfinite(loss) else None,
+            "evaluation": evaluation.mode,
             "epsilon": self.spent(state.done - 1),
             "randomness": self.setup.randomness.source,
         }
@@ -56,6 +54,16 @@ class Observer:
         return line | {
             name: value for name, value in statistics.items() if name not in FOR_THE_OPERATOR
         }
+
+    def measured(self, state: TrainingState) -> tuple[float, float]:
+        """Loss and accuracy on the evaluation rows, exactly: not private if these are clients'."""
+        dataset = self.setup.federation.dataset
+        return evaluate(
+            self.setup.module,
+            torch.from_numpy(state.model),
+            torch.from_numpy(dataset.test_features),
+            torch.from_numpy(dataset.test_labels),
+        )
 
     @staticmethod
     def _tell(round: int, statistics: Statistics) -> None:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedspend.client.norm_budgets import NormBudget
+from fedspend.errors import InvalidInput
 from fedspend.runs.result import OnNote
 from fedspend.runs.setup import Setup, flat_parameters
 from fedspend.runs.stores import MemoryStore, RunStore
 from fedspend.server.rounds import TrainingState, begin
+from fedspend.stored.files import CHECKPOINT
 from fedspend.stored.run import StoredRun
 
 
@@ -24,7 +26,13 @@ def goes_on(folder: Path | None, resume: bool) -> bool:
 
 def recovered(setup: Setup, store: RunStore) -> TrainingState:
     """The training state, after dropping metrics of rounds that were not committed."""
-    state = store.training_state() or begin(flat_parameters(setup.module), setup.method)
+    start = begin(flat_parameters(setup.module), setup.method)
+    state = store.training_state() or start
+    if state.parameters.size != start.parameters.size:
+        raise InvalidInput(
+            f"{CHECKPOINT} holds a model of {state.parameters.size:,} parameters, but the run's "
+            f"has {start.parameters.size:,}; restore it from a copy, or start a new run"
+        )
     store.keep_metrics(state.done)
     return state
 

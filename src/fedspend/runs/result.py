@@ -17,6 +17,17 @@ from fedspend.stored.run import MetricsLine
 
 OnRound = Callable[[MetricsLine, int], None]  # (metrics of the round, number of rounds)
 OnNote = Callable[[str], None]
+# (round, accuracy, loss), exact and about rows of clients: for the operator's eyes, not for files
+OnOperator = Callable[[int, float, float], None]
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who is told what while a run goes on."""
+
+    on_round: OnRound | None = None
+    on_note: OnNote = lambda _: None
+    on_operator: OnOperator | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,5 +47,15 @@ class Result:
     run: str = ""
 
     @property
-    def accuracy(self) -> float:
-        return float(self.metrics[-1]["accuracy"])
+    def accuracy(self) -> float | None:
+        """Accuracy of the final model; None where a real run has no public rows to measure it."""
+        found = self.metrics[-1]["accuracy"]
+        return None if found is None else float(found)
+
+    @property
+    def private_accuracy(self) -> float | None:
+        """The noised accuracy of the model that the last round began with, if the plan pays for a
+        private metric.
+        """
+        found = self.metrics[-1].get("private_accuracy")
+        return None if found is None else float(found)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
+from fedspend.configuration.evaluation import operators
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
 from fedspend.engines.table import ENGINES
@@ -22,7 +23,8 @@ from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
 from fedspend.runs.recovery import enrol, recovered, told
-from fedspend.runs.result import OnNote, OnRound, Result
+from fedspend.runs.result import Listeners, OnNote, OnOperator, OnRound, Result
+from fedspend.runs.row_checks import seal_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import RunStore
@@ -38,17 +40,19 @@ def run(
     on_note: OnNote = lambda _: None,
     ledger: RunLedger | None = None,
     project: str | None = None,
+    on_operator: OnOperator | None = None,
 ) -> Result:
     """Verify, open the account, run the remaining rounds, write the model, close the account.
 
     `ledger` is the one to charge. If none is given, a simulation's is in the run directory, and a
     real run is charged to the ledger of this user, for the accounts of `project`.
     """
+    listeners = Listeners(on_round, on_note, on_operator)
     if ledger is not None:
-        return _run(setup, folder, ledger, resume, on_round, on_note)
+        return _run(setup, folder, ledger, resume, listeners)
     charged = setup.plan is not None and not setup.randomness.simulation
     with RunLedger.of_run(folder, None, resume=resume, project=project, charged=charged) as own:
-        return _run(setup, folder, own, resume, on_round, on_note)
+        return _run(setup, folder, own, resume, listeners)
 
 
 def _run(
@@ -56,8 +60,7 @@ def _run(
     folder: Path | None,
     ledger: RunLedger,
     resume: bool,
-    on_round: OnRound | None,
-    on_note: OnNote,
+    listeners: Listeners,
 ) -> Result:
     states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
     simulation = setup.randomness.simulation
@@ -70,15 +73,17 @@ def _run(
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
         with store.charging(setup.plan, ledger, simulation=simulation):
+            seal_rows(setup, folder, ledger)
             state = recovered(setup, store)
             if resume:
-                on_note(told(store, state.done, simulation=simulation))
-            enrol(budgets, state, store, on_note)
-            state = _play(setup, engine, store, state, folder, on_round)
+                listeners.on_note(told(store, state.done, simulation=simulation))
+            enrol(budgets, state, store, listeners.on_note)
+            state = _play(setup, engine, store, state, folder, listeners)
+            write_model(setup, store, state)
             store.finish()
     finally:
         engine.close()
-    return _finished(setup, store, state, folder, ledger)
+    return _result(setup, store, folder, ledger)
 
 
 def open_engine(setup: Setup, states: States) -> Engine:
@@ -98,10 +103,12 @@ def _play(
     store: RunStore,
     state: TrainingState,
     folder: Path | None,
-    on_round: OnRound | None,
+    listeners: Listeners,
 ) -> TrainingState:
     observer = Observer.of(setup)
-    log = tensorboard_writer(folder) if setup.tensorboard and folder is not None else None
+    log = None
+    if setup.tensorboard and folder is not None:
+        log = tensorboard_writer(folder, timed=setup.randomness.simulation)
     rounds = run_rounds(
         state, setup.method, engine, setup.training, setup.randomness, store, observer.line
     )
@@ -109,18 +116,23 @@ def _play(
         state = after
         if log is not None:
             log(line)
-        if on_round is not None:
-            on_round(line, setup.training.server.rounds)
+        if listeners.on_operator is not None and operators(setup.evaluation):
+            # shown to whoever asked, and kept nowhere
+            loss, accuracy = observer.measured(state)
+            listeners.on_operator(state.done, accuracy, loss)
+        if listeners.on_round is not None:
+            listeners.on_round(line, setup.training.server.rounds)
     return state
 
 
-def _finished(
-    setup: Setup, store: RunStore, state: TrainingState, folder: Path | None, ledger: RunLedger
-) -> Result:
+def write_model(setup: Setup, store: RunStore, state: TrainingState) -> None:
     load_parameters(setup.module, state)
     plan_hash = "" if setup.plan is None else setup.plan.hash
     about = {"randomness": setup.randomness.source, "plan": plan_hash}
     store.write_model(named_arrays(setup.module), about)
+
+
+def _result(setup: Setup, store: RunStore, folder: Path | None, ledger: RunLedger) -> Result:
     metrics, where = store.metrics(), ledger.location
     charged = {} if where is None else {"project": ledger.project, "run": store.run_id}
     return Result(metrics, setup.module, setup.plan, folder, where, **charged)

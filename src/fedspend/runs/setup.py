@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -16,21 +17,32 @@ import numpy as np
 import torch
 
 from fedspend import models
+from fedspend.basics.arrays import IntArray
 from fedspend.basics.choices import choose
 from fedspend.budgets.identity import hint_alike
 from fedspend.budgets.population import Population
+from fedspend.client.row_digests import digests
 from fedspend.client.shaping import Shape
 from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import Config, needed
 from fedspend.configuration.data_inputs import Source, dealt, federation_of, is_real, joined
+from fedspend.configuration.evaluation import (
+    ON_PUBLIC_ROWS,
+    Evaluation,
+    HeldOutRows,
+    check_mode,
+    evaluation_of,
+    hold_out,
+)
 from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.plan_inputs import Inputs, resolve
-from fedspend.configuration.sections import SECTIONS
+from fedspend.configuration.sections import PRIVATE, SECTIONS
 from fedspend.configuration.votes import student_of
 from fedspend.data import Federation
-from fedspend.engines.base import Elsewhere, Patience, Workload
+from fedspend.data.loading import OWN
+from fedspend.engines.base import Elsewhere, HeldOut, Patience, Workload
 from fedspend.engines.table import ENGINES, NO_FLOWER
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.ledger import Ledger
@@ -66,6 +78,12 @@ class Setup:
     settings: dict[str, Any]
     tensorboard: bool = False
     elsewhere: Elsewhere | None = None  # how clients on other machines are reached
+    # digests of the rows behind each unit of the plan, in memory only; None where nobody's rows are
+    # at stake: simulations, benchmarks
+    behind: dict[str, bytes] | None = field(default=None, repr=False)
+    evaluation: Evaluation = ON_PUBLIC_ROWS
+    held_out: HeldOutRows | None = None  # for private metrics
+    secret: bytes | None = None  # the key of a real run's hold-out
 
     def workload(self, states: States | None = None) -> Workload:
         """What the engine works on: rows by id, and its own copy of the module."""
@@ -80,6 +98,23 @@ class Setup:
             states=states or MemoryStates(),
             elsewhere=self.elsewhere,
             size=0 if student is None else student.ballot.size,
+            held_out=self._held_out(),
+        )
+
+    def _held_out(self) -> HeldOut | None:
+        """What clients hold out, with the same features as their other rows."""
+        if self.held_out is None:
+            return None
+        dataset = self.federation.dataset
+        features, labels = (
+            (dataset.test_features, dataset.test_labels)
+            if self.held_out.among_tests
+            else (dataset.features, dataset.labels)
+        )
+        return HeldOut(
+            torch.from_numpy(features),
+            torch.from_numpy(labels),
+            dict(zip(self.federation.clients, self.held_out.shards, strict=True)),
         )
 
 
@@ -89,23 +124,30 @@ def from_config(
     stored: AnyPlan | None = None,
     *,
     begun: bool = True,
+    secret: bytes | None = None,
     grid: Any = None,
 ) -> Setup:
     """Load data, deal rows, build the model and plan, within what `ledger` allows.
 
     A `stored` plan is used as it is: that of a run that has `begun`, or one made for a new run.
-    `grid` is Flower's, for an engine that runs clients on other machines.
+    `secret` is the key of a real run's hold-out. `grid` is Flower's, for an engine that runs
+    clients on other machines.
     """
     name = config.method.name or DEFAULT
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
-    local, source = _local_training(config, name), Source(config)
+    local, source = _local_training(config, name), Source(config, secret)
+    check_mode(source, name)
     members = (
         _records(source, ledger, stored)
         if protects_records(name)
         else _clients(source, name, ledger, stored, begun=begun)
     )
     made, federation = members.plan, _with_features(config, members.federation, source)
+    evaluation, held_out = evaluation_of(source), None
+    if evaluation.mode == PRIVATE:
+        check_metric_planned(members.of_clients)
+        federation, held_out = hold_out(source, federation)
     module = models.build(
         needed(config.model.name, "model.name"),
         input_shape=federation.dataset.features.shape[1:],
@@ -133,6 +175,10 @@ def from_config(
         elsewhere=None
         if grid is None
         else _elsewhere(config, grid, federation.clients, begun=begun and stored is not None),
+        behind=_behind(source, members),
+        evaluation=evaluation,
+        held_out=held_out,
+        secret=secret,
     )
 
 
@@ -163,6 +209,45 @@ def _files_of_keys() -> ModuleType:
     except ModuleNotFoundError:
         raise InvalidInput(NO_FLOWER) from None
     return keys
+
+
+def _behind(source: Source, members: Members) -> dict[str, bytes] | None:
+    """Digests of the rows that the plan's units stand for, as they were read: neither hold-out nor
+    a sample nor fixed features make other rows of them.
+    """
+    plan, config = members.plan, source.config
+    if plan is None or not is_real(config) or source.name not in OWN or source.elsewhere:
+        return None
+    if plan.unit == "record":
+        held = members.federation
+        rows = np.concatenate(held.shards)
+        return digests(
+            held.dataset.features, held.dataset.labels, np.split(rows, rows.size), plan.names
+        )
+    found = source.rows
+    mine = held_rows(found.client_of, len(found.labels), plan.clients)
+    return digests(found.features, found.labels, mine, plan.clients)
+
+
+def held_rows(client_of: Any, rows: int, clients: Sequence[str]) -> list[IntArray]:
+    """The rows of each client, by id; all rows if the data names no clients, which is one silo."""
+    if client_of is None:
+        return [np.arange(rows)] * len(clients)
+    names, of_row = np.unique(client_of, return_inverse=True)
+    order = np.argsort(of_row, kind="stable")
+    ends = np.cumsum(np.bincount(of_row, minlength=names.size))[:-1]
+    by_id = dict(zip(map(str, names.tolist()), np.split(order, ends), strict=True))
+    nothing = np.zeros(0, dtype=np.int64)
+    return [by_id.get(client, nothing) for client in clients]
+
+
+def check_metric_planned(plan: Plan | None) -> None:
+    """A metric is released only if the plan says what it costs."""
+    if plan is None or plan.metric_noise is None:
+        raise InvalidInput(
+            'evaluation.mode is "private", but the plan states no noise for a metric; make a plan '
+            "from this config, or choose another mode"
+        )
 
 
 @dataclass(frozen=True, eq=False)

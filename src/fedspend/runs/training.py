@@ -21,13 +21,17 @@ from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
+from fedspend.runs.hold_out_key import secret_of
+from fedspend.runs.moving import settle
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
-from fedspend.runs.result import OnNote, OnRound, Result
+from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
+from fedspend.runs.signed import sign_run
 from fedspend.server.methods.table import DEFAULT, METHODS
+from fedspend.signing.keys import private_key
 from fedspend.stored.run import StoredRun
 
 
@@ -45,7 +49,10 @@ def train(
     ledger: str | Path | None = None,
     project: str | None = None,
     replan: bool = False,
+    sign: str | Path | None = None,
+    moved: bool = False,
     on_note: OnNote = lambda _: None,
+    on_operator: OnOperator | None = None,
     grid: Any = None,
     **options: Any,
 ) -> Result:
@@ -63,14 +70,21 @@ def train(
 
     Without `output` nothing but the account is kept, so the run cannot be resumed.
     With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. `on_note` is called with what a recovery found. `grid` is the
-    one that Flower hands a ServerApp, for engine "flower".
+    spread over the missing rounds. With `resume` and `moved`, a run whose directory was moved goes
+    on in its new place, and no longer in the old one. `sign` is a file with a private key
+    (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
+    recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
+    with the round, accuracy and loss: exact, about rows of clients, protected by nothing, stored
+    nowhere. `grid` is the one that Flower hands a ServerApp, for engine "flower".
     """
+    key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None):
         raise InvalidInput(
             "train needs a config, or clients with a model and a plan; give exactly one"
         )
     folder = None if output is None else Path(output)
+    if key is not None and folder is None:
+        raise InvalidInput("a run without a run directory cannot be signed; give output=")
     if config is not None:
         if options or model is not None or test is not None:
             raise InvalidInput(
@@ -99,15 +113,36 @@ def train(
         check_named(clients, setup)
         charged = not setup.randomness.simulation
     with RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened:
+        if moved:
+            settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
-            begun = StoredRun(folder).plan() if folder and goes_on(folder, resume) else None
+            stored = folder if folder and goes_on(folder, resume) else None
+            begun = None if stored is None else StoredRun(stored).plan()
             setup = _planned(
-                settings, folder, opened, plan, begun, on_note if replan else None, grid
+                settings,
+                folder,
+                opened,
+                plan,
+                begun,
+                on_note if replan else None,
+                secret_of(settings, stored),
+                grid,
             )
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
-        return run(setup, folder, resume=resume, on_round=on_round, on_note=on_note, ledger=opened)
+        result = run(
+            setup,
+            folder,
+            resume=resume,
+            on_round=on_round,
+            on_note=on_note,
+            ledger=opened,
+            on_operator=on_operator,
+        )
+    if key is not None and folder is not None:
+        on_note(f"signed by {sign_run(folder, key)}")
+    return result
 
 
 def _has_privacy(settings: Config) -> bool:
@@ -121,11 +156,13 @@ def _planned(
     given: AnyPlan | None,
     begun: AnyPlan | None,
     replanning: OnNote | None,
-    grid: Any = None,
+    secret: bytes | None,
+    grid: Any,
 ) -> Setup:
     """The setup of a config: with the plan it has `begun` with, the `given` plan, or a new one.
 
-    With `replanning`, which is called with notes, lost rounds are made up for.
+    With `replanning`, which is called with notes, lost rounds are made up for. `secret` is the key
+    of a real run's hold-out.
     """
     book = ledger.found()
     stored = begun if given is None else approved(given, begun, settings)
@@ -133,7 +170,7 @@ def _planned(
         rounds = needed(settings.train.rounds, "train.rounds")
         with one_at_a_time(folder):  # a round that another process is running is not lost
             stored = plan_anew(folder, book, stored, rounds, replanning)
-    setup = from_config(settings, book, stored, begun=begun is not None, grid=grid)
+    setup = from_config(settings, book, stored, begun=begun is not None, secret=secret, grid=grid)
     if ledger.asked is not None and setup.plan is not None:
         check_names_last(setup.plan, setup, settings)
     return setup

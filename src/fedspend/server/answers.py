@@ -20,6 +20,7 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.client.bounding import ROUNDING
 from fedspend.client.contribution import Contribution, Lost, Remarks, Reply
 from fedspend.client.task import ClientTask
+from fedspend.noise.numbers import NumberGrid
 
 NO_ANSWER = "it did not answer"
 _SLACK = 1 + 1e-9  # a norm that is computed again may differ in its last bits
@@ -50,6 +51,10 @@ class Answers:
     bits: float  # sum of the shifted bits
     reports: Mapping[str, str]  # id -> what was odd about its answers
     statistics: Statistics
+    metrics: float = 0.0  # sum of the shifted metrics
+    # variance of the noise that clients added to `bits` and to `metrics`
+    received_bit_variance: float = 0.0
+    received_metric_variance: float = 0.0
 
 
 class Tally:
@@ -58,7 +63,7 @@ class Tally:
     def __init__(self, tasks: Sequence[ClientTask], size: int, *, outside: bool = False) -> None:
         """`outside`: answers come from other machines, so none of them is trusted."""
         self._tasks, self._outside = {task.client: task for task in tasks}, outside
-        self._total, self._bits = np.zeros(size), 0.0
+        self._total, self._bits, self._metrics = np.zeros(size), 0.0, 0.0
         self._answered: dict[str, None] = {}  # in order
         self._discarded: dict[str, str] = {}
         self._reports: dict[str, str] = {}
@@ -89,6 +94,7 @@ class Tally:
             return
         self._total += self._within(contribution, task) if self._outside else contribution.vector
         self._bits += contribution.bit or 0.0
+        self._metrics += contribution.metric or 0.0
         self._answered[contribution.client] = None
         if reply.remarks is not None:
             self._remarks.append(reply.remarks)
@@ -101,7 +107,8 @@ class Tally:
     def answers(self) -> Answers:
         """Ends the round: clients that have not answered by now did not answer."""
         missing = {client: NO_ANSWER for client in self._tasks if not self._counted(client)}
-        noise = next((task.shared.own_deviation for task in self._tasks.values()), 0.0)
+        shared = next((task.shared for task in self._tasks.values()), None)
+        noise = 0.0 if shared is None else shared.own_deviation
         return Answers(
             total=self._total,
             answered=tuple(self._answered),
@@ -110,7 +117,14 @@ class Tally:
             bits=self._bits,
             reports=self._reports,
             statistics=_statistics(self._remarks),
+            metrics=self._metrics,
+            received_bit_variance=self._received(None if shared is None else shared.bit_grid),
+            received_metric_variance=self._received(None if shared is None else shared.metric),
         )
+
+    def _received(self, grid: NumberGrid | None) -> float:
+        """Variance of the noise on a number, of those who answered."""
+        return 0.0 if grid is None else len(self._answered) * grid.own_deviation**2
 
     def _counted(self, client: str) -> bool:
         return client in self._answered or client in self._discarded
@@ -128,8 +142,16 @@ class Tally:
             return "its vector is not on the grid"
         if shared.grid is not None and not (np.abs(vector) <= 2.0 ** (shared.grid.bits - 1)).all():
             return f"its vector exceeds the grid's {shared.grid.bits} bits"
-        if (bit is not None) != shared.bit or not (bit is None or bit in (-0.5, 0.0, 0.5)):
+        if (bit is not None) != shared.bit or not (
+            bit is None
+            or (bit in (-0.5, 0.0, 0.5) if shared.bit_grid is None else shared.bit_grid.holds(bit))
+        ):
             return f"its bit is {bit!r}"
+        metric = contribution.metric
+        if (metric is None) != (shared.metric is None) or not (
+            metric is None or _fits(metric, shared.metric)
+        ):
+            return f"its metric is {metric!r}"
         if shared.grid is not None and not shared.grid.fine and shared.own_deviation == 0:
             norm, bound = _norm(vector) * shared.grid.step, task.clip_norm
             if not norm <= bound * _SLACK:
@@ -149,6 +171,15 @@ class Tally:
         )
         clipped: FloatArray = vector * (task.clip_norm * ROUNDING / norm)
         return clipped if grid is None else np.trunc(clipped)
+
+
+def _fits(metric: float, grid: NumberGrid | None) -> bool:
+    """Whether a metric is on its grid and, where it carries no noise, within its bounds."""
+    return (
+        grid is not None
+        and grid.holds(metric)
+        and (grid.own_deviation > 0 or -0.5 <= metric <= 0.5)
+    )
 
 
 def _norm(vector: FloatArray) -> float:

@@ -13,7 +13,6 @@ noise from a release. The current mechanisms remember nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.noise.discrete_gaussian import sample
+from fedspend.noise.discrete_gaussian import Words
 from fedspend.noise.grid import Grid
+from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
 
 Memory = Mapping[str, npt.NDArray[Any]]
@@ -101,29 +101,52 @@ def release_bit(
     denominator: float,
     randomness: Randomness,
     round: int,
+    *,
+    grid: NumberGrid | None = None,
+    received: float = 0.0,
 ) -> float:
     """The noised share of clients whose update was within their clip, from the sum of their shifted
     bits.
 
     A client contributes 1/2, -1/2, or 0 if it has no rows, so zeroing one moves the sum by at most
     1/2. The noise is always discrete: a sum of halves plus a double would betray the sum by its
-    last digits.
+    last digits. `received` is the variance of what clients have added on `grid`.
+    """
+    grid = grid or NumberGrid.of(deviation, 1, distributed=False)
+    words = randomness.words("bit-noise", round)
+    return _release_number(bits, deviation, received, denominator, grid, words)
+
+
+def release_metric(
+    metrics: float,
+    deviation: float,
+    denominator: float,
+    randomness: Randomness,
+    round: int,
+    *,
+    grid: NumberGrid,
+    received: float = 0.0,
+) -> float:
+    """The noised mean, over clients, of the share of held-out rows that are right, from the sum of
+    their shifted metrics: like a bit, at most 1/2 from 0, and discrete.
+    """
+    words = randomness.words("metric-noise", round)
+    return _release_number(metrics, deviation, received, denominator, grid, words)
+
+
+def _release_number(
+    total: float,
+    deviation: float,
+    received: float,
+    denominator: float,
+    grid: NumberGrid,
+    words: Words,
+) -> float:
+    """The sum with noise of the planned deviation, of which `received` is in it already, over the
+    planned denominator.
     """
     if deviation == 0:  # where nothing is to be protected
-        return bits / denominator + 0.5
-    steps = bit_steps(deviation)
-    halves = int(2 * bits)  # exact: halves add up exactly in doubles
-    variance = (Fraction(deviation) * steps) ** 2
-    noise = int(sample(variance, 1, randomness.words("bit-noise", round))[0])
-    return float(Fraction(halves * steps // 2 + noise, steps)) / denominator + 0.5
-
-
-def bit_steps(deviation: float) -> int:
-    """How many steps a unit of the sum of bits has: at least 2^12, and so many that noise of this
-    deviation has 2^18 of them. It then counts as continuous noise (`accounting.smoothing`) but for
-    1e-10 of it, which plans leave over.
-
-    >>> bit_steps(1.0), bit_steps(1000.0), bit_steps(0.6)
-    (262144, 4096, 524288)
-    """
-    return int(2 ** max(12, math.ceil(18 - math.log2(deviation))))
+        return total / denominator + 0.5
+    steps = int(total * grid.steps)  # exact: a multiple of a step, and a power of two
+    missing = Fraction(deviation) ** 2 - Fraction(received)
+    return float(Fraction(steps + grid.noise(missing, words), grid.steps)) / denominator + 0.5

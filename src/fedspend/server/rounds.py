@@ -18,9 +18,10 @@ from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.engines.base import Engine, Reaching
 from fedspend.errors import Refused
 from fedspend.noise.grid import Grid, check_steps
+from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import Answers, gather
-from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_bit
+from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_bit, release_metric
 from fedspend.server.methods.base import Method, Release, RoundTerms, State
 from fedspend.server.sampling import draw_cohort
 from fedspend.server.student import Student
@@ -222,10 +223,13 @@ def play(
         t, answers.total, answers.received_variance, terms.deviation, terms.denominator, shared.grid
     )
     noised, memory = mechanism.release(sum, memory)
-    bit = None
-    if terms.bit_deviation is not None:
-        bit = release_bit(answers.bits, terms.bit_deviation, terms.denominator, randomness, t)
+    bit, metric = numbers_of(answers, terms, shared, randomness)
     statistics = describe(answers, terms, randomness.simulation)
+    if metric is not None and terms.metric_deviation is not None:
+        statistics |= {
+            "private_accuracy": metric,
+            "private_accuracy_deviation": terms.metric_deviation / terms.denominator,
+        }
     if student is not None:
         statistics = {
             name: value for name, value in statistics.items() if name not in ABOUT_UPDATES
@@ -237,7 +241,35 @@ def play(
     if randomness.simulation and noised.overflowed is not None:
         # counted before the modulus is taken, so not private
         statistics["overflowed"] = noised.overflowed
-    return Kept(Release(noised.update.astype(np.float32), bit), statistics, memory)
+    return Kept(Release(noised.update.astype(np.float32), bit, metric), statistics, memory)
+
+
+def numbers_of(
+    answers: Answers, terms: RoundTerms, shared: RoundTask, randomness: Randomness
+) -> tuple[float | None, float | None]:
+    """The noised bit and the noised metric, where they are asked for."""
+    bit = metric = None
+    if terms.bit_deviation is not None:
+        bit = release_bit(
+            answers.bits,
+            terms.bit_deviation,
+            terms.denominator,
+            randomness,
+            shared.round,
+            grid=shared.bit_grid,
+            received=answers.received_bit_variance,
+        )
+    if terms.metric_deviation is not None and shared.metric is not None:
+        metric = release_metric(
+            answers.metrics,
+            terms.metric_deviation,
+            terms.denominator,
+            randomness,
+            shared.round,
+            grid=shared.metric,
+            received=answers.received_metric_variance,
+        )
+    return bit, metric
 
 
 def round_task(state: TrainingState, terms: RoundTerms, training: Training) -> RoundTask:
@@ -252,6 +284,11 @@ def round_task(state: TrainingState, terms: RoundTerms, training: Training) -> R
         grid = Grid.of(terms.clip_norm, terms.deviation, size, training.bits)
         if training.grid_steps is not None:
             check_steps(grid, terms.deviation, clients if distributed else 1, training.grid_steps)
+    bit_grid = metric = None
+    if terms.bit_deviation is not None and distributed:
+        bit_grid = NumberGrid.of(terms.bit_deviation, clients, distributed=True)
+    if terms.metric_deviation is not None:
+        metric = NumberGrid.of(terms.metric_deviation, clients, distributed=distributed)
     return RoundTask(
         round=t,
         parameters=state.parameters,
@@ -264,6 +301,8 @@ def round_task(state: TrainingState, terms: RoundTerms, training: Training) -> R
         grid=grid,
         own_deviation=float(terms.deviation / np.sqrt(clients)) if distributed else 0.0,
         bit=terms.bit_deviation is not None,
+        bit_grid=bit_grid,
+        metric=metric,
         asked=None if student is None else student.ballot.asked(t),
     )
 

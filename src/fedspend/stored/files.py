@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-OWNER_ONLY, EVERYONE = 0o600, 0o644
+OWNER_ONLY = 0o600
 HEAD_SUFFIX = ".head"  # a ledger file keeps its head in a file beside it, with this suffix
 
 
@@ -25,7 +25,7 @@ class RunFile:
     holds: str
     publish: str
     writer: str  # the module that writes it
-    mode: int = OWNER_ONLY
+    mode: int = OWNER_ONLY  # every file of a run shows budgets, or what depends on them
 
     def __str__(self) -> str:
         return self.name
@@ -50,12 +50,15 @@ CERTIFICATE = RunFile(
     "certificate.json", "the verification of the plan", "no: budgets", "runs.directory"
 )
 MODEL = RunFile(
-    "model.safetensors", "the final model", "yes: it is made of releases", "runs.directory"
+    "model.safetensors",
+    "the final model, with the hash of the plan",
+    "yes, by `fedspend publish`, which leaves the hash out",
+    "runs.directory",
 )
 CHECKPOINT = RunFile(
     "checkpoint.safetensors",
-    "the state after the last round",
-    "yes: it is made of releases",
+    "the state after the last round, and a digest of the metrics",
+    "no: the digest lets anyone try budgets; what it is made of is in the model",
     "runs.directory",
 )
 RELEASE = RunFile(
@@ -71,12 +74,15 @@ LEDGER = RunFile(
     "ledger.sqlite",
 )
 LEDGER_HEAD = RunFile(
-    f"{LEDGER}{HEAD_SUFFIX}", "the last entry of that account", "yes", "ledger.book"
+    f"{LEDGER}{HEAD_SUFFIX}",
+    "the last entry of that account",
+    "to auditors: a digest of it",
+    "ledger.book",
 )
 SEEN_HEAD = RunFile(
     "ledger_head.json",
     "the last entry of the ledger that this run has seen",
-    "yes",
+    "to auditors: a digest of the account",
     "ledger.account",
 )
 METRICS = RunFile(
@@ -90,7 +96,18 @@ REPORT = RunFile(
     "the same as a readable page, with the plan and its verification",
     "see the marks in it; it shows budgets",
     "report.html",
-    EVERYONE,
+)
+SIGNATURE = RunFile(
+    "signature.json",
+    "who vouches for the run, if it was signed: digests of its files and releases",
+    "no: the plan's hash lets anyone try budgets",
+    "runs.signed",
+)
+HOLD_OUT = RunFile(
+    "hold_out.key",
+    "real runs with data.validation: the secret that decides which rows clients hold out",
+    "never",
+    "runs.directory",
 )
 OLD_NORMS = RunFile(
     "norms.safetensors",
@@ -110,6 +127,8 @@ FILES = (
     SEEN_HEAD,
     METRICS,
     REPORT,
+    SIGNATURE,
+    HOLD_OUT,
     OLD_NORMS,
 )
 LOGS = "tensorboard"  # a folder with the numbers of `metrics.jsonl`, if the config turns it on

@@ -38,10 +38,12 @@ class Facts:
     settings: dict[str, Any]
     simulation: bool | None  # None: it does not say
     majority: float | None  # accuracy of always guessing the most common class
+    evaluation: dict[str, Any] | None  # mode, and whose rows; None for older versions
     groups: tuple[str, ...] | None  # each client's group, if the budgets named groups
     environment: dict[str, Any]
     began: str | None  # time in ISO 8601; None for version 0.1
     ledger: NamedLedger | None  # None: without a plan nothing is charged
+    sealed: bool  # whether its checkpoint and its releases carry digests; not in version 0.1
     content: dict[str, Any]  # the whole file
 
     @property
@@ -77,17 +79,25 @@ class StoredRun:
             settings=settings,
             simulation=stamp if isinstance(stamp, bool) else None,
             majority=number(content.get("majority")),
+            evaluation=told if isinstance(told := content.get("evaluation"), dict) else None,
             groups=tuple(map(str, groups)) if isinstance(groups, list) else None,
             environment=environment if isinstance(environment, dict) else {},
             began=began if isinstance(began := content.get("began"), str) else None,
             ledger=_named_ledger(path, content.get("ledger")),
+            sealed=content.get("sealed") is True,
             content=content,
         )
 
     def plan(self) -> AnyPlan | None:
         """The plan that the run was verified and begun with, or its replanned one."""
         path = PLAN.of(self.folder)
-        return load_any_plan(path) if path.exists() else None
+        if path.exists():
+            return load_any_plan(path)
+        if self.head_file.exists():  # it was written before the ledger admitted the run
+            raise InvalidInput(
+                f"{path} is missing; restore it from a copy, or start a new run in another folder"
+            )
+        return None
 
     def certificate(self) -> dict[str, Any] | None:
         return read_object(CERTIFICATE.of(self.folder))
@@ -97,7 +107,7 @@ class StoredRun:
         path = METRICS.of(self.folder)
         try:
             lines = read_lines(path)
-        except (ValueError, OSError):
+        except (ValueError, OSError, RecursionError):
             lines = [{}]
         if not all(isinstance(line, dict) and _is_round(line.get("round")) for line in lines):
             raise InvalidInput(f"{path} is damaged: a line is not the record of a round")

@@ -2,21 +2,31 @@
 
 Guarantee: every condition that does not hold is counted and fails its check; the first `LISTED` are
 also written out. A comparison with NaN must reach `record` as false, so write comparisons that NaN
-fails.
+fails. A check that cannot be computed is a check that fails: `never_raises` sees to that.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import wraps
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.errors import FedspendError
 from fedspend.verification.observers import Observer
+
+if TYPE_CHECKING:
+    from fedspend.planning.protocol import AnyPlan
+
+P = TypeVar("P", bound="AnyPlan")
+Options = ParamSpec("Options")
+Verifier = Callable[Concatenate[P, Options], "Verification"]
 
 LISTED = 20  # failures written out; the rest are counted
 
@@ -130,3 +140,44 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_jsonable(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def never_raises(verifier: Verifier[P, Options]) -> Verifier[P, Options]:
+    """The verifier, for any plan at all: numbers that overflow become infinite or NaN, which every
+    comparison fails, and whatever an accountant cannot compute is a plan that fails.
+    """
+
+    @wraps(verifier)
+    def guarded(plan: P, /, *args: Options.args, **options: Options.kwargs) -> Verification:
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                return verifier(plan, *args, **options)
+        except Exception as error:  # an accountant may fail in any way on numbers nobody plans with
+            return unreadable(plan, error)
+
+    return guarded
+
+
+def unreadable(plan: AnyPlan, error: Exception) -> Verification:
+    """The verdict on a plan that the accountants cannot read."""
+    known = isinstance(error, FedspendError)
+    why = " ".join(str(error).split()) if known else type(error).__name__
+    try:
+        plan_hash = plan.hash
+    except (FedspendError, ValueError):  # JSON cannot hold NaN
+        plan_hash = ""
+    units = len(plan.names)
+    return Verification(
+        ok=False,
+        plan_hash=plan_hash,
+        epsilon=np.full(units, np.inf),
+        by_pld=np.zeros(units, dtype=bool),
+        worst_margin=math.nan,
+        schedules=plan.schedules.count,
+        pld_schedules=0,
+        failures=(f"the accountants cannot read the plan: {why}",),
+        failure_count=1,
+        checks=(Check("readable", False, plan.schedules.count, "none", 1.0, "unreadable plans"),),
+        observers=(),
+    )

@@ -16,9 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fedspend.basics.arrays import FloatArray, IntArray
-from fedspend.verification.second_accountant import Runs, epsilon_at, renyi_divergence
+from fedspend.verification.second_accountant import (
+    Runs,
+    _merged,
+    epsilon_at,
+    renyi_divergence,
+)
+from fedspend.verification.second_accountant.renyi import SHORT, panels_of
 
 Divergence = Callable[[Any, Any, Any], FloatArray]
+MOST_ORDERS, MOST_ROUNDS = 1000, 200  # that one schedule is read with
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,10 @@ def observers_of(
         ),
     ]
     if colluders > 0:
-        known = "distributed noise: they know and subtract their own noise; all of them are sampled"
+        known = (
+            "distributed noise: they know and subtract their own noise, on updates, bits and "
+            "metrics; all of them are sampled"
+        )
         rows.append(
             (
                 f"{colluders} colluding clients",
@@ -77,7 +87,12 @@ def observers_of(
                 lowest(renyi_divergence, math.sqrt(1 - colluders / clients)),
             )
         )
-    alone = "distributed noise, no secure aggregation: an update has only its own share of noise"
+    # update, bit and metric of one message each have 1/N of the planned variance, so together they
+    # have the plan's multiplier over sqrt(N), as the update alone has where there is nothing else
+    alone = (
+        "distributed noise, no secure aggregation: a message's update, bit and metric have only "
+        "their own shares of noise"
+    )
     rows.append(
         ("sees single updates", alone, lowest(participation_revealed, 1 / math.sqrt(clients)))
     )
@@ -131,9 +146,19 @@ def lowest_epsilon(
     """Epsilon of one schedule, its noise times `scale`, at the best of the sorted `orders`.
 
     Every eighth order is read, then those around the best. Any order gives a valid bound, so
-    skipping some can only read higher.
+    skipping some can only read higher; so orders whose integrals are long are skipped, and of very
+    many orders most. Merging similar rounds reads higher, too.
     """
-    rate, noise, count = (np.asarray(part, dtype=np.float64) for part in runs)
+    rate, noise, count = _merged(
+        np.asarray(runs[0], dtype=np.float64),
+        np.asarray(runs[1], dtype=np.float64),
+        np.asarray(runs[2], dtype=np.int64),
+        MOST_ROUNDS,
+    )
+    orders = orders[panels_of(scale * noise.min(), orders)[1] <= SHORT]
+    orders = orders[:: 1 + orders.size // MOST_ORDERS]
+    if not orders.size:
+        return math.inf
 
     def read(some: FloatArray) -> FloatArray:
         return epsilon_at(

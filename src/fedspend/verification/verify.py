@@ -18,7 +18,13 @@ import numpy as np
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.basics.progress import OnProgress
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.verification.findings import Check, Findings, Verification, warnings_about
+from fedspend.verification.findings import (
+    Check,
+    Findings,
+    Verification,
+    never_raises,
+    warnings_about,
+)
 from fedspend.verification.observers import (
     Observer,
     lowest_epsilon,
@@ -35,8 +41,13 @@ from fedspend.verification.second_accountant import (
     pld_epsilons,
     renyi_divergence,
 )
-from fedspend.verification.second_accountant.lattice import MOST_NOISE, lattice_divergence
+from fedspend.verification.second_accountant.lattice import (
+    MOST_NOISE,
+    MOST_ORDER,
+    lattice_divergence,
+)
 from fedspend.verification.second_accountant.pld import FEW_DISTINCT
+from fedspend.verification.second_accountant.renyi import MOST_PANELS, panels_of
 
 if TYPE_CHECKING:
     from fedspend.planning.plan import Plan
@@ -64,6 +75,10 @@ SHOWN = 20  # schedules that are read at all orders
 # Schedules of a sample are read coarsely. A reading then takes about 0.03 s per distinct round, of
 # which at most 16 are left, so a sample is limited by its number of rounds.
 SAMPLED_ROUNDS, FEWEST_SAMPLED = 400, 24
+# What is beyond these takes too long to be checked, and fails; no plan of ours comes near.
+MOST_WORK = 2e9  # panels of all integrals
+MOST_PLD_ROUNDS = 5000  # different rounds, of all schedules, of a plan by PLD
+MOST_FINER, MOST_DISTINCT = 200, 500  # schedules that are read a second time, and their rounds
 
 
 def verify(
@@ -115,8 +130,11 @@ def verify_clients(
     that rounding to its grid takes, recomputed here. One of version 0.1, which states no steps: its
     witness orders are whole and its claims are reproduced by sums over the integers, for up to 20
     schedules from the strictest to the loosest; it gets no PLD reading.
-    - Clip norms: in every round, `clip_norm * noise_multiplier` is `clip` times the round's factor
-      of the clip schedule (1 without one) times the harmonic mean of the clients' noise.
+    - Bits and metrics, if the plan states noise for them: what they take of a round is recomputed,
+    and something is left for every client's update.
+    - Clip norms: in every round, `clip_norm` times the noise multiplier of the update is `clip`
+      times the round's factor of the clip schedule (1 without one) times the harmonic mean of these
+      multipliers over clients.
 
     `colluders` is the number of colluding clients among the observers (default 10, or all but one
     client if there are fewer).
@@ -127,7 +145,14 @@ def verify_clients(
             f"colluders must be fewer than the {len(plan.clients)} clients of the plan, got "
             f"{colluders}"
         )
-    return _Verifier(plan, colluders, progress or (lambda *_: None), seed, max_pld).run()
+    return _verified(plan, colluders, progress or (lambda *_: None), seed, max_pld)
+
+
+@never_raises
+def _verified(
+    plan: Plan, colluders: int, progress: OnProgress, seed: int, max_pld: int
+) -> Verification:
+    return _Verifier(plan, colluders, progress, seed, max_pld).run()
 
 
 class _Verifier:
@@ -177,7 +202,7 @@ class _Verifier:
             shown = spread(chosen if chosen.size else usable, self.budget, SHOWN)
             if shown.size and len(self.plan.orders):
                 observers = self.observe(shown)
-        self.check_clips()
+        self.check_clips(self.check_numbers())
         by_pld = np.isfinite(pld)
         margins = 1 - pld[by_pld] / self.budget[by_pld]
         epsilon = np.where(by_pld, pld, rdp)
@@ -286,7 +311,7 @@ class _Verifier:
         self.findings.record(
             "witness order published", listed, "none", unlisted, meaning, not_listed
         )
-        read = usable[(order[usable] > 1) & (order[usable] < np.inf)]
+        read = self.readable(usable[(order[usable] > 1) & (order[usable] < np.inf)])
         mine = np.full(self.table.count, np.inf)
         for start in range(0, read.size, 2000):
             block = read[start : start + 2000]
@@ -313,6 +338,19 @@ class _Verifier:
             "claim reproduced", good, "second Rényi accountant", worst, RELATIVE, sentence
         )
         return mine
+
+    def readable(self, schedules: IntArray) -> IntArray:
+        """The schedules whose claims can be integrated; the claims of the others count as wrong.
+
+        A forged plan must not keep the verifier busy for hours.
+        """
+        noise, order = self.kept * self.table.noise_multiplier, self.table.order
+        longest = panels_of(noise.min(axis=0), order)[1][schedules]
+        rounds = np.array([len(self.runs[s][0]) for s in schedules], dtype=np.float64)
+        found = longest <= MOST_PANELS
+        if not float((longest * rounds)[found].sum()) <= MOST_WORK:
+            found[:] = False
+        return schedules[found]
 
     def check_smoothing(self) -> None:
         """Discrete noise counted as continuous noise: what that loses of the deviation, and that
@@ -361,6 +399,7 @@ class _Verifier:
                 ],
             )
         small = (self.table.noise_multiplier <= MOST_NOISE).all(axis=0) & whole
+        small &= order <= MOST_ORDER
         read = spread(usable[small[usable]], self.budget, SHOWN)
         divergence = [
             sum(
@@ -416,14 +455,17 @@ class _Verifier:
         )
         sampled = self.plan.accountant == "rdp" and chosen.size < int((self.clients_of > 0).sum())
         found = np.array(pld_epsilons(rounds, delta, self.progress, coarse=sampled))
-        # Every interval gives an upper bound, so after a near miss try a finer grid without merging
-        # rounds.
-        for i in np.flatnonzero((found > budget) & (found <= 1.05 * budget)):
+        # Every reading is an upper bound, so after a near miss try a better one: not coarse, then a
+        # finer grid without merging rounds.
+        for i in np.flatnonzero(found > budget) if sampled and self.findings.ok else ():
+            found[i] = pld_epsilon(*rounds[int(i)], delta)
+        near = np.flatnonzero((found > budget) & (found <= 1.05 * budget))
+        for i in near[:MOST_FINER] if self.findings.ok else ():
             finer = pld_epsilon(
                 *rounds[int(i)],
                 delta,
                 interval=1e-5 * min(max(found[i], 1.0), 10.0),
-                most_distinct=1 << 30,
+                most_distinct=MOST_DISTINCT,
             )
             found[i] = min(found[i], finer)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -454,9 +496,15 @@ class _Verifier:
             self.table.epsilon[chosen],
             [self.runs[int(s)] for s in chosen],
         )
+        if sum(len(one[0]) for one in rounds) > MOST_PLD_ROUNDS:
+            raise InvalidInput(
+                f"more than {MOST_PLD_ROUNDS:,} different rounds are too many for claims by "
+                f"{self.plan.accountant}; plan by rdp"
+            )
         mine = pld.copy()
-        for i in np.flatnonzero(~(np.abs(mine - claim) <= PLD_TOLERANCE * claim)):
-            again = pld_epsilon(*rounds[int(i)], delta, interval=1e-4, most_distinct=1 << 30)
+        off = np.flatnonzero(~(np.abs(mine - claim) <= PLD_TOLERANCE * claim))
+        for i in off[:MOST_FINER]:
+            again = pld_epsilon(*rounds[int(i)], delta, interval=1e-4, most_distinct=MOST_DISTINCT)
             mine[i] = min(mine[i], again)
         brackets = [fft_epsilon(*one, delta) for one in rounds]
         lower, estimate, upper = (
@@ -485,23 +533,56 @@ class _Verifier:
         within = (lower - slack <= claim) & (own | (claim <= upper + slack))
         found_by("own FFT accountant", estimate, within, "the FFT accountant")
 
-    def check_clips(self) -> None:
-        """Check `c_n = c f_t s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed.
+    def check_numbers(self) -> FloatArray:
+        """The noise multipliers of updates, where bits and metrics are released beside them.
+
+        A number lies in [-1/2, 1/2]: of the precision `1 / sbar^2` that a round has in all, noise
+        of deviation `sigma` on the sum takes `1 / (4 sigma^2)`. Recomputed here from what the plan
+        states.
+        """
+        total = self.table.noise_multiplier
+        stated = [
+            (name, self.plan.parameters[name])
+            for name in ("bit_noise", "metric_noise")
+            if self.plan.parameters.get(name) is not None
+        ]
+        if not stated:
+            return total
+        sound = all(type(sigma) is float and 0 < sigma < math.inf for _, sigma in stated)
+        with np.errstate(all="ignore"):
+            deviations = np.array([sigma if sound else 0.0 for _, sigma in stated])
+            price = float((0.25 / np.square(deviations)).sum())
+            precision = 1.0 / np.square(total)
+            good = (price < precision) | (self.clients_of == 0)
+            updates: FloatArray = 1.0 / np.sqrt(precision - price)
+            worst = float(np.max(price / precision, initial=0.0))
+        named = " and ".join(f"{name} {sigma!r}" for name, sigma in stated)
+        self.findings.record(
+            "bits and metrics paid",
+            good,
+            "none",
+            worst,
+            "largest part of a round that they take",
+            lambda t, s: f"{self.who(s)}, round {t + 1}: {named} leaves nothing for the update",
+        )
+        return updates
+
+    def check_clips(self, noise: FloatArray) -> None:
+        """Check `c_n = c f_t s_t / sigma_n`, with s_t, the harmonic mean over clients, recomputed
+        from the noise multipliers of updates.
 
         The factor f_t is what the plan states for the round; without a clip schedule it is 1.
         """
         table, plan = self.table, self.plan
         factors = stated_factors(plan.parameters.get("clip_factors"), table.rounds)
         with np.errstate(all="ignore"):
-            round_noise = self.clients_of.sum() / (self.clients_of / table.noise_multiplier).sum(
-                axis=1
-            )
+            round_noise = self.clients_of.sum() / (self.clients_of / noise).sum(axis=1)
             wanted = (plan.clip * factors * round_noise)[:, None]
-            off = np.abs(table.clip_norm * table.noise_multiplier / wanted - 1)
+            off = np.abs(table.clip_norm * noise / wanted - 1)
             good = (off <= CLIP_TOLERANCE) | (self.clients_of == 0)
 
         def sentence(t: int, s: int) -> str:
-            right = wanted[t, 0] / table.noise_multiplier[t, s]
+            right = wanted[t, 0] / noise[t, s]
             return (
                 f"{self.who(s)}, round {t + 1}: clip_norm {table.clip_norm[t, s]:.9g} should be "
                 f"{right:.9g}"

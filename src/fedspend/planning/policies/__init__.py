@@ -12,6 +12,7 @@ to within 1e-7. Only budgets and public parameters enter.
 | `spend-as-you-go-literal` | as above | Algorithm 1 of Kiani et al. (2025) with T-t+1 |
 | `weights`, `geometric` | constant | `s * weight_t ** -0.5` |
 | `optimal` | constant | where it does the least harm to the final model |
+| `individual-rates` | by client, constant in time | constant |
 | your own (`shaped`) | as your function says | as your function says, scaled to the budget |
 """
 

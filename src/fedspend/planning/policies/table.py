@@ -6,6 +6,7 @@ from fedspend.basics.registry import Registry
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies.base import Policy
 from fedspend.planning.policies.constant import STRICTEST, UNIFORM
+from fedspend.planning.policies.individual import INDIVIDUAL_RATES
 from fedspend.planning.policies.optimal import OPTIMAL
 from fedspend.planning.policies.saving import EXACT, LITERAL
 from fedspend.planning.policies.weighted import GEOMETRIC, WEIGHTS
@@ -19,6 +20,7 @@ POLICIES: Registry[Policy] = Registry(
     WEIGHTS,
     GEOMETRIC,
     OPTIMAL,
+    INDIVIDUAL_RATES,
     section="privacy",
 )
 OURS = POLICIES.names

@@ -6,7 +6,8 @@ moves the clip towards a target quantile.
 Guarantee: the bit is released shifted, `b - 1/2`, so its sensitivity is 1/2 and its multiplier
 `2 sigma_b`. A client whose plan allows the total multiplier `sbar_n` gets
 `sigma_n = (1/sbar_n^2 - 1/(2 sigma_b)^2)^(-1/2)` for its update; the two Gaussian releases together
-cost exactly what the plan accounts. `s_t` and the clip ratios are recomputed from the `sigma_n`:
+cost exactly what the plan accounts; a private metric takes its part in the same way
+(`planning.parts`). `s_t` and the clip ratios are recomputed from the `sigma_n`:
 keeping the plan's ratios would overspend the strictest client. The clip of a round depends on
 earlier releases only; where the plan has a clip schedule, its factors multiply the adapted clip.
 """
@@ -17,7 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
+from fedspend.planning.parts import left_for_updates, usual_bit_noise
 from fedspend.planning.plan import Plan, harmonic_mean
 from fedspend.planning.policies.table import OURS
 from fedspend.server.methods.base import Given, Method, MethodEntry, Release, RoundTerms, State
@@ -32,13 +35,7 @@ class AdaptiveClip:
     name: str = "adaptive-clip"
 
     def __post_init__(self) -> None:
-        largest = float(self.plan.schedules.noise_multiplier.max())
-        if not largest < 2 * self.bit_noise:
-            raise InvalidInput(
-                f"bit_noise {self.bit_noise:g} is too small: the plan's noise multipliers reach "
-                f"{largest:.4g} and must stay below twice bit_noise; use at least {largest:.4g} "
-                "(0.05 times the expected cohort is usual)"
-            )
+        self._left(self.plan.schedules.noise_multiplier)  # refuses too little noise
         if not 0 < self.target_quantile < 1:
             raise InvalidInput(
                 f"target_quantile must lie strictly between 0 and 1, got {self.target_quantile!r}"
@@ -51,8 +48,7 @@ class AdaptiveClip:
 
     def terms(self, round: int, state: State) -> RoundTerms:
         s, clip = self.plan.schedules, state["clip"] * float(self.plan.clip_factors[round])
-        total = s.noise_multiplier[round]
-        of_update = (total**-2.0 - (2 * self.bit_noise) ** -2.0) ** -0.5
+        of_update = self._left(s.noise_multiplier[round])
         s_t = float(harmonic_mean(of_update[None, :], s.clients_of)[0])
         return RoundTerms(
             sampling_rate=s.sampling_rate[round, s.of_client],
@@ -61,6 +57,10 @@ class AdaptiveClip:
             denominator=len(self.plan.clients) * float(self.plan.round_rate[round]),
             bit_deviation=self.bit_noise,
         )
+
+    def _left(self, total: FloatArray) -> FloatArray:
+        """The noise multipliers of updates, where a round has these in all."""
+        return left_for_updates(total, self.bit_noise, self.plan.metric_noise)
 
     def learn(self, state: State, release: Release) -> State:
         """`C <- C exp(-eta (share - target))`, where share is that of clients within the clip."""
@@ -79,11 +79,17 @@ def adaptive_clip(
     target_quantile: float = 0.5,
     clip_lr: float = 0.2,
 ) -> Method:
-    """Bit noise is by default 0.05 times the expected cohort, or as much as the plan needs."""
+    """Bit noise is what the plan states. Older plans state none: then it is by default 0.05 times
+    the expected cohort, or as much as the plan needs.
+    """
     plan = Plan.expect(given.plan, "method 'adaptive-clip' needs a plan of clients")
-    expected = float(plan.round_rate.min()) * given.clients
-    usual = max(0.05 * expected, 1.01 * float(plan.schedules.noise_multiplier.max()) / 2)
-    return AdaptiveClip(plan, bit_noise or usual, target_quantile, clip_lr)
+    stated = plan.bit_noise
+    if stated is not None and bit_noise not in (None, stated):
+        raise InvalidInput(
+            f"the plan has bit_noise {stated:g}, but the config says {bit_noise:g}; make them agree"
+        )
+    noise = stated or bit_noise or usual_bit_noise(plan)
+    return AdaptiveClip(plan, noise, target_quantile, clip_lr)
 
 
 ADAPTIVE_CLIP = MethodEntry(

@@ -30,6 +30,8 @@ class RoundTerms:
     denominator: float  # the noised sum is divided by this: planned, never counted
     # standard deviation of the noise on the sum of shifted bits, if the method uses them
     bit_deviation: float | None = None
+    # the same for private metrics; set by the plan (`measured`), not by methods
+    metric_deviation: float | None = None
     # for record-level methods: client index -> its own records' terms
     records: Callable[[int], RecordTerms] | None = None
 
@@ -40,6 +42,8 @@ class Release:
 
     update: Float32Array  # (parameters,) noised mean update
     bit: float | None = None  # noised share of clients within their clip
+    # noised accuracy of the model that the round began with, on held-out rows of sampled clients
+    metric: float | None = None
 
 
 class Method(Protocol):

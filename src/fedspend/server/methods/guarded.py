@@ -1,10 +1,11 @@
 """Holds any method to its plan: no round begins on terms that cost more than planned.
 
-Guarantee: in every round, each client is sampled at most at its planned rate, and update and bit
-together cost it at most what the planned noise multiplier costs:
-`(clip / deviation)^2 + 1 / (2 sigma_b)^2 <= 1 / sigma^2`. Records keep their planned rates, steps,
-clip and noise. This holds for our methods and for a user's own: other terms are refused before
-anything is reserved or sampled.
+Guarantee: in every round, each client is sampled at most at its planned rate, and update, bit and
+metric together cost it at most what the planned noise multiplier costs: `(clip / deviation)^2 + 1 /
+(2 sigma_b)^2 + 1 / (2 sigma_e)^2 <= 1 / sigma^2`. Noise on bits and metrics is not below what the
+plan states, and no metric is released that it does not state. Records keep their planned rates,
+steps, clip and noise. This holds for our methods and for a user's own: other terms are refused
+before anything is reserved or sampled.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
 
 _ROUNDING = 1e-9
-_MOST_BIT_NOISE = 2.0**28
+_LEAST_NUMBER_NOISE, _MOST_NUMBER_NOISE = 1e-6, 2.0**28
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,37 @@ class Guarded:
         return self.method.learn(state, release)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """`method`, with a private metric in every round. Methods need not know of it: clips and noise
+    of the plan already leave room.
+    """
+
+    method: Method
+    deviation: float
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    def start(self) -> State:
+        return self.method.start()
+
+    def terms(self, round: int, state: State) -> RoundTerms:
+        return replace(self.method.terms(round, state), metric_deviation=self.deviation)
+
+    def learn(self, state: State, release: Release) -> State:
+        return self.method.learn(state, release)
+
+
 def held_to(plan: AnyPlan, method: Method) -> Method:
-    """The method, with every round's terms checked against the plan."""
+    """The method, with the metric that the plan states, and with every round's terms checked
+    against the plan.
+    """
     if plan.unit == "client":
         of_clients = Plan.expect(plan, "a plan of clients")
+        if of_clients.metric_noise is not None:
+            method = Measured(method, of_clients.metric_noise)
         return Guarded(method, partial(checked_for_clients, of_clients))
     return Guarded(
         method, partial(checked_for_records, RecordPlan.expect(plan, "a plan of records"))
@@ -77,6 +105,9 @@ def plain(who: str, terms: RoundTerms) -> RoundTerms:
             deviation=float(terms.deviation),
             denominator=float(terms.denominator),
             bit_deviation=None if terms.bit_deviation is None else float(terms.bit_deviation),
+            metric_deviation=(
+                None if terms.metric_deviation is None else float(terms.metric_deviation)
+            ),
             records=terms.records,
         )
     except (TypeError, ValueError):
@@ -100,10 +131,11 @@ def checked_for_clients(plan: Plan, who: str, round: int, terms: RoundTerms) -> 
         plan.clients,
         f"{who}: the sampling rate is not between 0 and the planned one",
     )
-    if terms.bit_deviation is not None and not 1e-6 <= terms.bit_deviation <= _MOST_BIT_NOISE:
-        raise Refused(f"{who}: noise of deviation {terms.bit_deviation!r} on bits cannot be drawn")
-    bit = 0.0 if terms.bit_deviation is None else (2 * terms.bit_deviation) ** -2.0
-    cost: FloatArray = (clip / terms.deviation) ** 2 + bit
+    numbers = cost_of_number(who, "bits", terms.bit_deviation, plan.bit_noise)
+    if terms.metric_deviation is not None and plan.metric_noise is None:
+        raise Refused(f"{who}: a metric would be released, but the plan states none")
+    numbers += cost_of_number(who, "metrics", terms.metric_deviation, plan.metric_noise)
+    cost: FloatArray = (clip / terms.deviation) ** 2 + numbers
     allowed = table.noise_multiplier[round, table.of_client] ** -2.0
     _require(
         (clip >= 0) & (cost <= allowed * (1 + _ROUNDING)),
@@ -113,15 +145,31 @@ def checked_for_clients(plan: Plan, who: str, round: int, terms: RoundTerms) -> 
     return terms
 
 
+def cost_of_number(who: str, what: str, deviation: float | None, planned: float | None) -> float:
+    """What a bit or a metric costs every client: `1 / (2 sigma)^2`, its part of `1 / sigma^2`.
+
+    The noise must be possible to draw, and not below what the plan states.
+    """
+    if deviation is None:
+        return 0.0
+    if not _LEAST_NUMBER_NOISE <= deviation <= _MOST_NUMBER_NOISE:
+        raise Refused(f"{who}: noise of deviation {deviation!r} on {what} cannot be drawn")
+    if planned is not None and not deviation >= planned * (1 - _ROUNDING):
+        raise Refused(
+            f"{who}: noise of deviation {deviation:.6g} on {what} is below the plan's {planned:.6g}"
+        )
+    return float((2 * deviation) ** -2.0)
+
+
 def checked_for_records(plan: RecordPlan, who: str, round: int, terms: RoundTerms) -> RoundTerms:
     """Refuse terms that cost a record more than planned; those of a client's records are checked
     when its task is made.
     """
     own, clients = terms.records, len(plan.clients)
-    if own is None or terms.bit_deviation is not None:
+    if own is None or terms.bit_deviation is not None or terms.metric_deviation is not None:
         raise Refused(
             f"{who}: records are protected only by the noise on their own steps, so its terms need "
-            "records and no bit; refusing to run"
+            "records and no bit or metric; refusing to run"
         )
     if terms.sampling_rate.shape != (clients,):
         raise Refused(f"{who}: its terms are not for the {clients} clients")

@@ -15,6 +15,7 @@ from fedspend.verification.second_accountant.renyi import REACH, log_integrand
 
 # above this the sum is not worth its length: it differs from the integral by less than exp(-10^7)
 MOST_NOISE = 2000.0
+MOST_ORDER = 1e5  # beyond this the sum is too long
 
 
 def lattice_divergence(rate: float, noise: float, order: float) -> float:

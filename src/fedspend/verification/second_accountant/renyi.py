@@ -20,6 +20,7 @@ REACH = 10.0  # standard deviations beyond the outermost modes
 KEPT = 36.0  # panels below exp(-36) times the highest are left out
 PANELS_AT_ONCE = 1 << 14
 MOST_PANELS = 2e6  # of one integral: ten times what the orders and noise of any plan need
+SHORT = 1e4  # panels of an integral that is one of many
 
 
 def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.ArrayLike) -> FloatArray:
@@ -41,10 +42,7 @@ def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.Array
             "the accountant needs 0 < rate <= 1, finite noise > 0 and finite order > 1"
         )
     shape, (q, s, a) = q.shape, (q.ravel(), s.ravel(), a.ravel())
-    # (1+u)^a has branch points at distance pi s from the axis: a panel of 3 s keeps 16 nodes exact.
-    # The modes lie between 0 and max(a,2)/s.
-    width = np.minimum(2.0, 3.0 * s)
-    needed = np.ceil((np.maximum(a, 2.0) / s + 2 * REACH) / width)
+    width, needed = panels_of(s, a)
     if not bool(np.all(needed <= MOST_PANELS)):
         at = int(needed.argmax())
         raise InvalidInput(
@@ -61,6 +59,18 @@ def renyi_divergence(rate: npt.ArrayLike, noise: npt.ArrayLike, order: npt.Array
             )
     result: FloatArray = (np.logaddexp(0.0, log_moment) / (a - 1)).reshape(shape)
     return result
+
+
+def panels_of(noise: FloatArray, order: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Width of the panels of an integral, and how many there are.
+
+    (1+u)^a has branch points at distance pi s from the axis: a panel of 3 s keeps 16 nodes exact.
+    The modes lie between 0 and max(a,2)/s.
+    """
+    with np.errstate(over="ignore"):
+        width = np.minimum(2.0, 3.0 * noise)
+        needed: FloatArray = np.ceil((np.maximum(order, 2.0) / noise + 2 * REACH) / width)
+    return width, needed
 
 
 def _log_moment_excess(

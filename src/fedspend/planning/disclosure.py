@@ -1,0 +1,125 @@
+"""What of a plan may be shown: to everyone, one bound that covers all clients; to a client, its own
+part.
+
+Guarantee: the bound depends on the largest rate and the smallest noise multiplier of each round
+alone. A sampled Gaussian costs more the higher its rate and the lower its noise, so nobody's
+schedule costs more than the bound. Neither part shows how many budgets there are, or whose.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedspend.accounting.accountants import ACCOUNTANTS
+from fedspend.accounting.conversion import conversion_cost
+from fedspend.accounting.rdp import rdp
+from fedspend.basics.arrays import FloatArray
+from fedspend.planning.schedules import Schedules
+
+if TYPE_CHECKING:
+    from fedspend.planning.plan import Plan
+
+ANYONE = "anyone"  # the made-up unit of a bound
+# parameters that a check needs; the others may tell budgets or how they are grouped
+_NEEDED = ("policy", "noise", "grid_steps")
+
+
+def bound(plan: Plan, slack: float) -> Plan:
+    """A plan of one made-up client that costs no less than any client of `plan`.
+
+    Its budget is its claim, that part `slack` more, and rounded up: the number to state.
+    """
+    from fedspend.planning.plan import Plan
+
+    used = np.flatnonzero(plan.schedules.clients_of > 0)
+    noise = plan.schedules.noise_multiplier[:, used].min(axis=1)
+    rate = plan.schedules.sampling_rate[:, used].max(axis=1)
+    counted = plan.accounted_noise[:, used].min(axis=1)
+    epsilon, order = _reading(counted, rate, plan.delta, plan.orders)
+    # an accountant of the user's own is not known to whoever checks this
+    accountant = "pld" if plan.accountant == "pld" else "rdp"
+    if accountant == "pld":
+        reader = ACCOUNTANTS[accountant].epsilon
+        assert reader is not None
+        epsilon, order = float(reader(counted, rate, plan.delta, epsilon)), 0.0
+    return Plan(
+        clients=(ANYONE,),
+        budget=[rounded_up(epsilon * (1 + slack))],
+        schedules=_alone(noise, rate, epsilon, order),
+        delta=plan.delta,
+        clip=1.0,
+        accountant=accountant,
+        orders=plan.orders,
+        parameters={"policy": "bound"}
+        | {name: plan.parameters[name] for name in _NEEDED[1:] if name in plan.parameters},
+    )
+
+
+def part_of(plan: Plan, client: int) -> Plan:
+    """What the plan says about one client: its budget, schedule and claim. Its clips count from 1,
+    because they depend on everybody's noise.
+    """
+    from fedspend.planning.plan import Plan
+
+    table, own = plan.schedules, int(plan.schedules.of_client[client])
+    return Plan(
+        clients=(plan.clients[client],),
+        budget=[float(plan.budget[client])],
+        schedules=_alone(
+            table.noise_multiplier[:, own],
+            table.sampling_rate[:, own],
+            float(table.epsilon[own]),
+            float(table.order[own]),
+        ),
+        delta=plan.delta,
+        clip=1.0,
+        accountant=plan.accountant,
+        orders=plan.orders,
+        parameters={name: plan.parameters[name] for name in _NEEDED if name in plan.parameters},
+    )
+
+
+def covers(bound: Schedules, own: Schedules) -> bool:
+    """Whether nobody in `own` is sampled more, or with less noise, than the one unit of `bound`."""
+    return (
+        own.rounds == bound.rounds
+        and bound.count == 1
+        and bool(np.all(own.sampling_rate <= bound.sampling_rate))
+        and bool(np.all(own.noise_multiplier >= bound.noise_multiplier))
+    )
+
+
+def rounded_up(epsilon: float) -> float:
+    """Four digits, never less than `epsilon`.
+
+    >>> rounded_up(9.9999999), rounded_up(0.0123401), rounded_up(20.0), rounded_up(0.0)
+    (10.0, 0.01235, 20.0, 1e-06)
+    """
+    value = max(epsilon, 1e-6)
+    digits = 3 - math.floor(math.log10(value))
+    found = float(f"{math.ceil(value * 10.0**digits) / 10.0**digits:.4g}")
+    return found if found >= value else float(f"{value * 1.001:.4g}")
+
+
+def _reading(
+    noise: FloatArray, rate: FloatArray, delta: float, orders: tuple[float, ...]
+) -> tuple[float, float]:
+    """Epsilon of one schedule by Rényi curves, and the order that it is read at."""
+    pairs, counts = np.unique(np.stack([rate, noise]), axis=1, return_counts=True)
+    total = counts @ rdp(pairs[0], pairs[1], orders) + conversion_cost(orders, delta)
+    best = int(np.argmin(total))
+    return max(float(total[best]), 0.0), float(orders[best])
+
+
+def _alone(noise: FloatArray, rate: FloatArray, epsilon: float, order: float) -> Schedules:
+    return Schedules(
+        noise_multiplier=noise[:, None],
+        sampling_rate=rate[:, None],
+        clip_norm=np.ones((noise.size, 1)),
+        epsilon=np.array([epsilon]),
+        order=np.array([order]),
+        of_client=np.zeros(1, dtype=np.int64),
+    )

@@ -1,0 +1,1 @@
+"""Who vouches for a run or a publication: Ed25519 keys (`keys`) and signatures (`signatures`)."""
