@@ -16,6 +16,7 @@ from fedspend.basics.files import one_at_a_time
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect
+from fedspend.engines.table import ENGINES, NO_GRID
 from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
@@ -51,6 +52,7 @@ def train(
     moved: bool = False,
     on_note: OnNote = lambda _: None,
     on_operator: OnOperator | None = None,
+    grid: Any = None,
     **options: Any,
 ) -> Result:
     """Train from a config (TOML file or dict of sections), or from arrays, a module and a plan.
@@ -72,6 +74,7 @@ def train(
     (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
     recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
     with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
+    `grid` is the one that Flower hands a ServerApp, for engine "flower".
     """
     if (config is None) == (clients is None):
         raise InvalidInput(
@@ -85,6 +88,8 @@ def train(
                 "model, test and training options are for clients=...; a config sets these itself"
             )
         settings = any_config(config, overrides)
+        if grid is None and ENGINES[settings.engine.name].elsewhere:
+            raise InvalidInput(NO_GRID)
         if not goes_on(folder, resume):  # a run that has begun keeps its config
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
@@ -92,6 +97,8 @@ def train(
         charged = _is_charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
+        if grid is not None:
+            raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
         check_named(clients, setup)
@@ -110,6 +117,7 @@ def train(
                 begun,
                 on_note if replan else None,
                 secret_of(settings, stored),
+                grid,
             )
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
@@ -151,6 +159,7 @@ def _planned(
     begun: AnyPlan | None,
     replanning: OnNote | None,
     secret: bytes | None,
+    grid: Any,
 ) -> Setup:
     """The setup of a config: with the plan it has `begun` with, the `given` plan, or a new one.
 
@@ -163,7 +172,7 @@ def _planned(
         rounds = needed(settings.train.rounds, "train.rounds")
         with one_at_a_time(folder):  # a round that another process is running is not lost
             stored = plan_anew(folder, book, stored, rounds, replanning)
-    setup = from_config(settings, book, stored, begun=begun is not None, secret=secret)
+    setup = from_config(settings, book, stored, begun=begun is not None, secret=secret, grid=grid)
     if ledger.asked is not None and setup.plan is not None:
         check_names_last(setup.plan, setup, settings)
     return setup
