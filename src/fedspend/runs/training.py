@@ -93,13 +93,7 @@ def train(
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
-        charged = is_real(settings) and _has_privacy(settings)
-        if is_real(settings) and not charged and (where is not None or project is not None):
-            raise InvalidInput(
-                f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
-                "gives away; choose a private method, or, if that is meant, name no ledger and no "
-                "project"
-            )
+        charged = _is_charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
         setup = from_arrays(clients, model, plan, test, **options)
@@ -121,9 +115,8 @@ def train(
                 on_note if replan else None,
                 secret_of(settings, stored),
             )
-        if where is None and opened.asked is not None:
-            new = ", which is new there" if opened.new_project else ""
-            on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
+        if where is None:
+            _tell_account(opened, on_note)
         result = run(
             setup,
             folder,
@@ -138,8 +131,23 @@ def train(
     return result
 
 
-def _has_privacy(settings: Config) -> bool:
-    return METHODS[settings.method.name or DEFAULT].unit is not None
+def _tell_account(ledger: RunLedger, on_note: OnNote) -> None:
+    """Name the ledger of this user, if the run is charged to it."""
+    if ledger.asked is not None:
+        new = ", which is new there" if ledger.new_project else ""
+        on_note(f"charged to {shown(ledger.asked)}, project {ledger.project!r}{new}")
+
+
+def _is_charged(settings: Config, *, named: bool) -> bool:
+    """Whether an account must pay for the run; refuses if one is named that cannot."""
+    private = METHODS[settings.method.name or DEFAULT].unit is not None
+    if is_real(settings) and not private and named:
+        raise InvalidInput(
+            f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
+            "gives away; choose a private method, or, if that is meant, name no ledger and no "
+            "project"
+        )
+    return is_real(settings) and private
 
 
 def _planned(
