@@ -38,6 +38,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fedspend.basics.files import write_whole
 from fedspend.errors import FedspendError, InvalidInput
+from fedspend.stored.files import REPORT
 
 HOST = "127.0.0.1"
 NAME = "loopback"  # of the connection, in Flower's own config
@@ -333,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"SuperLink and {len(made.clients)} nodes are running; training ...", flush=True)
         status = wait_for(made, run)
         print(made.flwr("log", run, NAME, "--show"))
-    print(f"{status}; report: {folder / 'run' / 'report.html'}")
+    print(f"{status}; report: {REPORT.of(folder / 'run')}")
     return 0 if status == "finished:completed" else 1
 
 
