@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 OUT ?= runs/quickstart
 
-.PHONY: quickstart test lint check bench results clean
+.PHONY: quickstart flower test test-deployment lint check bench results clean
 
 quickstart: $(VENV)/.train
 	@rm -rf $(OUT)
@@ -14,8 +14,17 @@ quickstart: $(VENV)/.train
 	$(BIN)/fedspend verify $(OUT)
 	@echo "Open $(OUT)/report.html"
 
+# A SuperLink and three SuperNodes on this machine train examples/flower, and are shut down.
+flower: $(VENV)/.flower
+	@rm -rf runs/flower
+	$(BIN)/python -m fedspend.flower.loopback examples/flower --output runs/flower
+
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses auto
+
+# The same federation, with processes killed on the way: a few minutes.
+test-deployment: $(VENV)/.dev
+	FEDSPEND_DEPLOYMENT=1 $(BIN)/python -m pytest tests/deployment
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -45,9 +54,13 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[train]'
 	@touch $@
 
+$(VENV)/.flower: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[train,flower]'
+	@touch $@ $(VENV)/.train
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev,train]'
-	@touch $@ $(VENV)/.train
+	@touch $@ $(VENV)/.train $(VENV)/.flower
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) opacus torch

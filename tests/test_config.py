@@ -151,7 +151,16 @@ GOOD = {
     },
     "shape": {"blur": 0.4, "lus": 0.5},
     "votes": {"queries": 3, "epochs": 2, "lr": 1, "batch_size": 4},
-    "engine": {"name": "reference", "workers": 2},
+    "engine": {
+        "name": "reference",
+        "workers": 2,
+        "deadline": 30,
+        "retries": 0,
+        "quorum": 1,
+        "without_quorum": "release",
+        "keys": "keys.csv",
+    },
+    "node": {"client": "north", "state": "state"},
 }
 NAMES = [f"{section}.{key}" for section, keys in SECTIONS.items() for key in keys]
 
@@ -234,8 +243,10 @@ def test_what_is_needed_is_asked_for_by_its_own_name():
 
 
 def test_only_engines_that_exist_are_offered(tmp_path):
-    message = refusal(config_file(tmp_path, "[engine]\nname = 'flower'\n"))
-    assert message.endswith('name in [engine] must be one of "local", "reference", got \'flower\'')
+    message = refusal(config_file(tmp_path, "[engine]\nname = 'ray'\n"))
+    assert message.endswith(
+        'name in [engine] must be one of "local", "reference", "flower", got \'ray\''
+    )
 
 
 # --- keys without effect --------------------------------------------------------------------------
@@ -575,7 +586,14 @@ def test_the_rules_know_the_models_the_methods_and_the_keys():
 
 
 @pytest.mark.parametrize(
-    "path", sorted(QUICKSTART.parent.rglob("*.toml")), ids=lambda path: path.stem
+    "path",
+    # not those of Flower's app and of a node, which are no trainings
+    sorted(
+        path
+        for path in QUICKSTART.parent.rglob("*.toml")
+        if path.name not in ("pyproject.toml", "node.toml")
+    ),
+    ids=lambda path: path.stem,
 )
 def test_examples_have_no_key_without_effect(path):
     assert effects.without_effect(load_config(path)) == {}
@@ -668,6 +686,8 @@ FILES = (
     "privacy.budgets",
     "privacy.influence",
     "ledger.location",
+    "engine.keys",
+    "node.state",
 )
 
 

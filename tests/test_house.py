@@ -34,6 +34,7 @@ ORDER = (
     "design",
     "report",
     "runs",
+    "flower",
     "publishing",
     "audit",
     "cli",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.engines.base import Engine, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.dense import DenseEngine
+from fedspend.engines.local import local
 from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import InvalidInput
 from fedspend.noise.randomness import Randomness
@@ -134,18 +136,50 @@ class Lossy:
         self._inner.close()
 
 
+class OnAGrid:
+    """Clients as nodes of a Flower grid in this process. Remarks do not travel: they are taken from
+    another engine, for the suites that look at them.
+    """
+
+    name = "flower"
+    outside = True
+
+    def __init__(self, work: Workload) -> None:
+        from flower.in_process import Forgetful, engine_on, grid_of
+
+        self._engine, self._twin = (
+            engine_on(work, grid_of(work, Forgetful, packed=False)),
+            local(work, 0),
+        )
+
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply | Lost]:
+        remarks = {reply.contribution.client: reply.remarks for reply in self._twin.run(tasks)}
+        for reply in self._engine.run(tasks):
+            assert isinstance(reply, Lost) or reply.remarks is None
+            yield (
+                reply
+                if isinstance(reply, Lost)
+                else replace(reply, remarks=remarks[reply.contribution.client])
+            )
+
+    def close(self) -> None:
+        self._engine.close()
+        self._twin.close()
+
+
 ENGINES: dict[str, Callable[[Workload], Engine]] = {
     "reference": ReferenceEngine,
     "dense": DenseEngine,
     "clientwise": ClientwiseEngine,
     "clientwise-2": lambda work: ClientwiseEngine(work, workers=2),
     "lossy": Lossy,
+    **({} if find_spec("flwr") is None else {"flower": OnAGrid}),
 }
 PAIRS = [
     (engine, model)
     for engine in ENGINES
     for model in MODELS
-    if (engine, model) != ("dense", "conv")
+    if (engine, model) not in {("dense", "conv"), ("flower", "mlp"), ("flower", "conv")}
 ]
 
 

@@ -62,6 +62,18 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Lock a folder, waiting for whoever works in it; made if it is not there (0700)."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def as_line(content: dict[str, Any]) -> bytes:
     """One JSON line, as files of lines have it."""
     return (json.dumps(content, allow_nan=False) + "\n").encode()

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedspend.cli.train import Stopped
 from fedspend.errors import InvalidInput
+from fedspend.runs.stopping import Stopped
 
 HELP = "choose noise, rounds and sampling rate before anything is spent"
 DESCRIPTION = (

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.ledger import add_project
-from fedspend.errors import FedspendError, InvalidInput
+from fedspend.errors import InvalidInput
+from fedspend.runs.stopping import Stopped, stop_after_round
 from fedspend.stored.files import LEDGER, REPORT
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ DESCRIPTION = (
     "Make the plan, check it with the independent verifier, train, and leave a run directory: "
     f"plan, certificate, metrics, model and {REPORT}. Every round is charged to a ledger before "
     "it begins: the one named by --ledger; else, for a real run, the ledger of this user, under "
-    "--project; for a simulation, one in the run directory. Ctrl-C stops after the current round; "
-    "--resume continues."
+    "--project; for a simulation, one in the run directory. Ctrl-C or SIGTERM stops after the "
+    "current round; --resume continues."
 )
 EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/first
@@ -38,12 +37,6 @@ EXAMPLES = """examples:
   fedspend train examples/quickstart.toml -o runs/signed --sign keys/fedspend.key
   fedspend train our-clinics.toml -o runs/clinics --project clinics
 """
-
-
-class Stopped(FedspendError):
-    """The user pressed Ctrl-C; everything up to here is saved."""
-
-    exit_code = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,28 +192,6 @@ def report_when_stopped(folder: Path) -> Iterator[None]:
     except Stopped:
         write_report([folder], REPORT.of(folder))
         raise
-
-
-@contextmanager
-def stop_after_round() -> Iterator[Any]:
-    """The first Ctrl-C stops after the current round, a second one at once."""
-    asked = False
-
-    def ask(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        print(
-            "fedspend: stopping after this round; press Ctrl-C again to stop at once",
-            file=sys.stderr,
-        )
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

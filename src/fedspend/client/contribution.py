@@ -8,6 +8,7 @@ differentially private, and leave the client in simulations only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedspend.errors import InvalidInput
 from fedspend.noise.grid import FINE_BITS
 
 FORMAT = "fedspend contribution 1"
+_ABOUT = {"format", "client", "round", "bit", "run", "metric"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +38,12 @@ class Contribution:
     # share of its held-out rows that the round's first model gets right, minus 1/2, likewise
     metric: float | None = None
 
-    def to_bytes(self, grid_bits: int | None = None) -> bytes:
-        """The contribution as bytes. With `grid_bits`, as whole numbers modulo 2^bits, like sums on
-        the grid, which halves the length. (On the fine grid of continuous noise it does not.)
+    def parts(
+        self, grid_bits: int | None = None
+    ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """The vector, and everything else as plain JSON values. With `grid_bits`, the vector is
+        whole numbers modulo 2^bits, like sums on the grid, which halves its length. (On the fine
+        grid of continuous noise it does not.)
         """
         sent: npt.NDArray[Any] = self.vector
         if grid_bits is not None and grid_bits != FINE_BITS:
@@ -52,15 +57,30 @@ class Contribution:
             "run": self.run,
             "metric": self.metric,
         }
-        return pack({"vector": sent}, about)
+        return {"vector": sent}, about
+
+    def to_bytes(self, grid_bits: int | None = None) -> bytes:
+        return pack(*self.parts(grid_bits))
 
     @classmethod
     def from_bytes(cls, body: bytes) -> Contribution:
-        arrays, about = unpack(body, "a contribution")
+        return cls.from_parts(*unpack(body, "a contribution"))
+
+    @classmethod
+    def from_parts(
+        cls, arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]
+    ) -> Contribution:
+        """The inverse of `parts`; refuses anything else, also parts that it does not know."""
         if about.get("format") != FORMAT or set(arrays) != {"vector"}:
             raise InvalidInput(
                 "this is not a contribution of this version: its format is "
                 f"{about.get('format')!r}, not {FORMAT!r}"
+            )
+        unknown = sorted({*map(str, about)} - _ABOUT)
+        if unknown:
+            raise InvalidInput(
+                f"a contribution has a part {unknown[0]!r} that this version does not know; use "
+                "the same version of fedspend everywhere"
             )
         vector, numbers = arrays["vector"], (about.get("bit"), about.get("metric"))
         if vector.dtype not in (np.float64, np.int32) or vector.ndim != 1:

@@ -25,6 +25,8 @@ from fedspend.noise.numbers import FEWEST_STEPS, MOST_STEPS, NumberGrid
 FORMAT = "fedspend task 1"
 # fields of a `RoundTask` that are grids
 _GRIDS: Mapping[str, type[Any]] = {"grid": Grid, "bit_grid": NumberGrid, "metric": NumberGrid}
+_ABOUT = {"format", "client", "number", "clip_norm", "shared", "training", "records", *_GRIDS}
+_ARRAYS = {"parameters", "asked"}  # and those of records, which have their own prefix
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class ClientTask:
     shared: RoundTask
     records: RecordTerms | None = None
 
-    def to_bytes(self) -> bytes:
+    def parts(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """The task as arrays, and everything else as plain JSON values."""
         arrays: dict[str, npt.NDArray[Any]] = {"parameters": self.shared.parameters}
         if self.shared.asked is not None:
             arrays["asked"] = self.shared.asked
@@ -123,15 +126,35 @@ class ClientTask:
             about["records"] = {
                 name: value for name, value in terms.items() if not isinstance(value, np.ndarray)
             }
-        return pack(arrays, about)
+        return arrays, about
+
+    def to_bytes(self) -> bytes:
+        return pack(*self.parts())
 
     @classmethod
     def from_bytes(cls, body: bytes) -> ClientTask:
-        arrays, about = unpack(body, "a task")
+        return cls.from_parts(*unpack(body, "a task"))
+
+    @classmethod
+    def from_parts(
+        cls, arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]
+    ) -> ClientTask:
+        """The inverse of `parts`; refuses anything else, also parts that it does not know."""
         if about.get("format") != FORMAT:
             raise InvalidInput(
                 f"this is not a task of this version: its format is {about.get('format')!r}, not "
                 f"{FORMAT!r}"
+            )
+        of_records = "records." if "records" in about else None
+        unknown = sorted({*map(str, about)} - _ABOUT) + sorted(
+            name
+            for name in arrays
+            if name not in _ARRAYS and not (of_records and name.startswith(of_records))
+        )
+        if unknown:
+            raise InvalidInput(
+                f"a task has a part {unknown[0]!r} that this version does not know; use the same "
+                "version of fedspend everywhere"
             )
         try:
             task = cls(

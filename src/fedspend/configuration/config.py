@@ -89,6 +89,10 @@ class Config:
     def engine(self) -> sections.EngineSettings:
         return self.settings.engine
 
+    @property
+    def node(self) -> sections.NodeSettings:
+        return self.settings.node
+
     def value(self, name: str) -> Any:
         """The value of `"section.key"`: as given, or its default, or None."""
         section, key = name.split(".")

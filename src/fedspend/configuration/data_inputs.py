@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from fedspend import data
 from fedspend.budgets.identity import hint_alike, read_ids
@@ -18,8 +19,9 @@ from fedspend.configuration.config import Config, needed
 from fedspend.configuration.sections import NONE, PRIVATE
 from fedspend.data import Dataset, Federation
 from fedspend.data.dataset import Rows, without_tests_of
-from fedspend.data.loading import DATA_SETS, NATURAL, OWN, read
+from fedspend.data.loading import DATA_SETS, FILES, NATURAL, OWN, read
 from fedspend.data.partition import PARTITIONS
+from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
 
 _OPTIONS = {
@@ -74,9 +76,16 @@ class Source:
     def seed(self) -> int:
         return self.config.train.seed
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the clients keep their rows on machines of their own, so that none are here."""
+        return ENGINES[self.config.engine.name].elsewhere and self.name in FILES
+
     @cached_property
     def rows(self) -> Rows:
         options = {key: self.config.value(f"data.{key}") for key in options_of(self.name)}
+        if self.elsewhere:
+            options = self._tests_alone(options)
         for key in ("public_path", "record"):
             if self.config.given(f"data.{key}") and key not in options_of(self.name):
                 instead = (
@@ -88,11 +97,34 @@ class Source:
                     f"{key} is for your own data (csv, npz), but the data set is "
                     f"{self.name!r}{instead}"
                 )
-        return read(
+        found = read(
             self.name,
             seed=self.seed,
             **{key: value for key, value in options.items() if value is not None},
         )
+        return found.only_tests() if self.elsewhere else found
+
+    def _tests_alone(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options that read the file of evaluation rows, which is all that a server has."""
+        engine = f'engine "{self.config.engine.name}"'
+        for key in ("path", "client", "split", "record", "budget", "clients"):
+            if self.config.given(f"data.{key}"):
+                raise InvalidInput(
+                    f"{self.config.where(f'data.{key}')}: with {engine} each client keeps its own "
+                    f"rows, so {key} does not belong in the server's config; drop it"
+                )
+        if self.name != "csv" or options.get("test_path") is None:
+            raise InvalidInput(
+                f"with {engine} the server has evaluation rows only; give them as a CSV file: "
+                'data.name = "csv" and data.test_path'
+            )
+        for key in ("validation", "share"):
+            if self.config.given(f"data.{key}"):
+                raise InvalidInput(
+                    f"{self.config.where(f'data.{key}')}: with {engine} there are no training "
+                    f"rows here to choose among; drop {key}"
+                )
+        return options | {"path": options["test_path"], "test_path": None}
 
     @cached_property
     def partition(self) -> str:
@@ -101,6 +133,8 @@ class Source:
         The rows are read only if nothing else decides.
         """
         config = self.config
+        if self.elsewhere:
+            return self._natural_alone()
         if config.given("data.partition"):
             return str(config.data.partition)
         own = self.name in OWN
@@ -108,6 +142,15 @@ class Source:
             own and (config.given("data.client") or self.rows.client_of is not None)
         )
         return "natural" if named else "iid"
+
+    def _natural_alone(self) -> str:
+        chosen = self.config.data.partition
+        if chosen not in (None, "natural"):
+            raise InvalidInput(
+                f"{self.config.where('data.partition')}: partition {chosen!r} deals rows, and the "
+                'clients keep theirs; drop it, or set data.partition = "natural"'
+            )
+        return "natural"
 
     @property
     def natural(self) -> bool:
@@ -177,6 +220,11 @@ class Source:
     def ids(self) -> tuple[str, ...]:
         """The clients that the data names, except those left out."""
         named = self.rows.clients
+        if self.elsewhere and not self.config.given("privacy.budgets"):
+            raise InvalidInput(
+                "the clients keep their rows themselves, so nothing here names them; list them in "
+                "a file of budgets (privacy.budgets), or in a ledger"
+            )
         if named is None:
             raise InvalidInput(
                 f"data set {self.name!r} names no clients, so partition 'natural' cannot be used; "

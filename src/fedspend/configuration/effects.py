@@ -145,6 +145,15 @@ def by_policy(what: str, *keys: str) -> Rule:
     )
 
 
+def by_engine(name: str, key: str) -> Rule:
+    return Rule(
+        (key,),
+        lambda config: config.engine.name == name,
+        f'engine.name = "{name}"',
+        ("engine.name",),
+    )
+
+
 def saving(key: str) -> Rule:
     """A rule for a value that groups fall back on: no group does if each has one of its own."""
     rule = by_policy("that saves", f"privacy.{key}")
@@ -239,6 +248,13 @@ RULES = (
         'engine.name = "local", a method for whole clients, and a model other than '
         f"{' and '.join(BATCHED)}",
         ("engine.name", "model.name", "method.name"),
+    ),
+    *(by_engine("flower", f"engine.{key}") for key in ENGINES["flower"].keys),
+    Rule(
+        tuple(f"node.{key}" for key in SECTIONS["node"]),
+        lambda _config: False,
+        "the config of a node, which is a file of its own (docs/flower.md)",
+        (),
     ),
 )
 

@@ -450,6 +450,40 @@ class VotesSettings:
 class EngineSettings:
     name: str = setting(registered(ENGINES, help="where clients run"), "local")
     workers: int | None = setting(whole(1, "worker processes"))
+    deadline: float = setting(
+        positive("flower: seconds for a round; who has not answered by then is left out of it"),
+        600.0,
+    )
+    retries: int = setting(
+        whole(0, "flower: how often a client that does not answer is asked again"), 2
+    )
+    quorum: float = setting(
+        number(
+            "a number from 0 to 1",
+            lambda x: 0 <= x <= 1,
+            "flower: share of the clients that must be connected for a round to begin",
+        ),
+        0.5,
+    )
+    without_quorum: str = setting(
+        choice(
+            "stop",
+            "release",
+            help="flower: without a quorum, stop the run, or go on with the planned noise",
+        ),
+        "stop",
+    )
+    keys: str | None = setting(
+        file("flower: CSV file with the public key of each client's node: client, key")
+    )
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    client: str | None = setting(text("flower, at a node: the id of its client"))
+    state: str | None = setting(
+        file("flower, at a node: folder where it keeps its answers; default: state, beside it")
+    )
 
 
 @dataclass(frozen=True)
@@ -467,6 +501,7 @@ class Settings:
     shape: ShapeSettings = field(default_factory=ShapeSettings)
     votes: VotesSettings = field(default_factory=VotesSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    node: NodeSettings = field(default_factory=NodeSettings)
 
 
 _TYPES: Mapping[str, Any] = {one.name: one.default_factory for one in fields(Settings)}

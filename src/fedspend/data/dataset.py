@@ -1,11 +1,12 @@
 """A data set in memory: shared arrays of training rows and test rows.
 
 Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is
-empty; an error names the row and the value. Features are only ever scaled by bounds that somebody
-stated: nothing here is learned from the rows, because a mean, a standard deviation or a maximum is
-itself a release that no budget covers. By default, hold-out and samples are drawn from the pool of
-all rows, in proportion by label; this is for rows that are dealt to simulated clients. Where
-clients are real, `by_row` decides for every row by itself (`row_choice`).
+empty, except the training rows where clients keep them on machines of their own; an error names the
+row and the value. Features are only ever scaled by bounds that somebody stated: nothing here is
+learned from the rows, because a mean, a standard deviation or a maximum is itself a release that no
+budget covers. By default, hold-out and samples are drawn from the pool of all rows, in proportion
+by label; this is for rows that are dealt to simulated clients. Where clients are real, `by_row`
+decides for every row by itself (`row_choice`).
 """
 
 from __future__ import annotations
@@ -65,10 +66,14 @@ class Dataset:
     # client of each test row, if the test rows come from clients
     test_client_of: npt.NDArray[Any] | None = None
     untested: bool = False  # there are no test rows, which a real run may do without
+    elsewhere: bool = False  # the training rows are on the clients' own machines: there are none
 
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, at_least=2)
-        check_rows("features", self.features, "labels", self.labels, self.classes)
+        if not self.elsewhere:
+            check_rows("features", self.features, "labels", self.labels, self.classes)
+        elif self.features.size or self.labels.size:
+            raise InvalidInput("the training rows are elsewhere, but some were given; drop them")
         if not self.untested:
             check_rows(
                 "test_features", self.test_features, "test_labels", self.test_labels, self.classes
@@ -120,6 +125,20 @@ class Rows:
     record_of: npt.NDArray[Any] | None = None
     test_client_of: npt.NDArray[Any] | None = None
     test_record_of: npt.NDArray[Any] | None = None
+    elsewhere: bool = False  # the clients keep their rows themselves
+
+    def only_tests(self) -> Rows:
+        """These rows as test rows, for a server whose clients keep their own."""
+        none = self.features[:0], self.labels[:0]
+        return Rows(
+            *none,
+            self.classes,
+            self.features,
+            self.labels,
+            np.zeros(0, dtype="<U1"),
+            public_features=self.public_features,
+            elsewhere=True,
+        )
 
     @cached_property
     def clients(self) -> tuple[str, ...] | None:
@@ -223,7 +242,7 @@ def finished(
             rows.client_of,
         )
         rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
-        return Dataset(name, *found, public, rows.budget_of, *rest, untested)
+        return Dataset(name, *found, public, rows.budget_of, *rest, untested, rows.elsewhere)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes)
     check_columns(
         rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of

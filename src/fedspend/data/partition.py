@@ -213,11 +213,13 @@ def by_id(dataset: Dataset, clients: Sequence[str]) -> Federation:
     shard; rows of other clients are not used.
     """
     assert dataset.client_of is not None
+    none = np.zeros(0, dtype=np.int64)
+    if not dataset.client_of.size:  # the clients keep their rows themselves
+        return Federation(dataset, tuple(clients), (none,) * len(clients))
     names, owner = np.unique(dataset.client_of, return_inverse=True)
     shard_of = dict(
         zip(map(str, names.tolist()), _by_owner(owner.astype(np.int64), len(names)), strict=True)
     )
-    none = np.zeros(0, dtype=np.int64)
     return Federation(
         dataset, tuple(clients), tuple(shard_of.get(client, none) for client in clients)
     )

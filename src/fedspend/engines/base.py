@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -21,6 +21,26 @@ from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import ClientTask
 from fedspend.client.work import Tools
 from fedspend.noise.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for clients on other machines, and what to do without them."""
+
+    deadline: float = 600.0  # seconds for a round
+    retries: int = 2  # how often a client that does not answer is asked again within them
+    quorum: float = 0.5  # share of the roster that must be connected before a round is charged
+    without_quorum: Literal["stop", "release"] = "stop"  # release: with the planned noise
+
+
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """How clients on other machines are reached."""
+
+    grid: Any  # flwr.serverapp.Grid, which cannot be named here: not every install has Flower
+    patience: Patience = Patience()
+    keys: Mapping[str, str] | None = None  # client -> public key; None: nodes are believed
+    begun: bool = False  # a resumed run needs a quorum to go on; a new one needs everyone
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +57,9 @@ class HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """All clients' rows on one machine; `shards[id]` are the indices of a client's rows."""
+    """All clients' rows on one machine; `shards[id]` are the indices of a client's rows. With
+    `elsewhere`, rows are on other machines, and the shards say only who takes part.
+    """
 
     module: nn.Module  # never run: clients get copies
     features: torch.Tensor
@@ -46,6 +68,8 @@ class Workload:
     randomness: Randomness
     public_rows: torch.Tensor | None = None
     states: States = field(default_factory=MemoryStates)
+    elsewhere: Elsewhere | None = None
+    size: int = 0  # how many numbers a client sends, if not one for each parameter
     held_out: HeldOut | None = None
 
     def rows(self, client: str) -> Rows:
@@ -71,3 +95,12 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Reaching(Protocol):
+    """An engine that must reach someone before a round can begin."""
+
+    def reach(self) -> None:
+        """Called before a round is charged. Raises `Refused` if the round should not begin."""
+        ...

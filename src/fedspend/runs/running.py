@@ -17,6 +17,8 @@ from fedspend.client.state import FolderStates, MemoryStates, States, folder_bes
 from fedspend.configuration.evaluation import operators
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
+from fedspend.engines.table import ENGINES
+from fedspend.errors import InvalidInput
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
@@ -86,8 +88,13 @@ def _run(
 
 def open_engine(setup: Setup, states: States) -> Engine:
     """The config's engine, unless the plan needs its tasks to run client by client."""
-    name = "reference" if setup.plan is not None and setup.plan.client_by_client else setup.engine
-    return make_engine(name, setup.workload(states), setup.workers)
+    name, records = setup.engine, setup.plan is not None and setup.plan.client_by_client
+    if records and ENGINES[name].elsewhere:
+        raise InvalidInput(
+            f"engine {name!r} runs methods for whole clients; a plan of records runs on one "
+            "machine: drop engine.name"
+        )
+    return make_engine("reference" if records else name, setup.workload(states), setup.workers)
 
 
 def _play(

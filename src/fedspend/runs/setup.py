@@ -10,6 +10,7 @@ import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ from fedspend.configuration.sections import PRIVATE, SECTIONS
 from fedspend.configuration.votes import student_of
 from fedspend.data import Federation
 from fedspend.data.loading import OWN
-from fedspend.engines.base import HeldOut, Workload
+from fedspend.engines.base import Elsewhere, HeldOut, Patience, Workload
+from fedspend.engines.table import ENGINES, NO_FLOWER
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import has_left, plan_within, registered
@@ -75,6 +77,7 @@ class Setup:
     workers: int | None
     settings: dict[str, Any]
     tensorboard: bool = False
+    elsewhere: Elsewhere | None = None  # how clients on other machines are reached
     # digests of the rows behind each unit of the plan, in memory only; None where nobody's rows are
     # at stake: simulations, benchmarks
     behind: dict[str, bytes] | None = field(default=None, repr=False)
@@ -93,6 +96,8 @@ class Setup:
             randomness=self.randomness,
             public_rows=None if student is None else student.ballot.rows,
             states=states or MemoryStates(),
+            elsewhere=self.elsewhere,
+            size=0 if student is None else student.ballot.size,
             held_out=self._held_out(),
         )
 
@@ -120,11 +125,13 @@ def from_config(
     *,
     begun: bool = True,
     secret: bytes | None = None,
+    grid: Any = None,
 ) -> Setup:
     """Load data, deal rows, build the model and plan, within what `ledger` allows.
 
     A `stored` plan is used as it is: that of a run that has `begun`, or one made for a new run.
-    `secret` is the key of a real run's hold-out.
+    `secret` is the key of a real run's hold-out. `grid` is Flower's, for an engine that runs
+    clients on other machines.
     """
     name = config.method.name or DEFAULT
     if name not in METHODS:
@@ -165,6 +172,9 @@ def from_config(
         workers=config.engine.workers,
         settings=_settings(source, made, randomness, None if student is None else student.ballot),
         tensorboard=config.train.tensorboard,
+        elsewhere=None
+        if grid is None
+        else _elsewhere(config, grid, federation.clients, begun=begun and stored is not None),
         behind=_behind(source, members),
         evaluation=evaluation,
         held_out=held_out,
@@ -172,12 +182,41 @@ def from_config(
     )
 
 
+def _elsewhere(config: Config, grid: Any, clients: tuple[str, ...], *, begun: bool) -> Elsewhere:
+    """How clients on other machines are reached, and whose key is whose."""
+    engine, keys = config.engine, None
+    if not ENGINES[engine.name].elsewhere:
+        raise InvalidInput(
+            f"clients are to run on other machines, but engine.name is {engine.name!r}; set "
+            'engine.name = "flower"'
+        )
+    if engine.keys is not None:
+        keys = _files_of_keys().read_keys(engine.keys)
+        _files_of_keys().check_covers(keys, clients, engine.keys)
+    patience = Patience(
+        engine.deadline,
+        engine.retries,
+        engine.quorum,
+        "stop" if engine.without_quorum == "stop" else "release",
+    )
+    return Elsewhere(grid, patience, keys, begun)
+
+
+def _files_of_keys() -> ModuleType:
+    """Reads public keys, with a package that comes with Flower."""
+    try:
+        from fedspend.engines.flower import keys
+    except ModuleNotFoundError:
+        raise InvalidInput(NO_FLOWER) from None
+    return keys
+
+
 def _behind(source: Source, members: Members) -> dict[str, bytes] | None:
     """Digests of the rows that the plan's units stand for, as they were read: neither hold-out nor
     a sample nor fixed features make other rows of them.
     """
     plan, config = members.plan, source.config
-    if plan is None or not is_real(config) or source.name not in OWN:
+    if plan is None or not is_real(config) or source.name not in OWN or source.elsewhere:
         return None
     if plan.unit == "record":
         held = members.federation
@@ -457,14 +496,19 @@ def _settings(
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
     sections = ("design", "votes") if ballot is None else ("design",)
     without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
+    # how long to wait may change from one day to the next; who is who may not
+    waiting = (f"engine.{key}" for key in SECTIONS["engine"] if key not in ("name", "keys"))
     for unimportant in (
-        "engine.workers",
+        *waiting,
         "train.tensorboard",
         "ledger.location",
         "ledger.project",  # of a run that goes on, the run directory says it
         *without_effect,
     ):
         values.pop(unimportant, None)
+    if config.engine.keys is not None:
+        files = _files_of_keys()
+        values["engine.keys"] = files.fingerprint(files.read_keys(config.engine.keys))
     values = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in values.items()

@@ -16,6 +16,7 @@ from fedspend.basics.files import one_at_a_time
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect
+from fedspend.engines.table import ENGINES, NO_GRID
 from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.arrays import Clients, check_named, from_arrays
@@ -28,9 +29,8 @@ from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
-from fedspend.runs.signed import sign_run
+from fedspend.runs.signed import key_of, sign_run
 from fedspend.server.methods.table import DEFAULT, METHODS
-from fedspend.signing.keys import private_key
 from fedspend.stored.run import StoredRun
 
 
@@ -52,6 +52,7 @@ def train(
     moved: bool = False,
     on_note: OnNote = lambda _: None,
     on_operator: OnOperator | None = None,
+    grid: Any = None,
     **options: Any,
 ) -> Result:
     """Train from a config (TOML file or dict of sections), or from arrays, a module and a plan.
@@ -72,32 +73,32 @@ def train(
     on in its new place, and no longer in the old one. `sign` is a file with a private key
     (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
     recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
-    with the round, accuracy and loss: exact, about rows of clients, protected by nothing, stored
-    nowhere.
+    with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
+    `grid` is the one that Flower hands a ServerApp, for engine "flower".
     """
-    key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None):
         raise InvalidInput(
             "train needs a config, or clients with a model and a plan; give exactly one"
         )
     folder = None if output is None else Path(output)
-    if key is not None and folder is None:
-        raise InvalidInput("a run without a run directory cannot be signed; give output=")
+    key = key_of(sign, folder)  # a bad key stops the run before it begins
     if config is not None:
         if options or model is not None or test is not None:
             raise InvalidInput(
                 "model, test and training options are for clients=...; a config sets these itself"
             )
         settings = any_config(config, overrides)
+        if grid is None and ENGINES[settings.engine.name].elsewhere:
+            raise InvalidInput(NO_GRID)
         if not goes_on(folder, resume):  # a run that has begun keeps its config
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
-        charged = is_real(settings) and _has_privacy(settings)
-        if is_real(settings) and not charged and (where is not None or project is not None):
-            raise InvalidInput(_NO_NOISE.format(settings.method.name))
+        charged = _is_charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
+        if grid is not None:
+            raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
         check_named(clients, setup)
@@ -107,7 +108,7 @@ def train(
             settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
             goes = folder if goes_on(folder, resume) else None
-            setup = _planned(settings, goes, opened, plan, on_note if replan else None)
+            setup = _planned(settings, goes, opened, plan, on_note if replan else None, grid)
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
@@ -125,14 +126,19 @@ def train(
     return result
 
 
-_NO_NOISE = (
-    "method {!r} adds no noise, so no account can pay for what it gives away; choose a private "
-    "method, or, if that is meant, name no ledger and no project"
-)
+def _is_charged(settings: Config, *, named: bool) -> bool:
+    """Whether an account pays for the run: a real one, with privacy.
 
-
-def _has_privacy(settings: Config) -> bool:
-    return METHODS[settings.method.name or DEFAULT].unit is not None
+    Refuses one without privacy that names a ledger or a project (`named`).
+    """
+    real, private = is_real(settings), METHODS[settings.method.name or DEFAULT].unit is not None
+    if real and not private and named:
+        raise InvalidInput(
+            f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
+            "gives away; choose a private method, or, if that is meant, name no ledger and no "
+            "project"
+        )
+    return real and private
 
 
 def _planned(
@@ -141,6 +147,7 @@ def _planned(
     ledger: RunLedger,
     given: AnyPlan | None,
     replanning: OnNote | None,
+    grid: Any,
 ) -> Setup:
     """The setup of a config: with the plan of the run that goes on in `folder`, the `given` plan,
     or a new one.
@@ -154,7 +161,7 @@ def _planned(
         with one_at_a_time(folder):  # a round that another process is running is not lost
             stored = plan_anew(folder, book, stored, rounds, replanning)
     secret = secret_of(settings, folder)
-    setup = from_config(settings, book, stored, begun=begun is not None, secret=secret)
+    setup = from_config(settings, book, stored, begun=begun is not None, secret=secret, grid=grid)
     if ledger.asked is not None and setup.plan is not None:
         check_names_last(setup.plan, setup, settings)
     return setup

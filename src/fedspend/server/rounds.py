@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
-from fedspend.engines.base import Engine
+from fedspend.engines.base import Engine, Reaching
 from fedspend.errors import Refused
 from fedspend.noise.grid import Grid, check_steps
 from fedspend.noise.numbers import NumberGrid
@@ -161,6 +161,8 @@ def run_rounds(
             statistics: Statistics = {"skipped": True}
         else:
             if found is None:
+                if isinstance(engine, Reaching):
+                    engine.reach()
                 ready = prepared(state, method, training)  # refuses before anything is spent
                 store.reserve(t)
                 found = play(state, method, engine, training, randomness, mechanism, memory, ready)

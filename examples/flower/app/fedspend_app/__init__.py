@@ -1,0 +1,1 @@
+"""What Flower sends to the nodes: two lines that call the fedspend that is installed there."""

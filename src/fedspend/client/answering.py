@@ -1,0 +1,148 @@
+"""A client's answer to a task, where the client is a machine of its own: the one way in.
+
+Guarantee: nothing is trained for a task that is for somebody else, that the client's own account
+does not allow, or that is of a round it has passed. A task that comes again is answered with the
+bytes that were sent before: fresh noise on the same update would give some of the noise away. What
+is sent was checked here too: its length, that it is finite, and, where its norm says something,
+that it is within the clip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fedspend.basics.files import in_turn
+from fedspend.basics.tensors import pack, unpack
+from fedspend.client.contribution import Contribution
+from fedspend.client.state import FolderStates, States
+from fedspend.client.task import ClientTask
+from fedspend.errors import InvalidInput, Refused
+
+FORMAT = "fedspend answered 1"
+_SLACK = 1 + 1e-9  # a norm that is computed again may differ in its last bits
+
+
+class Declined(Refused):
+    """A task that this client does not do. `reason` may be told to the server, the text may not."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class OwnAccount(Protocol):
+    """What a client allows by its own books."""
+
+    def admit(self, task: ClientTask) -> None:
+        """Charge the task, or raise `Declined`. Called once for a round, before training."""
+        ...
+
+
+class ServersAccount:
+    """A client that keeps no books of its own: it relies on the server's ledger."""
+
+    def admit(self, task: ClientTask) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The last answer of each run, kept by the client."""
+
+    states: States
+
+    def turn(self) -> AbstractContextManager[None]:
+        """One task at a time: a task that comes again while it is worked on waits for its answer,
+        and does not draw noise of its own.
+        """
+        return (
+            in_turn(self.states.folder) if isinstance(self.states, FolderStates) else nullcontext()
+        )
+
+    def before(self, task: ClientTask) -> bytes | None:
+        """The answer that was sent to this very task, or None if its round has not been met."""
+        run = task.shared.run
+        body = self.states.read(run) if run else None
+        if body is None:
+            return None
+        arrays, about = unpack(body, self.states.place(run), "restore it from a copy")
+        round, digest, answer = about.get("round"), about.get("task"), arrays.get("answer")
+        sound = about.get("format") == FORMAT and about.get("run") == run and answer is not None
+        if not sound or type(round) is not int:
+            raise InvalidInput(f"{self.states.place(run)} is damaged; restore it from a copy")
+        if task.shared.round > round:
+            return None
+        if task.shared.round < round:
+            raise Declined(
+                "replayed",
+                f"a task of round {task.shared.round + 1} came after round {round + 1}; the client "
+                "does not go back",
+            )
+        if digest != _digest(task):
+            raise Declined(
+                "changed",
+                f"another task came for round {round + 1}, which was answered already",
+            )
+        return bytes(np.asarray(answer, dtype=np.uint8).tobytes())
+
+    def keep(self, task: ClientTask, answer: bytes) -> None:
+        """Durable before it is sent. Runs without a name are simulations: nothing is kept."""
+        if not task.shared.run:
+            return
+        about = {
+            "format": FORMAT,
+            "run": task.shared.run,
+            "round": task.shared.round,
+            "task": _digest(task),
+        }
+        body = {"answer": np.frombuffer(answer, dtype=np.uint8)}
+        self.states.write(task.shared.run, pack(body, about))
+
+
+def answer(
+    task: ClientTask,
+    client: str,
+    account: OwnAccount,
+    answered: Answered,
+    work: Callable[[ClientTask], Contribution],
+) -> bytes:
+    """Check, train, shape, bound, add own noise (`work` does the last four), remember.
+
+    Returns the contribution's bytes.
+    """
+    if task.client != client:
+        raise Declined("client", f"a task for client {task.client!r} came to client {client!r}")
+    with answered.turn():
+        earlier = answered.before(task)
+        if earlier is not None:
+            return earlier
+        account.admit(task)
+        contribution = work(task)
+        check_outgoing(task, contribution)
+        grid = task.shared.grid
+        body = contribution.to_bytes(None if grid is None else grid.bits)
+        answered.keep(task, body)
+        return body
+
+
+def check_outgoing(task: ClientTask, contribution: Contribution) -> None:
+    """A last look at what leaves the client; what fails here is a mistake in the code."""
+    vector, shared = contribution.vector, task.shared
+    if vector.shape != (shared.size,) or vector.dtype != np.float64:
+        raise Declined("failed", f"the answer has shape {vector.shape}, not ({shared.size},)")
+    if not np.isfinite(vector).all():
+        raise Declined("failed", "the answer is not finite")
+    if shared.own_deviation == 0 and task.clip_norm < np.inf:
+        norm = float(np.linalg.norm(vector)) * (1.0 if shared.grid is None else shared.grid.step)
+        if not norm <= task.clip_norm * _SLACK:
+            raise Declined("failed", "the answer is longer than its clip")
+
+
+def _digest(task: ClientTask) -> str:
+    return hashlib.sha256(task.to_bytes()).hexdigest()
