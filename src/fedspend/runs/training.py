@@ -99,18 +99,8 @@ def train(
         if moved:
             settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
-            stored = folder if folder and goes_on(folder, resume) else None
-            begun = None if stored is None else StoredRun(stored).plan()
-            setup = _planned(
-                settings,
-                folder,
-                opened,
-                plan,
-                begun,
-                on_note if replan else None,
-                secret_of(settings, stored),
-                grid,
-            )
+            goes = folder if goes_on(folder, resume) else None
+            setup = _planned(settings, goes, opened, plan, on_note if replan else None, grid)
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
@@ -162,22 +152,21 @@ def _planned(
     folder: Path | None,
     ledger: RunLedger,
     given: AnyPlan | None,
-    begun: AnyPlan | None,
     replanning: OnNote | None,
-    secret: bytes | None,
     grid: Any,
 ) -> Setup:
-    """The setup of a config: with the plan it has `begun` with, the `given` plan, or a new one.
+    """The setup of a config: with the plan of the run that goes on in `folder`, the `given` plan,
+    or a new one.
 
-    With `replanning`, which is called with notes, lost rounds are made up for. `secret` is the key
-    of a real run's hold-out.
+    With `replanning`, which is called with notes, lost rounds are made up for.
     """
-    book = ledger.found()
+    book, begun = ledger.found(), None if folder is None else StoredRun(folder).plan()
     stored = begun if given is None else approved(given, begun, settings)
     if replanning is not None and folder is not None and book is not None and stored is not None:
         rounds = needed(settings.train.rounds, "train.rounds")
         with one_at_a_time(folder):  # a round that another process is running is not lost
             stored = plan_anew(folder, book, stored, rounds, replanning)
+    secret = secret_of(settings, folder)
     setup = from_config(settings, book, stored, begun=begun is not None, secret=secret, grid=grid)
     if ledger.asked is not None and setup.plan is not None:
         check_names_last(setup.plan, setup, settings)
