@@ -78,9 +78,9 @@ def train(
     nowhere. `grid` is the one that Flower hands a ServerApp, for engine "flower".
     """
     key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
-    if (config is None) == (clients is None):
+    if (config is None) == (clients is None) or (config is None and grid is not None):
         raise InvalidInput(
-            "train needs a config, or clients with a model and a plan; give exactly one"
+            "train needs a config, or clients with a model and a plan and no grid; give exactly one"
         )
     folder = None if output is None else Path(output)
     if key is not None and folder is None:
@@ -97,17 +97,9 @@ def train(
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
-        charged = is_real(settings) and _has_privacy(settings)
-        if is_real(settings) and not charged and (where is not None or project is not None):
-            raise InvalidInput(
-                f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
-                "gives away; choose a private method, or, if that is meant, name no ledger and no "
-                "project"
-            )
+        charged = _is_charged(settings, where, project)
     else:
         assert clients is not None
-        if grid is not None:
-            raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
         check_named(clients, setup)
@@ -118,16 +110,8 @@ def train(
         if config is not None:
             stored = folder if folder and goes_on(folder, resume) else None
             begun = None if stored is None else StoredRun(stored).plan()
-            setup = _planned(
-                settings,
-                folder,
-                opened,
-                plan,
-                begun,
-                on_note if replan else None,
-                secret_of(settings, stored),
-                grid,
-            )
+            anew, secret = on_note if replan else None, secret_of(settings, stored)
+            setup = _planned(settings, folder, opened, plan, begun, anew, secret, grid)
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
@@ -143,6 +127,18 @@ def train(
     if key is not None and folder is not None:
         on_note(f"signed by {sign_run(folder, key)}")
     return result
+
+
+def _is_charged(settings: Config, where: str | None, project: str | None) -> bool:
+    """Whether the run is real and has a budget; refuses accounts for one that has none."""
+    charged = is_real(settings) and _has_privacy(settings)
+    if is_real(settings) and not charged and (where is not None or project is not None):
+        raise InvalidInput(
+            f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
+            "gives away; choose a private method, or, if that is meant, name no ledger and no "
+            "project"
+        )
+    return charged
 
 
 def _has_privacy(settings: Config) -> bool:
