@@ -23,7 +23,7 @@ from fedspend.server.methods.planned import Planned
 from fedspend.server.rounds import begin, prepared
 
 BUDGETS = [2.0] * 3 + [8.0] * 5
-TERMS = {"delta": 1e-3, "rounds": 6, "rate": 0.8, "clip": 0.5}
+TERMS = {"delta": 1e-3, "rounds": 6, "rate": 0.8, "clip": 0.5, "accountant": "rdp"}
 FALLING = [1.0, 0.8, 0.6, 0.4, 0.3, 0.2]
 
 CONFIG = {

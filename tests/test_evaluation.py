@@ -14,13 +14,14 @@ import pytest
 from fedspend.cli.main import main
 from fedspend.configuration.config import config_of
 from fedspend.configuration.data_inputs import Source
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.account import digest
 from fedspend.models.evaluation import evaluate
 from fedspend.planning.protocol import load_any_plan
 from fedspend.report.html import summary, write_report
 from fedspend.report.run_data import load_run
 from fedspend.runs import running, setup, training
+from fedspend.runs.hold_out_key import stored_secret
 from fedspend.runs.setup import from_config
 from fedspend.server.methods.base import Release
 from fedspend.stored.files import FILES, HOLD_OUT, METRICS, REPORT, RUN
@@ -393,13 +394,16 @@ def test_a_key_that_a_kill_left_behind_does_not_stop_a_new_run(config, tmp_path)
 
 
 def test_an_older_run_goes_on_under_the_key_of_its_seed(config, tmp_path):
+    """Its `run.json` says nothing of a key; that of a run of today is sealed by the ledger."""
     folder = tmp_path / "run"
     stopped(config, folder)
     facts = json.loads(RUN.of(folder).read_text())
+    assert stored_secret(folder) == HOLD_OUT.of(folder).read_bytes()
     assert len(facts.pop("hold_out")) == 64
     RUN.of(folder).write_text(json.dumps(facts))
-    HOLD_OUT.of(folder).unlink()
-    assert train(config, output=folder, resume=True).metrics[-1]["round"] == 2
+    assert stored_secret(folder) is None
+    with pytest.raises(Refused, match="was changed"):
+        train(config, output=folder, resume=True)
 
 
 def test_dealt_clients_hold_out_rows_that_decide_for_themselves(tiny):

@@ -267,6 +267,7 @@ def test_a_plan_is_verified_where_its_accountant_is_not_loaded(tmp_path):
             clients=rows,
             model=torch.nn.Linear(3, 2),
             plan=loaded,
+            test=rows[0],
             lr=0.1,
             batch_size=2,
             local_steps=1,

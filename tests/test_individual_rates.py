@@ -10,7 +10,7 @@ from fedspend.errors import InvalidInput
 from fedspend.planning.policies.individual import at_mean
 
 BUDGETS = [2.0] * 3 + [5.0] * 4 + [10.0] * 3
-TERMS = {"delta": 1e-5, "rounds": 20, "rate": 0.1}
+TERMS = {"delta": 1e-5, "rounds": 20, "rate": 0.1, "accountant": "rdp"}
 
 
 def plan(policy="individual-rates", split=None, **changes):

@@ -296,7 +296,7 @@ def test_the_command_line_says_what_it_assumed_and_expects(capsys, tmp_path):
         policy="optimal",
         contraction=0.9,
         tail=4,
-        accountant="rdp",
+        accountant="auto",
     )
     assert found == python.parameters["expected"]
     assert main(["plan", *flags, "--compare", "uniform,optimal", "--contraction", "0.9"]) == 0

@@ -305,7 +305,8 @@ def test_longer_schedules_are_sampled_more_thinly(monkeypatch, rounds_read, sche
     """
     monkeypatch.setattr("fedspend.verification.verify.SAMPLED_ROUNDS", rounds_read)
     monkeypatch.setattr(
-        "fedspend.verification.verify.pld_epsilons", lambda schedules, *_: [0.5] * len(schedules)
+        "fedspend.verification.verify.pld_epsilons",
+        lambda schedules, *_, **__: [0.5] * len(schedules),
     )
     plan = plan_by_rdp(np.linspace(2, 8, 30), delta=1e-3, rounds=4, rate=0.5, saving_rate=0.25)
     assert {len(np.unique(noise)) for noise in plan.noise_multiplier.T} == {3}

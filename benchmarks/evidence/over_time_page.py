@@ -147,20 +147,36 @@ def signs(results: Finished) -> str:
     return markdown(["against uniform", *COLUMNS.values()], body)
 
 
-def _counted(found: Sequence[tuple[float, float | None]]) -> str:
-    if not found:
-        return "-"
-    kinds = Counter(
+def _kinds(found: Sequence[tuple[float, float | None]]) -> Counter[str]:
+    """How many are better or worse with an interval that leaves 0 out."""
+    return Counter(
         "better"
         if half is not None and mean > half
         else "worse"
         if half is not None and mean < -half
-        else "no difference"
+        else "not clear"
         for mean, half in found
     )
-    mean = sum(one for one, _ in found) / len(found)
-    told = [f"{kinds[kind]} {kind}" for kind in ("better", "worse", "no difference") if kinds[kind]]
-    return f"{', '.join(told)}; mean {mean:+.1f}"
+
+
+def _mean(found: Sequence[tuple[float, float | None]]) -> float:
+    return sum(mean for mean, _ in found) / len(found)
+
+
+def _counted(found: Sequence[tuple[float, float | None]]) -> str:
+    if not found:
+        return "-"
+    kinds = _kinds(found)
+    told = [f"{kinds[kind]} {kind}" for kind in ("better", "worse", "not clear") if kinds[kind]]
+    return f"{', '.join(told)}; mean {_mean(found):+.1f}"
+
+
+def _in_words(found: Sequence[tuple[float, float | None]]) -> str:
+    kinds = _kinds(found)
+    return (
+        f"clearly better in {kinds['better']}, clearly worse in {kinds['worse']} of {len(found)} "
+        f"finished pairs of data and budgets, {_mean(found):+.1f} points on average"
+    )
 
 
 def untuned(results: Finished) -> str:
@@ -218,10 +234,7 @@ def in_short(results: Finished) -> str:
             if (one := against_uniform(cell_of, schedule, "exact")) is not None
         ]
         if gains:
-            told.append(
-                f"Tuned, {label}: saving against uniform is {_counted(gains)} points over "
-                f"{len(gains)} of {len(over_time.cells())} pairs of data and budgets."
-            )
+            told.append(f"Tuned, {label}: saving is {_in_words(gains)}, against uniform spending.")
     for schedule in ("constant", "following"):
         leads = [
             difference(ours, base)
@@ -231,8 +244,8 @@ def in_short(results: Finished) -> str:
         ]
         if leads:
             told.append(
-                f"Uniform spending, tuned: *{COLUMNS[schedule]}* against *{COLUMNS['annealed']}* "
-                f"is {_counted(leads)} points over {len(leads)}."
+                f"Uniform spending, tuned: *{COLUMNS[schedule]}* is {_in_words(leads)}, against "
+                f"*{COLUMNS['annealed']}*."
             )
     return "\n".join(f"- {one}" for one in told) or "Nothing has been run yet."
 

@@ -108,6 +108,21 @@ def test_readings_by_pld_tell_how_far_they_are(ledger):
     assert closed.spent[0] == closed.total[0] == running.spent[0]
 
 
+def test_of_very_many_histories_by_pld_only_those_that_need_it_are_read_by_pld(ledger, monkeypatch):
+    """By Rényi curves a plan by PLD is over its budget at the end, and within it before."""
+    plan = fedspend.plan([3.0, 5.0], delta=DELTA, rounds=2, rate=0.5, accountant="pld")
+    admit(ledger, "one", plan)
+    ledger.reserve("one", 0)
+    monkeypatch.setattr(spending, "MAX_PLD", 1)
+    found = ledger.balances()
+    assert np.all(found.order > 0), "a Rényi bound, and within the budget"
+    assert np.all(found.spent < [3.0, 5.0])
+    assert np.all(found.total_order == 0), "what is held to the end is read by PLD"
+    assert np.all(found.total <= [3.0, 5.0])
+    ledger.reserve("one", 1)
+    assert np.all(ledger.balances().spent <= [3.0, 5.0])
+
+
 def test_remaining_of_very_many_is_read_a_little_lower(ledger, monkeypatch):
     budgets = np.random.default_rng(0).uniform(0.5, 9, 200)
     admit(ledger, "one", fedspend.plan(budgets, delta=DELTA, rounds=6, rate=0.5))

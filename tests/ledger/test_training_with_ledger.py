@@ -265,7 +265,7 @@ def test_own_arrays_are_charged_too(tmp_path):
     train(clients=clients, output=tmp_path / "one", ledger=tmp_path / "accounts.db", **options)
     with Ledger.open(tmp_path / "accounts.db") as ledger:
         assert not ledger.simulation
-        np.testing.assert_allclose(ledger.balances().spent, 5.0, rtol=1e-6)
+        np.testing.assert_allclose(ledger.balances().spent, 5.0, rtol=1e-5)
     with pytest.raises(Refused, match="lifetime budget"):
         train(clients=clients, output=tmp_path / "two", ledger=tmp_path / "accounts.db", **options)
     assert not (tmp_path / "two").exists()

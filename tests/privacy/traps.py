@@ -45,11 +45,12 @@ from fedspend.ledger import Ledger
 from fedspend.ledger.rules import Proposal
 from fedspend.models.flat import layer_sizes
 from fedspend.noise import grid as grids
+from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
 from fedspend.planning import making
 from fedspend.planning.request import PlanRequest
 from fedspend.report.html import write_report
-from fedspend.runs import arrays, directory, run_ledger
+from fedspend.runs import arrays, directory, metrics, run_ledger
 from fedspend.runs import training as runs_training
 from fedspend.runs.running import open_engine
 from fedspend.runs.setup import Setup, flat_parameters, from_config
@@ -476,16 +477,45 @@ def forgets_reservations(patch: pytest.MonkeyPatch) -> None:
 
 # --- what is shown ---
 
-PLANNED_OR_RELEASED = {"round", "epsilon", "randomness", "noise_deviation", "clip", "skipped"}
+PLANNED_OR_RELEASED = {
+    "round",
+    "epsilon",
+    "evaluation",
+    "randomness",
+    "noise_deviation",
+    "clip",
+    "skipped",
+}
 OF_TEST_ROWS = {"accuracy", "loss"}
 
 
 def check_metrics(folder: Path) -> None:
-    """What a real run writes down of a round is planned, released, or of public test rows."""
+    """What a real run writes down of a round is planned, released, or of public test rows. Rows
+    that were held out of clients are not public.
+    """
     settings = config(privacy__randomness="os")
     result = runs_training.train(settings, output=folder / "run", ledger=folder / "accounts.db")
     for line in result.metrics:
         assert set(line) <= PLANNED_OR_RELEASED | OF_TEST_ROWS
+    own = raw.completed(raw.write(folder / "files", raw.HOSPITALS), raw.REAL)
+    own["data"] = {**own["data"], "validation": 0.3}
+    del own["data"]["test_path"]
+    result = runs_training.train(own, ledger=folder / "hospitals.db")
+    assert len(result.metrics) == 3
+    for line in result.metrics:
+        assert line["accuracy"] is None
+        assert line["loss"] is None
+
+
+def shows_what_was_held_out(patch: pytest.MonkeyPatch) -> None:
+    """Accuracy on rows that were not trained on: surely that is harmless."""
+    sound = metrics.Observer.line
+
+    def line(self: Any, state: Any, statistics: Any) -> Any:
+        loss, accuracy = self.measured(state)
+        return sound(self, state, statistics) | {"accuracy": accuracy, "loss": loss}
+
+    patch.setattr(metrics.Observer, "line", line)
 
 
 def writes_statistics(patch: pytest.MonkeyPatch) -> None:
@@ -582,7 +612,7 @@ def findings_of_what_is_false(patch: pytest.MonkeyPatch) -> None:
     """A verifier that counts what is over, in place of what is not within."""
     from fedspend.verification import verify as verifying
 
-    def check_clips(self: Any) -> None:
+    def check_clips(self: Any, *_: Any) -> None:
         noise, clip = self.table.noise_multiplier, self.table.clip_norm
         if np.any(noise < 0) or np.any(clip < 0):
             self.findings.fail(1, ["negative"])
@@ -703,21 +733,27 @@ def takes_every_module_for_forgetful(patch: pytest.MonkeyPatch) -> None:
 
 def check_scalar(_: Path) -> None:
     """Whatever the sum of bits was, what is released lies on the same grid."""
-    for bits in (10.0, 10.5):
-        for t in range(50):
-            released = rounds.release_bit(bits, 3.0, 20.0, Randomness(1), t)
-            steps = Fraction((released - 0.5) * 20.0) * mechanism.bit_steps(3.0)
-            assert abs(steps - round(steps)) < 1e-4
+    grid = NumberGrid.of(3.0, 20, distributed=False)
+    for release in (rounds.release_bit, rounds.release_metric):
+        for total in (10.0, 10.5):
+            for t in range(50):
+                released = release(total, 3.0, 20.0, Randomness(1), t, grid=grid)
+                steps = Fraction((released - 0.5) * 20.0) * grid.steps
+                assert abs(steps - round(steps)) < 1e-4
 
 
-def scalar_as_a_double(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        rounds,
-        "release_bit",
-        lambda bits, deviation, denominator, randomness, t: (
-            (bits + deviation * float(randomness.normal(1, "bit-noise", t)[0])) / denominator + 0.5
-        ),
-    )
+def as_a_double(role: str) -> Mutation:
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        def release(
+            total: float, deviation: float, denominator: float, randomness: Any, t: int, **_: Any
+        ) -> float:
+            noise = float(randomness.normal(1, "noise", t)[0])
+            return (total + deviation * noise) / denominator + 0.5
+
+        patch.setattr(rounds, f"release_{role}", release)
+
+    mutate.__name__ = f"{role}_as_a_double"
+    return mutate
 
 
 def check_every_round(_: Path) -> None:
@@ -920,7 +956,7 @@ TRAPS = (
         check_memory_of_rounds,
         (forgets_reservations,),
     ),
-    Trap("metrics released for free", check_metrics, (writes_statistics,)),
+    Trap("metrics released for free", check_metrics, (writes_statistics, shows_what_was_held_out)),
     Trap(
         "normalisation statistics released for free",
         check_normalisation,
@@ -953,7 +989,9 @@ TRAPS = (
         check_buffers,
         (one_copy_for_all_clients, takes_every_module_for_forgetful),
     ),
-    Trap("a scalar released as a double", check_scalar, (scalar_as_a_double,)),
+    Trap(
+        "a scalar released as a double", check_scalar, (as_a_double("bit"), as_a_double("metric"))
+    ),
     Trap(
         "noise checked in the first round only",
         check_every_round,

@@ -378,6 +378,23 @@ def test_nobody_costs_more_than_the_bound(more):
     assert not bound.covers(other.part_of(0))
 
 
+@pytest.mark.usefixtures("quick_verify")
+def test_a_run_that_also_releases_bits_is_published_with_one_noise_for_all(tiny, tmp_path):
+    """A bit takes its part of every round, so updates have noise multipliers of their own."""
+    tiny["method"] = {"name": "adaptive-clip"}
+    del tiny["privacy"]["saving_rate"]
+    tiny["evaluation"] = {"mode": "private"}
+    tiny["data"]["validation"] = 0.2
+    made = train(tiny, output=tmp_path / "run")
+    assert np.all(made.plan.update_noise > made.plan.schedules.noise_multiplier)
+    folder = publish(tmp_path / "run").folder
+    for client in ("0", "5"):
+        opening = tmp_path / "run.publication.openings" / "clients" / f"{client}.json"
+        result = verify_publication(folder, opening=opening)
+        assert result.ok, failed(result)
+    assert "metric_noise" not in (folder / DOCUMENT).read_text()
+
+
 def test_the_bound_of_schedules_that_cross_is_above_both():
     """Where no client has the highest rate and the lowest noise in all rounds, the bound is that of
     a made-up one who has.

@@ -293,13 +293,14 @@ def show_history(entries: list[dict[str, Any]]) -> None:
 
 def show_audit(result: Audit) -> None:
     out = console()
+    width = max(18, *(len(finding.check) + 2 for finding in result.checks))
     for finding in result.checks:
         verdict = {
             True: ("pass  ", "green"),
             False: ("FAIL  ", "bold red"),
             None: ("none  ", "yellow"),
         }[finding.good]
-        out.print(Text.assemble(verdict, (f"{finding.check:<18}", "bold"), finding.words))
+        out.print(Text.assemble(verdict, (f"{finding.check:<{width}}", "bold"), finding.words))
     if result.ok:
         out.print()
         out.print(Text(f"intact; head {result.head}"))

@@ -17,14 +17,18 @@ from fedspend.accounting.accountants import ACCOUNTANTS
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.rdp import rdp
 from fedspend.basics.arrays import FloatArray
+from fedspend.planning.parts import BIT_NOISE, METRIC_NOISE
 from fedspend.planning.schedules import Schedules
 
 if TYPE_CHECKING:
     from fedspend.planning.plan import Plan
 
 ANYONE = "anyone"  # the made-up unit of a bound
-# parameters that a check needs; the others may tell budgets or how they are grouped
-_NEEDED = ("policy", "noise", "grid_steps")
+# Parameters that a check needs; the others may tell budgets or how they are grouped. The noise on
+# bits and metrics, which may have been chosen for the smallest budget, only a client's own check
+# needs.
+_PUBLIC = ("noise", "grid_steps")
+_NEEDED = ("policy", *_PUBLIC, BIT_NOISE, METRIC_NOISE)
 
 
 def bound(plan: Plan, slack: float) -> Plan:
@@ -54,7 +58,7 @@ def bound(plan: Plan, slack: float) -> Plan:
         accountant=accountant,
         orders=plan.orders,
         parameters={"policy": "bound"}
-        | {name: plan.parameters[name] for name in _NEEDED[1:] if name in plan.parameters},
+        | {name: plan.parameters[name] for name in _PUBLIC if name in plan.parameters},
     )
 
 

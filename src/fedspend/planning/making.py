@@ -216,8 +216,8 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         options=request.options,
         progress=progress,
     )
-    spending, of_client = spend(policy, terms, wish, lines.of_client)
-    accountant, spending, choice = accounted_by(asked, terms, wish, spending)
+    shaped, of_client = spend(policy, terms, wish, lines.of_client)
+    accountant, spending, choice = accounted_by(asked, terms, wish, shaped)
     steps = grid_steps(request, spending, of_client)
     parameters: dict[str, Any] = {
         "policy": policy.name,
@@ -232,9 +232,9 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
         **({"options": dict(request.options)} if request.options else {}),
     }
     if foresight is not None:
-        uniform = fitted(accountant, terms, wish, spend(UNIFORM, terms, wish, of_client)[0])
+        both = beside_uniform(accountant, terms, wish, shaped, spending, of_client)
         parameters["expected"] = foresight.expected(
-            *(round_noise(one, of_client) * clips.factors for one in (spending, uniform))
+            *(round_noise(one, of_client) * clips.factors for one in both)
         )
     made = Plan(
         clients=ids,
@@ -476,6 +476,25 @@ def accounted_by(
         else:
             return ACCOUNTANTS[PLD], fewest, f"{AUTO}: at most {FEW_SCHEDULES} distinct schedules"
     return ACCOUNTANTS["rdp"], spending, f"{AUTO}: {reason}"
+
+
+def beside_uniform(
+    accountant: Accountant,
+    terms: Terms,
+    wish: Wish,
+    shaped: Spending,
+    spending: Spending,
+    of_client: IntArray,
+) -> tuple[Spending, Spending]:
+    """The schedules, and those of `uniform` for the same budgets, by the same accountant.
+
+    Where that accountant cannot read `uniform`, both are as Rényi curves made them.
+    """
+    uniform = spend(UNIFORM, terms, wish, of_client)[0]
+    try:
+        return spending, fitted(accountant, terms, wish, uniform)
+    except Refused:
+        return shaped, uniform
 
 
 def reason_for_rdp(wish: Wish, spending: Spending) -> str | None:

@@ -116,6 +116,12 @@ class AnyPlan(Protocol):
     def schedules(self) -> Schedules: ...
 
     @property
+    def update_noise(self) -> FloatArray:
+        """(rounds, schedules): noise multipliers of updates alone. They are above those of the
+        schedules where a bit or a metric takes its part of a round.
+        """
+
+    @property
     def clip(self) -> float: ...
 
     @property

@@ -416,11 +416,11 @@ def _check_noise(content: Content, noise: Content, part: list[AnyPlan]) -> tuple
     """All clients hold an opening of the same noise, so it cannot be told differently to each."""
     if not part:
         raise Wrong("not checked, because the schedule could not be read")
-    table, rounds = part[0].schedules, part[0].rounds
+    noise_multiplier, rounds = part[0].update_noise, part[0].rounds
     clip, deviation = (
         from_runs(runs, rounds) for runs in (content["clip_norm"], noise["deviation"])
     )
-    off = np.abs(clip[:, None] * table.noise_multiplier / deviation[:, None] - 1)
+    off = np.abs(clip[:, None] * noise_multiplier / deviation[:, None] - 1)
     if not (np.all(clip > 0) and np.all(off <= SAME_NOISE)):
         raise Wrong("its clip and its noise multiplier do not give the noise of the other clients")
     return True, (

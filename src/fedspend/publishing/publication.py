@@ -207,11 +207,11 @@ def with_hash(content: Content) -> Content:
 
 
 def _noise(plan: AnyPlan) -> FloatArray:
-    """The deviation of each round's noise: every client finds the same, its clip times its noise
-    multiplier.
+    """The deviation of each round's noise on updates: every client finds the same, its clip times
+    the noise multiplier of its update.
     """
     table = plan.schedules
-    found = table.clip_norm * table.noise_multiplier
+    found = table.clip_norm * plan.update_noise
     found = found[:, np.flatnonzero(table.clients_of > 0)]
     deviation: FloatArray = found[:, 0]
     if not np.all(np.abs(found / deviation[:, None] - 1) <= SAME_NOISE):

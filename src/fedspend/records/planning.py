@@ -96,6 +96,11 @@ class RecordPlan(BasePlan):
         return f"{self.method_words}, {self.policy}"
 
     @property
+    def update_noise(self) -> FloatArray:
+        """(rounds, classes): nothing but updates is released."""
+        return self.schedules.noise_multiplier
+
+    @property
     def rate(self) -> FloatArray:
         """(rounds, records)."""
         return self.schedules.wide("sampling_rate")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedspend.basics.files import write_whole
 from fedspend.basics.json_values import read_object
-from fedspend.errors import FedspendError
+from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import locate
 from fedspend.ledger.audit import Finding
 from fedspend.ledger.chain import Head
-from fedspend.signing.keys import fingerprint, raw
+from fedspend.signing.keys import fingerprint, private_key, raw
 from fedspend.signing.signatures import RUN, NotSigned, check, signed
 from fedspend.stored.files import CERTIFICATE, MODEL, SEEN_HEAD, SIGNATURE
 from fedspend.stored.run import StoredRun
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     )
 
 NAME = "signature"  # of the check
+
+
+def key_of(sign: str | Path | None, folder: Path | None) -> Ed25519PrivateKey | None:
+    """The key in the file `sign`, if a run in `folder` is to be signed."""
+    if sign is not None and folder is None:
+        raise InvalidInput("a run without a run directory cannot be signed; give output=")
+    return None if sign is None else private_key(sign)
 
 
 def sign_run(folder: Path, key: Ed25519PrivateKey) -> str:

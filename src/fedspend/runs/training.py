@@ -29,9 +29,8 @@ from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
-from fedspend.runs.signed import sign_run
+from fedspend.runs.signed import key_of, sign_run
 from fedspend.server.methods.table import DEFAULT, METHODS
-from fedspend.signing.keys import private_key
 from fedspend.stored.run import StoredRun
 
 
@@ -74,17 +73,15 @@ def train(
     on in its new place, and no longer in the old one. `sign` is a file with a private key
     (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
     recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
-    with the round, accuracy and loss: exact, about rows of clients, protected by nothing, stored
-    nowhere. `grid` is the one that Flower hands a ServerApp, for engine "flower".
+    with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
+    `grid` is the one that Flower hands a ServerApp, for engine "flower".
     """
-    key = None if sign is None else private_key(sign)  # a bad key stops the run before it begins
     if (config is None) == (clients is None) or (config is None and grid is not None):
         raise InvalidInput(
             "train needs a config, or clients with a model and a plan and no grid; give exactly one"
         )
     folder = None if output is None else Path(output)
-    if key is not None and folder is None:
-        raise InvalidInput("a run without a run directory cannot be signed; give output=")
+    key = key_of(sign, folder)  # a bad key stops the run before it begins
     if config is not None:
         if options or model is not None or test is not None:
             raise InvalidInput(
@@ -97,7 +94,7 @@ def train(
             refuse_without_effect(settings)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
-        charged = _is_charged(settings, where, project)
+        charged = _is_charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
         setup = from_arrays(clients, model, plan, test, **options)
@@ -129,20 +126,19 @@ def train(
     return result
 
 
-def _is_charged(settings: Config, where: str | None, project: str | None) -> bool:
-    """Whether the run is real and has a budget; refuses accounts for one that has none."""
-    charged = is_real(settings) and _has_privacy(settings)
-    if is_real(settings) and not charged and (where is not None or project is not None):
+def _is_charged(settings: Config, *, named: bool) -> bool:
+    """Whether an account pays for the run: a real one, with privacy.
+
+    Refuses one without privacy that names a ledger or a project (`named`).
+    """
+    real, private = is_real(settings), METHODS[settings.method.name or DEFAULT].unit is not None
+    if real and not private and named:
         raise InvalidInput(
             f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
             "gives away; choose a private method, or, if that is meant, name no ledger and no "
             "project"
         )
-    return charged
-
-
-def _has_privacy(settings: Config) -> bool:
-    return METHODS[settings.method.name or DEFAULT].unit is not None
+    return real and private
 
 
 def _planned(
