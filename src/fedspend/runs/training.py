@@ -109,16 +109,8 @@ def train(
         if config is not None:
             stored = folder if folder and goes_on(folder, resume) else None
             begun = None if stored is None else StoredRun(stored).plan()
-            setup = _planned(
-                settings,
-                folder,
-                opened,
-                plan,
-                begun,
-                on_note if replan else None,
-                secret_of(settings, stored),
-                grid,
-            )
+            secret, replanning = secret_of(settings, stored), on_note if replan else None
+            setup = _planned(settings, folder, opened, plan, begun, replanning, secret, grid)
         if where is None:
             _tell_account(opened, on_note)
         result = run(
