@@ -154,7 +154,7 @@ def rehash(content):
         (lambda c: c["schedules"][0]["clip_norm"][0].__setitem__(0, True), "number"),
         (lambda c: c.update(schedules=[]), "malformed"),
         (lambda c: c.update(schedules=None), "malformed"),
-        (lambda c: c.update(rounds="12"), "12 rounds"),
+        (lambda c: c.update(rounds="12"), "'12' rounds"),
         (lambda c: c["guarantee"].update(delta=1.0), "delta"),
         (lambda c: c["guarantee"].update(adjacency="none"), "adjacency"),
         (lambda c: c["guarantee"].update(accountant="Trust me"), "accountant"),

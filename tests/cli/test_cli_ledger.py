@@ -489,6 +489,7 @@ name = "idp-fedavg"
 epsilon = 6.0
 delta = 1e-3
 rate = 0.8
+accountant = "rdp"
 [train]
 rounds = 3
 local_steps = 2

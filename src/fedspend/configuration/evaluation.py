@@ -41,8 +41,8 @@ def check_mode(source: Source, method: str) -> None:
     config, asked = source.config, source.config.evaluation.mode
     if source.elsewhere and asked in (PRIVATE, OPERATOR):
         raise InvalidInput(
-            f'{config.where("evaluation.mode")}: mode = "{asked}" needs rows that clients hold out, '
-            'and here they keep all of theirs; choose "public" or "none"'
+            f'{config.where("evaluation.mode")}: mode = "{asked}" needs rows that clients hold '
+            'out, and here they keep all of theirs; choose "public" or "none"'
         )
     if asked == PUBLIC and is_real(config) and source.test_rows == CLIENTS and not source.stated:
         raise InvalidInput(

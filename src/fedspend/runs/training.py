@@ -76,17 +76,11 @@ def train(
     with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
     `grid` is the one that Flower hands a ServerApp, for engine "flower".
     """
-    if (config is None) == (clients is None):
-        raise InvalidInput(
-            "train needs a config, or clients with a model and a plan; give exactly one"
-        )
+    of_arrays = bool(options) or model is not None or test is not None
+    _refuse_mixture(config is not None, clients is not None, of_arrays, grid is not None)
     folder = None if output is None else Path(output)
     key = key_of(sign, folder)  # a bad key stops the run before it begins
     if config is not None:
-        if options or model is not None or test is not None:
-            raise InvalidInput(
-                "model, test and training options are for clients=...; a config sets these itself"
-            )
         settings = any_config(config, overrides)
         if grid is None and ENGINES[settings.engine.name].elsewhere:
             raise InvalidInput(NO_GRID)
@@ -97,8 +91,6 @@ def train(
         charged = _is_charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
-        if grid is not None:
-            raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
         check_named(clients, setup)
@@ -127,11 +119,18 @@ def train(
     return result
 
 
-def _tell_account(ledger: RunLedger, on_note: OnNote) -> None:
-    """Name the ledger of this user, if the run is charged to it."""
-    if ledger.asked is not None:
-        new = ", which is new there" if ledger.new_project else ""
-        on_note(f"charged to {shown(ledger.asked)}, project {ledger.project!r}{new}")
+def _refuse_mixture(config: bool, clients: bool, of_arrays: bool, grid: bool) -> None:
+    """A run is from a config or from arrays; each has arguments of its own."""
+    if config == clients:
+        raise InvalidInput(
+            "train needs a config, or clients with a model and a plan; give exactly one"
+        )
+    if config and of_arrays:
+        raise InvalidInput(
+            "model, test and training options are for clients=...; a config sets these itself"
+        )
+    if clients and grid:
+        raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
 
 
 def _is_charged(settings: Config, *, named: bool) -> bool:
