@@ -148,6 +148,13 @@ def _is_charged(settings: Config, *, named: bool) -> bool:
     return real and private
 
 
+def _tell_account(ledger: RunLedger, on_note: OnNote) -> None:
+    """Name the ledger of this user, if the run is charged to it."""
+    if ledger.asked is not None:
+        new = ", which is new there" if ledger.new_project else ""
+        on_note(f"charged to {shown(ledger.asked)}, project {ledger.project!r}{new}")
+
+
 def _planned(
     settings: Config,
     folder: Path | None,
