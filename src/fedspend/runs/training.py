@@ -99,20 +99,11 @@ def train(
         if moved:
             settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
-<<<<<<< HEAD
             goes = folder if goes_on(folder, resume) else None
             setup = _planned(settings, goes, opened, plan, on_note if replan else None, grid)
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
-=======
-            stored = folder if folder and goes_on(folder, resume) else None
-            begun = None if stored is None else StoredRun(stored).plan()
-            secret, replanning = secret_of(settings, stored), on_note if replan else None
-            setup = _planned(settings, folder, opened, plan, begun, replanning, secret, grid)
-        if where is None:
-            _tell_account(opened, on_note)
->>>>>>> accounts
         result = run(
             setup,
             folder,
@@ -154,13 +145,6 @@ def _is_charged(settings: Config, *, named: bool) -> bool:
             "project"
         )
     return real and private
-
-
-def _tell_account(ledger: RunLedger, on_note: OnNote) -> None:
-    """Name the ledger of this user, if the run is charged to it."""
-    if ledger.asked is not None:
-        new = ", which is new there" if ledger.new_project else ""
-        on_note(f"charged to {shown(ledger.asked)}, project {ledger.project!r}{new}")
 
 
 def _planned(
