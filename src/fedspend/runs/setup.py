@@ -118,6 +118,14 @@ class Setup:
         )
 
 
+def method_of(config: Config) -> str:
+    """The name of the config's method, which must be one."""
+    name = config.method.name or DEFAULT
+    if name not in METHODS:
+        raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
+    return name
+
+
 def from_config(
     config: Config,
     ledger: Ledger | None = None,
@@ -133,9 +141,7 @@ def from_config(
     `secret` is the key of a real run's hold-out. `grid` is Flower's, for an engine that runs
     clients on other machines.
     """
-    name = config.method.name or DEFAULT
-    if name not in METHODS:
-        raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
+    name = method_of(config)
     local, source = _local_training(config, name), Source(config, secret)
     check_mode(source, name)
     members = (

@@ -28,9 +28,9 @@ from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
-from fedspend.runs.setup import Setup, from_config
+from fedspend.runs.setup import Setup, from_config, method_of
 from fedspend.runs.signed import key_of, sign_run
-from fedspend.server.methods.table import DEFAULT, METHODS
+from fedspend.server.methods.table import METHODS
 from fedspend.stored.run import StoredRun
 
 
@@ -137,7 +137,7 @@ def _is_charged(settings: Config, *, named: bool) -> bool:
 
     Refuses one without privacy that names a ledger or a project (`named`).
     """
-    real, private = is_real(settings), METHODS[settings.method.name or DEFAULT].unit is not None
+    real, private = is_real(settings), METHODS[method_of(settings)].unit is not None
     if real and not private and named:
         raise InvalidInput(
             f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
