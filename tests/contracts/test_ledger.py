@@ -349,7 +349,7 @@ def test_reordered_rows_are_noticed(ledger, place):
 
 
 def test_a_cut_off_tail_is_noticed_by_a_head(ledger, place, tmp_path):
-    admit(ledger, "one", make_plan(5.0), folder=str(tmp_path / "run"))
+    admit(ledger, "one", make_plan(5.0))
     ledger.reserve("one", 0)
     head = str(ledger.state.head)
     ledger.close()
