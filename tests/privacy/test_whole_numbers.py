@@ -185,7 +185,7 @@ def settings(tmp_path):
 
 
 def test_a_real_run_has_discrete_noise_unless_it_says_otherwise(settings, tmp_path):
-    result = train(settings, output=tmp_path / "run")
+    result = train(settings, output=tmp_path / "run", project="test")
     assert result.plan.discrete
     assert StoredRun(tmp_path / "run").facts().settings["privacy.noise"] == "discrete"
     assert StoredRun(tmp_path / "run").facts().environment["noise drawn in"] == "whole numbers"
@@ -218,11 +218,11 @@ def test_without_a_word_about_noise_a_run_follows_its_plan(settings, tmp_path):
         policy="uniform",
     )
     assert not plan.discrete
-    result = train(settings, plan=plan, output=tmp_path / "run")
+    result = train(settings, plan=plan, output=tmp_path / "run", project="test")
     assert result.plan.hash == plan.hash
     settings["privacy"]["noise"] = "discrete"
     with pytest.raises(InvalidInput, match="plan is for continuous noise"):
-        train(settings, plan=plan, output=tmp_path / "other")
+        train(settings, plan=plan, output=tmp_path / "other", project="test")
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])

@@ -19,7 +19,7 @@ from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import stretched
-from fedspend.planning.parts import left_for_updates
+from fedspend.planning.parts import BIT_NOISE, METRIC_NOISE, left_for_updates
 from fedspend.planning.plan import Plan, clip_norms
 from fedspend.planning.policies import Spending, Terms, by_itself
 from fedspend.planning.schedules import Schedules
@@ -62,7 +62,8 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
     noise = np.where(rest, drawn(noise, plan.grid_steps), as_drawn)
     factors = stretched(plan.clip_factors, plan.dropped_rounds, begun, more)
-    updates = left_for_updates(noise, plan.bit_noise, plan.metric_noise)
+    parts = grown(plan, float(noise.max() / old.noise_multiplier.max()))
+    updates = left_for_updates(noise, parts.get(BIT_NOISE), parts.get(METRIC_NOISE))
     clients_of = np.bincount(of_client, minlength=first.size)
     schedules = Schedules(
         noise,
@@ -72,13 +73,21 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
         spending.order,
         of_client,
     )
-    parameters = plan.parameters | {"planned_anew_after": begun}
+    parameters = plan.parameters | parts | {"planned_anew_after": begun}
     if "clip_factors" in parameters:
         parameters["clip_factors"] = factors.tolist()
     parameters.pop("expected", None)  # it was about the rounds as they were planned
     if plan.accountant == PLD:
         parameters["accountant"] = "Rényi curves, since it was replanned"
     return plan.replace(schedules=schedules, accountant="rdp", parameters=parameters)
+
+
+def grown(plan: Plan, factor: float) -> dict[str, float]:
+    """Noise on bits and metrics, where the plan states it: more where rounds have more noise, so
+    that they take no larger part of a round than before.
+    """
+    stated = {BIT_NOISE: plan.bit_noise, METRIC_NOISE: plan.metric_noise}
+    return {name: noise * max(1.0, factor) for name, noise in stated.items() if noise is not None}
 
 
 def _longer(table: FloatArray, more: int) -> FloatArray:

@@ -84,7 +84,8 @@ def adaptive_clip(
     """
     plan = Plan.expect(given.plan, "method 'adaptive-clip' needs a plan of clients")
     stated = plan.bit_noise
-    if stated is not None and bit_noise not in (None, stated):
+    replanned = "planned_anew_after" in plan.parameters  # which may have raised it
+    if stated is not None and not replanned and bit_noise not in (None, stated):
         raise InvalidInput(
             f"the plan has bit_noise {stated:g}, but the config says {bit_noise:g}; make them agree"
         )
