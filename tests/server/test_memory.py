@@ -170,7 +170,7 @@ def test_a_lost_memory_is_refused(small, tmp_path, randomness):
     (folder / "release.safetensors").unlink()
     before = (folder / "checkpoint.safetensors").read_bytes()
     for _ in range(2):
-        with pytest.raises(Refused, match="release.safetensors is missing"):
+        with pytest.raises(Refused, match=r"release\.safetensors is missing"):
             run(correlated(small), folder, resume=True)
     assert (folder / "checkpoint.safetensors").read_bytes() == before
     assert not (folder / "release.safetensors").exists()
@@ -194,7 +194,7 @@ def test_an_older_copy_of_the_memory_is_refused(small, tmp_path, randomness):
         run(setup, folder, on_round=stop, project="memory")
     newest = (folder / "release.safetensors").read_bytes()
     (folder / "release.safetensors").write_bytes(older[1])
-    with pytest.raises(Refused, match="release.safetensors is of round 2"):
+    with pytest.raises(Refused, match=r"release\.safetensors is of round 2"):
         run(correlated(small), folder, resume=True)
     (folder / "release.safetensors").write_bytes(newest)
     assert len(run(correlated(small), folder, resume=True).metrics) == 4
@@ -230,7 +230,7 @@ def test_a_mechanism_without_a_memory_does_not_go_on_without_the_file_either(sma
     file = tmp_path / "cut" / "release.safetensors"
     content = file.read_bytes()
     file.unlink()
-    with pytest.raises(Refused, match="release.safetensors is missing"):
+    with pytest.raises(Refused, match=r"release\.safetensors is missing"):
         run(from_config(config_of(small)), tmp_path / "cut", resume=True)
     file.write_bytes(content)
     run(from_config(config_of(small)), tmp_path / "cut", resume=True)
