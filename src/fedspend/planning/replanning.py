@@ -19,10 +19,12 @@ from fedspend.accounting.smoothing import drawn
 from fedspend.basics.arrays import FloatArray, distinct_rows
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import stretched
-from fedspend.planning.parts import BIT_NOISE, METRIC_NOISE, left_for_updates
+from fedspend.planning.parts import BIT_NOISE, METRIC_NOISE, left_for_updates, taken
 from fedspend.planning.plan import Plan, clip_norms
 from fedspend.planning.policies import Spending, Terms, by_itself
 from fedspend.planning.schedules import Schedules
+
+MOST_TAKEN = 0.99  # of a round, by bits and metrics
 
 
 def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: FloatArray) -> Plan:
@@ -62,7 +64,7 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     spending = by_itself(Spending(noise, rate, np.zeros(first.size), np.zeros(first.size)), terms)
     noise = np.where(rest, drawn(noise, plan.grid_steps), as_drawn)
     factors = stretched(plan.clip_factors, plan.dropped_rounds, begun, more)
-    parts = grown(plan, float(noise.max() / old.noise_multiplier.max()))
+    parts = room_for_updates(plan, float(noise.max()))
     updates = left_for_updates(noise, parts.get(BIT_NOISE), parts.get(METRIC_NOISE))
     clients_of = np.bincount(of_client, minlength=first.size)
     schedules = Schedules(
@@ -82,12 +84,16 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
     return plan.replace(schedules=schedules, accountant="rdp", parameters=parameters)
 
 
-def grown(plan: Plan, factor: float) -> dict[str, float]:
-    """Noise on bits and metrics, where the plan states it: more where rounds have more noise, so
-    that they take no larger part of a round than before.
+def room_for_updates(plan: Plan, largest: float) -> dict[str, float]:
+    """Noise on bits and metrics, where the plan states it: as it was, unless rounds whose noise
+    multipliers now reach `largest` leave nothing for updates. Then it grows as they have.
     """
     stated = {BIT_NOISE: plan.bit_noise, METRIC_NOISE: plan.metric_noise}
-    return {name: noise * max(1.0, factor) for name, noise in stated.items() if noise is not None}
+    parts = {name: noise for name, noise in stated.items() if noise is not None}
+    if taken(plan.bit_noise, plan.metric_noise) * largest**2 <= MOST_TAKEN:
+        return parts
+    factor = largest / float(plan.schedules.noise_multiplier.max())
+    return {name: noise * max(1.0, factor) for name, noise in parts.items()}
 
 
 def _longer(table: FloatArray, more: int) -> FloatArray:
