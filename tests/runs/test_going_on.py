@@ -76,7 +76,7 @@ def test_a_copy_in_the_place_of_the_original_is_noticed(begun, tmp_path):
     train(config, output=folder, resume=True, moved=True)
 
 
-def test_a_moved_run_goes_on_in_its_new_place_only(begun, tmp_path):
+def test_a_moved_run_goes_on_in_its_new_place_only(begun, tmp_path, capsys):
     config, folder, inside = begun
     shutil.copytree(folder, tmp_path / "kept")
     folder.rename(tmp_path / "new")
@@ -90,6 +90,10 @@ def test_a_moved_run_goes_on_in_its_new_place_only(begun, tmp_path):
             with pytest.raises(Refused):
                 train(config, output=folder, resume=True, **options)
         assert len(rounds_in(tmp_path / "accounts.db")[0]) == 4
+        assert main(["ledger", "history", "--ledger", str(tmp_path / "accounts.db"), "--json"]) == 0
+        entries = json.loads(capsys.readouterr().out)
+        moves = [one["about"] for one in entries if one["kind"] == "move"]
+        assert moves == [str(tmp_path / "new")]
 
 
 def test_a_copy_with_its_own_ledger_is_not_a_move_while_the_original_is_there(begun, tmp_path):

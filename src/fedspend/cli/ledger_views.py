@@ -176,6 +176,8 @@ def about(body: dict[str, Any]) -> str:
         return "a new ledger for " + ("simulations" if body["simulation"] else "real accounts")
     if kind == "project":
         return str(body["name"])
+    if kind == "move":
+        return str(body["folder"])
     if kind in ("register", "change", "withdraw", "rows", "accept-rows"):
         who = (
             body["names"][0]
