@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 OUT ?= runs/quickstart
 
-.PHONY: quickstart flower test test-deployment lint check bench results clean
+.PHONY: quickstart flower flower-adapter test test-deployment lint check bench results clean
 
 quickstart: $(VENV)/.train
 	@rm -rf $(OUT)
@@ -18,6 +18,12 @@ quickstart: $(VENV)/.train
 flower: $(VENV)/.flower
 	@rm -rf runs/flower
 	$(BIN)/python -m fedspend.flower.loopback examples/flower --output runs/flower
+
+# The same federation, with a Flower app of its own that only has its rounds planned and charged.
+flower-adapter: $(VENV)/.flower
+	@rm -rf runs/adapter
+	$(BIN)/python -m fedspend.flower.loopback examples/flower --app examples/flower-adapter \
+		--run-config 'server="{folder}/server"' --output runs/adapter
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses auto

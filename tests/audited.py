@@ -232,7 +232,9 @@ def records_without_noise(patch: Any) -> None:
 def doubled_record_clip(patch: Any) -> None:
     sound = fedspend.client.record_steps.clipped_sum
     patch.setattr(
-        fedspend.client.record_steps, "clipped_sum", lambda module, clip: sound(module, 2 * clip)
+        fedspend.client.record_steps,
+        "clipped_sum",
+        lambda module, clip, **how: sound(module, 2 * clip, **how),
     )
 
 

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 sys.path.append(str(Path(__file__).parent))
 import places
+from browsing import chromium
 from tiny import TINY
 
 # On a contributor's machine properties meet new examples every time; in CI the same ones, so that a
@@ -33,6 +34,13 @@ def ledger_of_this_user(tmp_path_factory, monkeypatch):
     return path
 
 
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Chromium, for modules that are marked with `NEEDS_CHROMIUM`."""
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
 @pytest.fixture
 def tiny():
     """A config as a dict of sections, free to change."""
@@ -42,6 +50,7 @@ def tiny():
 @pytest.fixture
 def quick_verify(monkeypatch):
     """Verification is tested elsewhere and takes seconds: here it passes at once."""
+    import fedspend.approval.node_ledger
     import fedspend.runs.certifying
 
     class Verdict:
@@ -49,12 +58,13 @@ def quick_verify(monkeypatch):
         failures = ()
 
         def __init__(self, plan):
-            self.plan = plan
+            self.plan, self.epsilon = plan, plan.epsilon
 
         def to_dict(self):
             return {"ok": True, "plan_hash": self.plan.hash}
 
     monkeypatch.setattr(fedspend.runs.certifying, "verify", Verdict)
+    monkeypatch.setattr(fedspend.approval.node_ledger, "verify", Verdict)
 
 
 @pytest.fixture(scope="session")

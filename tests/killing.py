@@ -1,5 +1,8 @@
 """Runs that die at any durable write, of the server or of a client."""
 
+import pytest
+
+from fedspend import train
 from fedspend.basics import files
 from fedspend.client import state
 from fedspend.ledger import Ledger, chain
@@ -8,6 +11,18 @@ from fedspend.runs import directory as runs
 
 class Killed(BaseException):
     """Stands for a kill: nothing may catch it."""
+
+
+def stopped(config, folder, rounds=2, **options):
+    """The directory of a run that dies once so many rounds are done."""
+
+    def stop(line, _):
+        if line["round"] == rounds:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(config, output=folder, on_round=stop, **options)
+    return folder
 
 
 def crash_at(monkeypatch, instant: int):

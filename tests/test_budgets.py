@@ -190,7 +190,7 @@ def test_csv_with_the_least(tmp_path):
         ("client,epsilon,epsilon\na,1,1\n", 1, "twice"),
         ("client\na\n", 1, "'epsilon' is missing"),
         ("epsilon\n1\n", 1, "'client' is missing"),
-        ("client;epsilon\na;1\n", 1, "commas"),
+        ("client;epsilon\na;1,000\n", 2, "may mark decimals or thousands"),
         ('client,epsilon\n"a\nb",1\n', 3, "line break"),
         ("client,epsilon\na\x1b[31m,1\n", 2, "control"),
         ('client,epsilon\n"a,1\n', 2, "not valid CSV"),

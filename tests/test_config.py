@@ -73,18 +73,46 @@ GOOD = {
         "path": "/x.csv",
         "test_path": "/x.csv",
         "label": "y",
+        "labels": ["no", "yes"],
+        "label_bounds": [0, 10],
         "client": "who",
         "record": "id",
         "split": "part",
+        "columns": ["age", "blood"],
         "bounds": [0, 255],
+        "categories": {"blood": ["A", "B"]},
+        "other": ["blood"],
+        "missing": {"age": 40, "blood": "A"},
+        "indicators": ["age"],
+        "missing_marks": ["-"],
+        "vocabulary": "abc",
+        "max_length": 8,
+        "image_size": [1, 28, 28],
+        "index": "/x.csv",
+        "separator": ";",
+        "decimal": ",",
         "examples": 100,
         "features": 4,
         "classes": 3,
         "budget": "epsilon",
         "public_share": 0.1,
         "public_path": "/x.csv",
+        "text": "line",
     },
-    "model": {"name": "mlp", "features": "gabor", "hidden": [8]},
+    "model": {
+        "name": "mlp",
+        "features": "gabor",
+        "hidden": [8],
+        "vocabulary": 28,
+        "width": 8,
+        "layers": 1,
+        "heads": 1,
+        "backbone": "cnn",
+        "weights": "/w.safetensors",
+        "rank": 2,
+        "options": {"width": 3},
+    },
+    "task": {"loss": "squared", "metrics": ["mse", "r2"]},
     "method": {
         "name": "rpdp",
         "target_quantile": 0.4,
@@ -129,13 +157,18 @@ GOOD = {
         "lr_schedule": "cosine",
         "lr_end": 0,
         "momentum": 0.5,
+        "optimizer": "adam",
+        "weight_decay": 0.1,
+        "proximal": 0.1,
+        "gradient_clip": 1,
+        "server_optimizer": "yogi",
         "server_lr": 2,
         "server_momentum": 0.5,
         "tail_average": 2,
         "seed": 3,
         "tensorboard": True,
     },
-    "evaluation": {"mode": "private", "noise": 4.0},
+    "evaluation": {"mode": "private", "noise": 4.0, "bounds": [0, 1]},
     "ledger": {
         "location": "/l.db",
         "project": "clinics",
@@ -154,13 +187,25 @@ GOOD = {
     "engine": {
         "name": "reference",
         "workers": 2,
+        "ask": "everyone",
         "deadline": 30,
         "retries": 0,
         "quorum": 1,
         "without_quorum": "release",
         "keys": "keys.csv",
+        "slices": "slices",
+        "silos": ["north", "south"],
     },
-    "node": {"client": "north", "state": "state"},
+    "node": {
+        "client": "north",
+        "state": "state",
+        "budget": 8,
+        "delta": 1e-3,
+        "key": "node.key",
+        "unit": "record",
+        "batch": 32,
+        "sampling": "ignored",
+    },
 }
 NAMES = [f"{section}.{key}" for section, keys in SECTIONS.items() for key in keys]
 
@@ -296,11 +341,23 @@ IDLE = [
         "privacy.policy=weights",
     ),
     ("privacy.saving_rate=0.3", (), "method.name=time-adaptive"),
-    ("privacy.transition=2", ("method.name='idp-fedavg'",), "method.name=time-adaptive"),
+    (
+        "privacy.transition=2",
+        ("method.name='time-adaptive'",),
+        "privacy.policy=spend-as-you-go",
+    ),
     ("privacy.bits=16", (), "privacy.noise=discrete"),
-    ("privacy.contraction=0.9", ("method.name='time-adaptive'",), "privacy.policy=optimal"),
+    (
+        "privacy.contraction=0.9",
+        ("method.name='time-adaptive'", "privacy.saving_rate=0.3"),
+        "privacy.policy=optimal",
+    ),
     ("privacy.split='rates'", ("method.name='idp-fedavg'",), "privacy.policy=individual-rates"),
-    ("privacy.influence='/h.json'", ("method.name='time-adaptive'",), "privacy.policy=optimal"),
+    (
+        "privacy.influence='/h.json'",
+        ("method.name='time-adaptive'", "privacy.saving_rate=0.3"),
+        "privacy.policy=optimal",
+    ),
     ("privacy.clip_schedule='lr'", ("method.name='ae-dpfl'",), "method.name=dp-fedavg"),
     ("privacy.clip_schedule='lr'", ("method.name='rpdp'",), "method.name=adaptive-clip"),
     ("train.lr_end=0.5", (), "train.lr_schedule=linear"),
@@ -558,28 +615,35 @@ def test_a_varied_setting_has_an_effect_or_is_refused(chosen, methods, vary, tol
 
 
 def test_the_rules_know_the_models_the_methods_and_the_keys():
-    from fedspend.configuration.data_inputs import _OPTIONS
+    from fedspend.configuration.data_inputs import options_of
+    from fedspend.data.loading import FILES as OWN_FILES
     from fedspend.models import MODELS, build
     from fedspend.models.linear import supports
     from fedspend.server.student import NAME
 
-    shapes = {name: (12,) if name in effects.BATCHED else (3, 32, 32) for name in MODELS.names}
+    of_others = {"lstm", "transformer", "fine-tune"}  # of tokens, or on top of another model
+    shapes = {
+        name: (12,) if name in effects.BATCHED else (3, 32, 32)
+        for name in MODELS.names
+        if name not in of_others
+    }
     built = {
         name: build(name, input_shape=shape, classes=3, seed=0) for name, shape in shapes.items()
     }
     assert {name for name, module in built.items() if supports(module)} == set(effects.BATCHED)
     assert effects.VOTES == NAME
     assert MODELS.names == effects.MODELS
-    for source, options in _OPTIONS.items():
+    taken = {source: set(options_of(source)) for source in ("synthetic", *OWN_FILES)}
+    for source, options in taken.items():
         told_elsewhere = {"record", "budget", "public_path"}
         config = config_of(
             {
                 "data": {"name": source}
-                | {key: GOOD["data"][key] for key in set().union(*_OPTIONS.values())}
+                | {key: GOOD["data"][key] for key in set().union(*taken.values())}
             }
         )
         idle = {name.removeprefix("data.") for name in effects.without_effect(config)}
-        assert idle == set().union(*_OPTIONS.values()) - set(options) - told_elsewhere
+        assert idle == set().union(*taken.values()) - options - told_elsewhere
     ruled = [key for rule in effects.RULES for key in rule.keys]
     assert len(set(ruled)) == len(ruled)
     assert {*ruled, *(decider for rule in effects.RULES for decider in rule.deciders)} <= set(NAMES)
@@ -683,11 +747,15 @@ FILES = (
     "data.path",
     "data.test_path",
     "data.public_path",
+    "data.index",
+    "model.weights",
     "privacy.budgets",
     "privacy.influence",
     "ledger.location",
     "engine.keys",
+    "engine.slices",
     "node.state",
+    "node.key",
 )
 
 

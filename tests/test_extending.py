@@ -101,6 +101,20 @@ def test_a_policy_may_move_the_rates_too():
     assert fedspend.verify(made).ok
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 2.0, 30.0])
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+def test_noise_of_any_shape_is_scaled_to_the_budget(epsilon, rate):
+    """Also where its smallest noise is far too small to begin with, at every order or at all."""
+    for name, shape in (("rising", np.geomspace(1, 900, 20)), ("spiky", [1.0] * 19 + [900.0])):
+        fedspend.register("policy", name, lambda _, shape=shape: shape, help="wide")
+        terms = {"delta": 1e-6, "rounds": 20, "rate": rate, "accountant": "rdp"}
+        made = fedspend.plan([epsilon], policy=name, **terms)
+        assert made.epsilon[0] == pytest.approx(epsilon, rel=1e-6)
+        assert made.epsilon[0] <= epsilon
+        noise = made.noise_multiplier[:, 0]
+        assert np.allclose(noise / noise[0], np.asarray(shape) / shape[0])
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -241,7 +255,7 @@ def test_an_accountant_of_ones_own_claims_no_less_than_the_independent_ones_find
 
 def test_a_looser_accountant_gets_the_noise_it_asks_for():
     use("accountant")
-    terms = {"delta": 1e-3, "rounds": 10, "rate": 0.2}
+    terms = {"delta": 1e-3, "rounds": 10, "rate": 0.2, "policy": "uniform"}
     made = fedspend.plan([2.0], **terms, accountant="gdp")
     full = fedspend.plan([2.0], **{**terms, "rate": 1.0}, accountant="gdp")
     assert made.noise_multiplier[0, 0] == pytest.approx(full.noise_multiplier[0, 0], rel=1e-5)

@@ -22,6 +22,7 @@ ORDER = (
     "planning",
     "verification",
     "stored",
+    "tasks",
     "data",
     "models",
     "client",
@@ -31,12 +32,15 @@ ORDER = (
     "explanation",
     "server",
     "configuration",
+    "approval",
     "design",
     "report",
     "runs",
+    "tuning",
     "flower",
     "publishing",
     "audit",
+    "pages",
     "cli",
 )
 # Calls upwards, made when a function runs and never on import.
@@ -47,6 +51,7 @@ UPWARDS = {
     ("planning", "server"),  # a method says which policies it may have
     ("records", "configuration"),  # `records.plan_of` reads a config
     ("design", "runs"),  # a search trains
+    ("runs", "tuning"),  # a run directory may hold the winner of a private tune
 }
 
 

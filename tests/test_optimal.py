@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,8 +17,9 @@ from fedspend.cli.main import main
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.planning.influence import Course, expectation, influence
 from fedspend.planning.plan import Plan, harmonic_mean
-from fedspend.planning.policies import Terms, Wish
+from fedspend.planning.policies import Terms, Wish, optimal
 from fedspend.planning.policies.weighted import in_shape
+from fedspend.planning.request import PlanRequest
 
 GROUPS = [2.0] * 3 + [5.0] * 4 + [10.0] * 3
 # the policy works on Rényi curves; another accountant scales all noise of a schedule alike
@@ -124,18 +127,43 @@ def test_the_closed_form_loses_where_rounds_are_sampled_and_this_does_not(rate):
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.9])
-def test_no_other_shape_is_better(rate):
-    """Schedules that are bent at random and scaled to their budgets again have more noise."""
-    made, h = plan([2.0, 10.0], rate=rate, contraction=0.85, tail=3), geometric(0.85, tail=3)
+@pytest.mark.parametrize(("budgets", "close"), [([4.0], 5e-5), ([2.0, 10.0], 1e-3)])
+def test_no_other_shape_is_better(rate, budgets, close):
+    """Schedules that are bent at random and scaled to their budgets again have more noise.
+
+    Each budget has its own best schedule, and with several of them that is nearly the best for all.
+    """
+    made, h = plan(budgets, rate=rate, contraction=0.85, tail=3), geometric(0.85, tail=3)
     best, generator = noise_of(made, h), np.random.default_rng(0)
     log_noise, terms = np.log(made.schedules.noise_multiplier), Terms(1e-5, rate, 25, ORDERS)
-    nothing = np.zeros(2)
+    nothing, lines = np.zeros(len(budgets)), len(budgets)
     wish = Wish(made.budget, nothing, nothing.astype(np.int64), np.ones(25))
     for size in (0.3, 0.1, 0.03):
-        smooth = np.cumsum(generator.normal(0, size / 3, (25, 2)), axis=0)
-        for bend in (generator.normal(0, size, (25, 2)), smooth, smooth[:, :1], -smooth):
-            s = harmonic_mean(in_shape(terms, wish, log_noise + bend).noise, np.ones(2))
-            assert ((h * s / rate) ** 2).sum() >= best * (1 - 2e-5)
+        smooth = np.cumsum(generator.normal(0, size / 3, (25, lines)), axis=0)
+        for bend in (generator.normal(0, size, (25, lines)), smooth, smooth[:, :1], -smooth):
+            s = harmonic_mean(in_shape(terms, wish, log_noise + bend).noise, np.ones(lines))
+            assert ((h * s / rate) ** 2).sum() >= best * (1 - close)
+
+
+@pytest.mark.parametrize("contraction", [None, 0.8])
+def test_a_schedule_depends_on_no_other_budget(contraction):
+    """So that what is published of the largest budget says nothing about the others."""
+    alone = plan([10.0], contraction=contraction).noise_multiplier[:, 0]
+    for others in ([2.0, 5.0], [0.5], np.geomspace(0.3, 9.9, 30).tolist()):
+        among = plan([*others, 10.0], contraction=contraction).noise_multiplier[:, -1]
+        assert np.array_equal(among, alone)
+
+
+def test_long_plans_have_few_different_noises_and_are_read_by_pld():
+    made = plan([3.0], rounds=300, contraction=0.99, accountant="auto", rate=0.1)
+    assert made.accountant == "pld"
+    assert len(np.unique(made.noise_multiplier)) <= 50
+    exact = plan([3.0], rounds=300, contraction=0.99, rate=0.1)
+    with mock.patch.object(optimal, "MOST_NOISES", 1000):
+        fine = plan([3.0], rounds=300, contraction=0.99, rate=0.1)
+    h = geometric(0.99, rounds=300)
+    assert len(np.unique(fine.noise_multiplier)) > 100
+    assert noise_of(exact, h) <= noise_of(fine, h) * (1 + 1e-3)
 
 
 def test_a_clip_that_falls_moves_spending_to_early_rounds():
@@ -237,6 +265,38 @@ def test_pld_keeps_the_gain():
     assert ratio < 0.9
     assert made.parameters["expected"]["variance_of_uniform"] == pytest.approx(ratio)
     assert noise_of(made, h) < noise_of(plan([4.0], rounds=4, contraction=0.7), h)
+
+
+@pytest.mark.parametrize("noise", [3.0, None])
+def test_what_is_stated_counts_what_a_private_metric_takes(noise):
+    """A metric takes the same of every round, so more of the noisy ones."""
+    h, budgets = geometric(0.8, rounds=8), np.full(40, 8.0)
+    request = PlanRequest(
+        budgets,
+        tuple(map(str, range(40))),
+        **(TERMS | {"rounds": 8, "metric": True, "metric_noise": noise}),
+    )
+    ours = replace(request, policy="optimal", contraction=0.8).plan()
+    flat = replace(request, policy="uniform").plan()
+
+    def left(made: Plan) -> float:
+        deviation = made.clip_norm[:, 0] * made.update_noise[:, 0]
+        return float(((h * deviation) ** 2).sum())
+
+    stated = ours.parameters["expected"]["variance_of_uniform"]
+    assert stated == pytest.approx(left(ours) / left(flat), rel=1e-9)
+    plain = plan(budgets, rounds=8, contraction=0.8).parameters["expected"]["variance_of_uniform"]
+    assert abs(stated - plain) > 1e-3
+    assert ours.verify().ok
+
+
+def test_uniform_is_taken_where_a_metric_makes_it_better():
+    """So little noise on the metric that noisy rounds would hardly be left any update."""
+    budgets = np.full(40, 8.0)
+    noisiest = plan(budgets, rounds=8, contraction=0.5).noise_multiplier.max()
+    made = plan(budgets, rounds=8, contraction=0.5, metric_noise=float(noisiest) / 2 * 1.0001)
+    assert made.parameters["expected"]["variance_of_uniform"] <= 1
+    assert made.verify().ok
 
 
 def test_discrete_noise_too():

@@ -74,7 +74,7 @@ def test_literal_leaves_budget_unspent(literal):
 
 
 def test_nothing_saved_is_uniform():
-    uniform = plan_by_rdp([10, 20], delta=1e-5, rounds=25, rate=0.9)
+    uniform = plan_by_rdp([10, 20], delta=1e-5, rounds=25, rate=0.9, policy="uniform")
     for terms in ({"saving_rate": 0.9}, {"saving_rate": 0.4, "transition": 1}):
         same = plan_by_rdp([10, 20], delta=1e-5, rounds=25, rate=0.9, **terms)
         np.testing.assert_allclose(same.noise_multiplier, uniform.noise_multiplier, rtol=1e-8)
@@ -101,7 +101,7 @@ def test_weights_shape_the_noise_and_spend_exactly():
     equal = plan_by_rdp([3.0], delta=1e-5, rounds=5, rate=0.4, policy="weights", weights=[7] * 5)
     np.testing.assert_allclose(
         equal.noise_multiplier,
-        plan_by_rdp([3.0], delta=1e-5, rounds=5, rate=0.4).noise_multiplier,
+        plan_by_rdp([3.0], delta=1e-5, rounds=5, rate=0.4, policy="uniform").noise_multiplier,
         rtol=1e-7,
     )
 
@@ -153,7 +153,8 @@ def random_terms(draw):
     rounds = draw(st.integers(1, 60))
     rate = 10.0 ** draw(st.floats(-3, 0))
     several = lambda element: draw(st.lists(element, min_size=clients, max_size=clients))  # noqa: E731
-    policy = draw(st.sampled_from([p for p in POLICIES.names if p != "spend-as-you-go-literal"]))
+    under = ("spend-as-you-go-literal", "grouped")
+    policy = draw(st.sampled_from([name for name in POLICIES.names if name not in under]))
     terms = {
         "delta": 10.0 ** draw(st.floats(-9, -4)),
         "rounds": rounds,
@@ -199,7 +200,9 @@ def test_a_method_implies_its_policy():
     assert policy_for("time-adaptive", None, saves=True) == "spend-as-you-go"
     assert policy_for("time-adaptive", "geometric", saves=False) == "geometric"
     assert policy_for(None, None, saves=True) == "spend-as-you-go"
-    assert policy_for(None, None, saves=False) == "uniform"
+    assert policy_for(None, None, saves=False) == "optimal"
+    assert policy_for("time-adaptive", None, saves=False) == "optimal"
+    assert policy_for("adaptive-clip", None, saves=False) == "uniform"
 
 
 @pytest.mark.parametrize(
@@ -218,9 +221,11 @@ def test_contradictions_are_bad_input(method, policy, names):
         policy_for(method, policy, saves=False)
 
 
-def test_time_adaptive_needs_a_saving_rate():
+def test_saving_needs_a_saving_rate():
+    terms = {"delta": 1e-5, "rounds": 5, "rate": 0.5, "method": "time-adaptive"}
     with pytest.raises(InvalidInput, match="saving rate"):
-        plan_by_rdp([10], delta=1e-5, rounds=5, rate=0.5, method="time-adaptive")
+        plan_by_rdp([10], policy="spend-as-you-go", **terms)
+    assert plan_by_rdp([10], **terms).policy == "optimal"
 
 
 def test_an_unused_saving_rate_is_mentioned():
@@ -235,7 +240,7 @@ def test_smallest_budget_gets_the_smallest_saving_rate():
     assert sorted(given_out) == sorted(rates)
     assert (np.diff(given_out[np.argsort(budgets)]) >= 0).all()
     # and that is optimal for Eq. 8: no swap of two clients lowers sum q_n / c_n
-    clip = plan_by_rdp(budgets, delta=1e-5, rounds=5, rate=0.9).clip_norm[0]
+    clip = plan_by_rdp(budgets, delta=1e-5, rounds=5, rate=0.9, policy="uniform").clip_norm[0]
     best = (given_out / clip).sum()
     for _ in range(200):
         i, j = rng.choice(50, 2, replace=False)

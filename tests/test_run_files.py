@@ -21,6 +21,7 @@ from fedspend.stored.files import (
     PLAN,
     REPORT,
     SIGNATURE,
+    TUNE,
     as_table,
 )
 from fedspend.stored.run import NamedLedger, StoredRun
@@ -74,8 +75,8 @@ def test_a_run_leaves_the_files_that_are_listed_and_no_others(tiny, tmp_path):
     write_report([tmp_path / "run"], REPORT.of(tmp_path / "run"))
     found = {path.name: path for path in (tmp_path / "run").iterdir()}
     assert found.pop(LOGS).is_dir()
-    # this run was not signed, and holds no rows out
-    not_here = (OLD_NORMS, SIGNATURE, HOLD_OUT)
+    # this run was not signed, holds no rows out, and is no tune
+    not_here = (OLD_NORMS, SIGNATURE, HOLD_OUT, TUNE)
     assert set(found) == {file.name for file in FILES} - {file.name for file in not_here}
     for file in FILES:
         if file not in not_here:

@@ -497,12 +497,15 @@ def test_the_quickstart_config_serves_every_method(method):
     from fedspend.configuration.config import load_config
 
     overrides = [f"method.name={method}", "data.public_share=0.1"]
-    setup = from_config(load_config(ROOT / "examples" / "quickstart.toml", overrides))
-    expected = {"dp-fedavg": "strictest", "dp-fedsgd": "strictest", "idp-fedavg": "uniform"}.get(
-        method, "spend-as-you-go"
-    )
-    assert setup.method.name == method
-    assert (setup.plan is None) if method == "fedavg" else (setup.plan.policy == expected)
+    fixed = {"dp-fedavg": "strictest", "dp-fedsgd": "strictest", "idp-fedavg": "uniform"}
+    own = {"time-adaptive": "optimal"}
+    for name, expected in (
+        ("quickstart.toml", fixed.get(method, own.get(method, "uniform"))),
+        ("saving.toml", fixed.get(method, "spend-as-you-go")),
+    ):
+        setup = from_config(load_config(ROOT / "examples" / name, overrides))
+        assert setup.method.name == method
+        assert (setup.plan is None) if method == "fedavg" else (setup.plan.policy == expected)
 
 
 @pytest.mark.parametrize(

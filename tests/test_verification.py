@@ -36,14 +36,19 @@ plan_by_rdp = partial(fedspend.plan, accountant="rdp")
 
 @pytest.fixture(scope="module")
 def uniform():
-    return plan_by_rdp(BUDGETS, delta=1e-5, rounds=25, rate=0.9)
+    return plan_by_rdp(BUDGETS, delta=1e-5, rounds=25, rate=0.9, policy="uniform")
 
 
 @pytest.fixture(scope="module")
 def small():
     """Cheap enough to verify again and again."""
     return plan_by_rdp(
-        [4.0, 4.0, 8.0], delta=1e-3, rounds=4, rate=0.5, clients=["ann", "bob", "cho"]
+        [4.0, 4.0, 8.0],
+        delta=1e-3,
+        rounds=4,
+        rate=0.5,
+        clients=["ann", "bob", "cho"],
+        policy="uniform",
     )
 
 
@@ -281,7 +286,7 @@ def test_failures_are_capped_and_counted(uniform):
 
 
 def test_many_schedules_are_sampled_and_the_sample_is_stated():
-    plan = plan_by_rdp(np.linspace(2, 8, 30), delta=1e-3, rounds=2, rate=0.5)
+    plan = plan_by_rdp(np.linspace(2, 8, 30), delta=1e-3, rounds=2, rate=0.5, policy="uniform")
     seen = []
     result = verify(plan, max_pld=9, progress=lambda done, total: seen.append((done, total)))
     assert result.ok
@@ -318,7 +323,7 @@ def test_longer_schedules_are_sampled_more_thinly(monkeypatch, rounds_read, sche
 
 
 def test_a_lie_outside_the_sample_is_caught():
-    plan = plan_by_rdp(np.linspace(2, 8, 30), delta=1e-3, rounds=2, rate=0.5)
+    plan = plan_by_rdp(np.linspace(2, 8, 30), delta=1e-3, rounds=2, rate=0.5, policy="uniform")
     kept = verify(plan, max_pld=8)
     liar = int(plan.schedules.of_client[np.flatnonzero(~kept.by_pld)[0]])
     noise = plan.schedules.noise_multiplier.copy()
@@ -344,7 +349,7 @@ def test_plan_by_pld():
 @settings(max_examples=6, deadline=None)
 @given(st.floats(0.5, 20), st.integers(1, 12), st.floats(0.05, 1.0))
 def test_whatever_the_planner_makes_passes_and_less_noise_does_not(budget, rounds, rate):
-    plan = plan_by_rdp([budget, 2 * budget], delta=1e-2, rounds=rounds, rate=rate)
+    plan = plan_by_rdp([budget, 2 * budget], delta=1e-2, rounds=rounds, rate=rate, policy="uniform")
     assert verify(plan, max_pld=1).ok
     assert not verify(rescaled(plan, plan.schedules.noise_multiplier * 0.999), max_pld=0).ok
 

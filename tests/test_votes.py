@@ -646,7 +646,7 @@ def test_the_report_speaks_of_votes(voting, tmp_path):
 
 
 def test_compare_takes_votes_beside_updates(voting, tmp_path):
-    from fedspend.runs.comparison import _accuracies
+    from fedspend.runs.comparison import _curve
 
     voting["train"]["rounds"] = 2
     document = "\n".join(
@@ -657,7 +657,8 @@ def test_compare_takes_votes_beside_updates(voting, tmp_path):
     )
     (tmp_path / "config.toml").write_text(document)
     for method in ("dp-fedavg", "ae-dpfl"):
-        assert len(_accuracies(str(tmp_path / "config.toml"), [f"method.name={method}"], 5)) == 2
+        _, accuracies = _curve(str(tmp_path / "config.toml"), [f"method.name={method}"], 5)
+        assert len(accuracies) == 2
 
 
 def toml(value):

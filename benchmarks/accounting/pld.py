@@ -20,6 +20,7 @@ import json
 import math
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,50 @@ def excess_noise(
     return -math.log(budget / found[0]) / slope
 
 
+def one_row(seed: int, one: int, compare: bool) -> dict[str, Any]:
+    """One schedule, planned by us and read by dp-accounting."""
+    shape, rate, budget, delta = random_schedule(seed, one)
+    start = by_renyi(shape, rate, budget, delta)
+    begun = time.process_time()
+    noise, _ = ACCOUNTANTS["pld"].fit_one(start, rate, budget, delta)
+    seconds = time.process_time() - begun
+    interval = min(Rounds.of(noise, rate).interval(), 1e-3)
+    return {
+        "seed": seed,
+        "schedule": one,
+        "reading_over_budget": by_dp_accounting(noise, rate, delta, interval) / budget,
+        "noise_below_renyi": 1 - noise[0] / start[0],
+        "planning_cpu_seconds": seconds,
+        "excess": excess_noise(noise, rate, budget, delta, 1e-4) if compare else None,
+    }
+
+
+def read_rows(path: Path | None, seed: int, schedules: int) -> dict[int, dict[str, Any]]:
+    """The rows of this seed that an earlier call wrote; it may have been interrupted."""
+    if path is None or not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {
+        row["schedule"]: row for row in rows if row["seed"] == seed and row["schedule"] < schedules
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    ratios = [row["reading_over_budget"] for row in rows]
+    excess = [row["excess"] for row in rows if row["excess"] is not None]
+    return {
+        "schedules": len(rows),
+        "over": sum(not ratio <= 1 for ratio in ratios),
+        "largest_reading_over_budget": max(ratios),
+        "least_reading_over_budget": min(ratios),
+        "noise_compared_at_1e-4": len(excess),
+        "most_noise_above_dp_accounting_at_1e-4": max(excess, default=None),
+        "least_noise_above_dp_accounting_at_1e-4": min(excess, default=None),
+        "noise_below_renyi_median": float(np.median([row["noise_below_renyi"] for row in rows])),
+        "planning_cpu_seconds_each": float(np.mean([row["planning_cpu_seconds"] for row in rows])),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -90,34 +135,21 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=1000)
     parser.add_argument("--compared", type=int, default=10, help="compare noise for every n-th")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=Path, help="keep each schedule here; goes on where it ended")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    pld = ACCOUNTANTS["pld"]
-    ratios, excess, gain, seconds = [], [], [], 0.0
+    rows = read_rows(args.rows, args.seed, args.schedules)
     for one in range(args.schedules):
-        shape, rate, budget, delta = random_schedule(args.seed, one)
-        start = by_renyi(shape, rate, budget, delta)
-        begun = time.process_time()
-        noise, _ = pld.fit_one(start, rate, budget, delta)
-        seconds += time.process_time() - begun
-        gain.append(1 - noise[0] / start[0])
-        interval = min(Rounds.of(noise, rate).interval(), 1e-3)
-        ratios.append(by_dp_accounting(noise, rate, delta, interval) / budget)
-        if one % args.compared == 0:
-            excess.append(excess_noise(noise, rate, budget, delta, 1e-4))
-        if (one + 1) % 50 == 0:
-            over = sum(ratio > 1 for ratio in ratios)
-            print(f"{one + 1} schedules, {over} over, at most {max(ratios)}", file=sys.stderr)
-    result: dict[str, Any] = {
-        "schedules": args.schedules,
-        "over": int(sum(ratio > 1 for ratio in ratios)),
-        "largest_reading_over_budget": max(ratios),
-        "least_reading_over_budget": min(ratios),
-        "most_noise_above_dp_accounting_at_1e-4": max(excess),
-        "least_noise_above_dp_accounting_at_1e-4": min(excess),
-        "noise_below_renyi_median": float(np.median(gain)),
-        "planning_cpu_seconds_each": round(seconds / args.schedules, 3),
-    }
+        if one in rows:
+            continue
+        rows[one] = one_row(args.seed, one, one % args.compared == 0)
+        if args.rows is not None:
+            with args.rows.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(rows[one]) + "\n")
+        if len(rows) % 50 == 0:
+            largest = max(row["reading_over_budget"] for row in rows.values())
+            print(f"{len(rows)} schedules, at most {largest}", file=sys.stderr)
+    result = summary([rows[one] for one in sorted(rows)])
     if args.json:
         print(json.dumps(result))
     else:

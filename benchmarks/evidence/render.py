@@ -17,6 +17,7 @@ from pathlib import Path
 
 import over_time_page
 import papers_page
+import targets_page
 from experiment import Finished
 
 HERE = Path(__file__).parent
@@ -25,7 +26,7 @@ RESULTS = HERE / "results"
 Block = Callable[[Finished], str]
 
 BLOCKS: dict[str, dict[str, Block]] = {
-    "results-time.md": over_time_page.BLOCKS,
+    "results-time.md": over_time_page.BLOCKS | targets_page.BLOCKS,
     "results-papers.md": papers_page.BLOCKS,
 }
 

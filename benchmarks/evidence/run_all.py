@@ -20,6 +20,7 @@ import networks
 import over_time
 import records_cnn
 import shaping
+import targets
 from experiment import Arm, Results, run_arms
 
 HERE = Path(__file__).parent
@@ -37,6 +38,7 @@ STUDIES: dict[str, Callable[[Results], None]] = {
     networks.STUDY: of_arms(networks.arms),
     records_cnn.STUDY: of_arms(records_cnn.arms),
     lenet.STUDY: lenet.run,
+    targets.STUDY: targets.run,
 }
 
 

@@ -27,13 +27,13 @@ def accuracy(mean: float, half: float | None) -> str:
     return f"{mean:.1f}" if half is None else f"{mean:.1f} ± {half:.1f}"
 
 
-def gain(mean: float, half: float | None) -> str:
+def gain(mean: float, half: float | None, digits: int = 1) -> str:
     """Points against another arm; bold if the interval leaves 0 out.
 
     >>> gain(1.23, 0.4), gain(-0.2, 0.4), gain(1.0, None)
     ('**+1.2 ± 0.4**', '-0.2 ± 0.4', '+1.0')
     """
     if half is None:
-        return f"{mean:+.1f}"
-    text = f"{mean:+.1f} ± {half:.1f}"
+        return f"{mean:+.{digits}f}"
+    text = f"{mean:+.{digits}f} ± {half:.{digits}f}"
     return f"**{text}**" if abs(mean) > half else text

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from fedspend.planning.plan import Plan as Plan
     from fedspend.publishing.checking import verify_publication as verify_publication
     from fedspend.publishing.writing import publish as publish
+    from fedspend.runs.predicting import load_model as load_model
+    from fedspend.runs.predicting import predict as predict
     from fedspend.runs.training import train as train
     from fedspend.runs.verifying import verify_run as verify_run
+    from fedspend.tuning.entry import tune as tune
     from fedspend.verification.verify import Verification as Verification
     from fedspend.verification.verify import verify as verify
 
@@ -32,11 +35,14 @@ __all__ = [
     "__version__",
     "accounting",
     "design",
+    "load_model",
     "plan",
+    "predict",
     "publish",
     "records",
     "register",
     "train",
+    "tune",
     "verify",
     "verify_publication",
     "verify_run",
@@ -48,7 +54,10 @@ _HOME = {
     "plan": "planning.making",
     "publish": "publishing.writing",
     "register": "configuration.register",
+    "load_model": "runs.predicting",
+    "predict": "runs.predicting",
     "train": "runs.training",
+    "tune": "tuning.entry",
     "Verification": "verification.verify",
     "verify": "verification.verify",
     "verify_publication": "publishing.checking",

@@ -12,6 +12,8 @@ import torch
 from before import probe
 
 ROUNDING = 1e-5  # of the largest entry
+# On a coarse grid a number that is rounded at random may fall to the next step.
+ONE_STEP = {"reference-sixteen-bits": 5e-5}
 
 
 @cache
@@ -50,5 +52,5 @@ def apart(found: np.ndarray, stored: np.ndarray) -> float:
 def check_same(found: np.ndarray, stored: np.ndarray, about: str) -> None:
     assert found.dtype == stored.dtype, about
     off = apart(found, stored)
-    good = np.array_equal(found, stored) if same_machine() else off <= ROUNDING
+    good = np.array_equal(found, stored) if same_machine() else off <= ONE_STEP.get(about, ROUNDING)
     assert good, f"{about}: {off:.1e} of the largest entry off; compared {machine()}"

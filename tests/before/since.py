@@ -1,7 +1,7 @@
-"""What changed on purpose since version 0.1.0, put back for the comparison: which accountant plans
-by default, how plans by PLD and for discrete noise are read, how the noise on bits is drawn, and
-that the clip follows a learning rate that falls unless `privacy.clip_schedule` says otherwise. All
-else is held to the stored bits.
+"""What changed on purpose since version 0.1.0, put back for the comparison: which accountant and
+which policy plan by default, how plans by PLD and for discrete noise are read, how the noise on
+bits is drawn, and that the clip follows a learning rate that falls unless `privacy.clip_schedule`
+says otherwise. All else is held to the stored bits.
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ def by_dp_accounting(noise, rate, delta, near):
 
 
 def plan_as_it_was(request, progress=None):
-    """The accountant was rdp by default, and the plan did not say that it was chosen. Clips stayed;
-    discrete noise was read at whole orders, and plans stated no steps.
+    """The accountant was rdp by default, and the plan did not say that it was chosen; the policy
+    was uniform. Clips stayed; discrete noise was read at whole orders, and plans stated no steps.
     """
+    implied = (request.policy, request.method, request.saving_rate, request.weights)
+    if all(one is None for one in implied):
+        request = replace(request, policy="uniform")
     if request.accountant == AUTO:
         request = replace(request, accountant="rdp")
     if request.clip_schedule is None:

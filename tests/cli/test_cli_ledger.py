@@ -41,6 +41,7 @@ def half_spent(book):
         rounds=10,
         rate=0.5,
         clients=["north", "south", "east"],
+        policy="uniform",
         accountant="rdp",
     )
     with Ledger.open(book, write=True) as ledger:
@@ -381,6 +382,7 @@ def test_lowering_a_budget_under_an_open_run(run, book):
         rounds=10,
         rate=0.5,
         clients=["north", "south", "east"],
+        policy="uniform",
         accountant="rdp",
     )
     with Ledger.open(book, write=True) as ledger:

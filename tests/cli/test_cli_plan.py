@@ -14,7 +14,7 @@ import pytest
 
 import fedspend
 
-QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.toml"
+SAVING = Path(__file__).parents[2] / "examples" / "saving.toml"
 PAPER = ("--epsilon", "10:34,20:43,30:23", "--delta", "1e-5", "--rounds", "25", "--rate", "0.9")
 SMALL = ("plan", "--epsilon", "10:3,20:2", "--delta", "1e-5", "--rounds", "4", "--rate", "0.9")
 
@@ -27,8 +27,8 @@ def numbers(outcome) -> dict:
 # --- what it shows --------------------------------------------------------------------------------
 
 
-def test_quickstart_table(run):
-    outcome = run("plan", QUICKSTART)
+def test_the_table_of_a_plan(run):
+    outcome = run("plan", SAVING)
     assert (outcome.code, outcome.err) == (0, "")
     for word in (
         "100 clients",
@@ -54,16 +54,29 @@ def test_quickstart_table(run):
     assert all(row[-1] == "0.00%" for row in rows)
 
 
+def test_the_quickstart_has_the_default_policy_and_says_what_it_gains(run):
+    shown = run("plan", SAVING.with_name("quickstart.toml"))
+    assert (shown.code, shown.err) == (0, "")
+    words = " ".join(shown.out.split())
+    assert "policy optimal (method time-adaptive)" in words
+    assert "contraction unknown; if it is 0.9, the last iterate: noise in the final model" in words
+    assert "accountant pld (auto" in words
+    plain = numbers(run("plan", *PAPER, "--json"))
+    assert plain["policy"] == "optimal"
+    assert plain["expected"]["variance_of_uniform"] < 0.92
+    assert plain["expected"]["worst"] <= 1.01
+
+
 def test_narrow_terminal_gets_two_tables(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    outcome = run("plan", QUICKSTART)
+    outcome = run("plan", SAVING)
     assert outcome.out.count("budget") == 2
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert "…" not in outcome.out
 
 
 def test_json_agrees_with_the_plan(run, tmp_path):
-    shown = numbers(run("plan", QUICKSTART, "--json", "-o", tmp_path / "plan.json"))
+    shown = numbers(run("plan", SAVING, "--json", "-o", tmp_path / "plan.json"))
     plan = fedspend.Plan.load(tmp_path / "plan.json")
     assert shown["hash"] == plan.hash
     assert (shown["rounds"], shown["delta"], shown["clients"], shown["policy"]) == (
@@ -96,7 +109,7 @@ def test_flags_give_the_same_plan_as_the_config(run):
         "rdp",
     )
     by_flags = numbers(run("plan", *PAPER, *flags, "--json"))
-    assert by_flags["hash"] == numbers(run("plan", QUICKSTART, "--json"))["hash"]
+    assert by_flags["hash"] == numbers(run("plan", SAVING, "--json"))["hash"]
 
 
 def test_csv_gives_the_same_schedules_and_its_group_names(run, tmp_path):
@@ -125,7 +138,7 @@ def test_flags_win_over_the_config(run):
     shown = numbers(
         run(
             "plan",
-            QUICKSTART,
+            SAVING,
             "--rounds",
             "4",
             "--rate",
@@ -140,7 +153,7 @@ def test_flags_win_over_the_config(run):
         )
     )
     assert (shown["rounds"], shown["clients"], shown["round_rate"]) == (4, 7, [0.4, 0.8, 0.8, 0.8])
-    assert numbers(run("plan", QUICKSTART, "--set", "train.rounds=14", "--json"))["rounds"] == 14
+    assert numbers(run("plan", SAVING, "--set", "train.rounds=14", "--json"))["rounds"] == 14
 
 
 @pytest.mark.parametrize(
@@ -148,7 +161,7 @@ def test_flags_win_over_the_config(run):
     [(("--policy", "uniform"), "uniform"), (("--method", "dp-fedavg"), "strictest")],
 )
 def test_a_policy_or_method_flag_puts_the_configs_aside(run, flags, policy):
-    outcome = run("plan", QUICKSTART, *flags, "--json")
+    outcome = run("plan", SAVING, *flags, "--json")
     assert outcome.err == ""
     assert numbers(outcome)["policy"] == policy
 
@@ -187,7 +200,7 @@ def test_compare(run, tmp_path):
     plot = tmp_path / "compare.svg"
     outcome = run(
         "plan",
-        QUICKSTART,
+        SAVING,
         "--compare",
         "uniform,spend-as-you-go,strictest,geometric",
         "--plot",
@@ -204,7 +217,7 @@ def test_compare(run, tmp_path):
         "noise of average",
     ):
         assert word in outcome.out
-    shown = numbers(run("plan", QUICKSTART, "--compare", "uniform,spend-as-you-go", "--json"))[
+    shown = numbers(run("plan", SAVING, "--compare", "uniform,spend-as-you-go", "--json"))[
         "policies"
     ]
     assert list(shown) == ["uniform", "spend-as-you-go"]
@@ -496,7 +509,7 @@ def test_a_full_output_is_one_line():
 def test_plot_values_are_the_plans(run, tmp_path):
     from fedspend.report.groups import group_clients, group_tracks
 
-    run("plan", QUICKSTART, "--quiet", "-o", tmp_path / "plan.json")
+    run("plan", SAVING, "--quiet", "-o", tmp_path / "plan.json")
     plan = fedspend.Plan.load(tmp_path / "plan.json")
     for track, client in zip(group_tracks(plan, group_clients(plan)), (0, 34, 77), strict=True):
         assert np.array_equal(track.spent.mean, plan.spent()[:, client])

@@ -110,7 +110,7 @@ def test_drawn_budgets_can_be_read_and_repeat(run, tmp_path):
         ("record,client,epsilon\na,,1\n", "client is empty"),
         ("record,budget\na,1\n", "unknown column"),
         ("record\na\n", "'epsilon' is missing"),
-        ("record;epsilon\na;1\n", "unknown column"),
+        ("record epsilon\na 1\n", "unknown column"),
     ],
 )
 def test_bad_files(refused, tmp_path, text, told):

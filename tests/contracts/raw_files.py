@@ -19,7 +19,8 @@ from fedspend.noise.randomness import Randomness
 from fedspend.runs.setup import Setup, from_config
 
 COLUMNS = ("a", "b", "c", "d", "e")
-FORMS = ("csv", "npz", "images")
+FORMS = ("csv", "declared", "numbers", "texts", "parquet", "npz", "images", "folders")
+SICK = ("no", "maybe", "yes")
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,20 @@ def write_rows(
 ) -> dict[str, Any]:
     """The files, with rows to test on and public ones; and what the config says about them."""
     test, public = rows_of("test", 9, 7), rows_of("public", 12, 8)
+    files = {"rows": rows, "test": test, "public": public}
+    if form == "declared":
+        return write_declared(folder, files)
+    if form == "numbers":
+        write_declared(folder, files)
+        return number_of(folder)
+    if form == "texts":
+        return write_texts(folder, files)
+    if form == "parquet":
+        return write_parquet(folder, files)
+    if form == "folders":
+        return write_folders(folder, files)
     if form == "csv":
-        for name, some in {"rows": rows, "test": test, "public": public}.items():
+        for name, some in files.items():
             header = ",".join(["hospital", *(["patient"] if records else []), *COLUMNS, "sick"])
             lines = [
                 ",".join(
@@ -110,6 +123,122 @@ def write_rows(
     return {"name": "npz", "path": str(folder / "rows.npz"), "classes": 3} | (
         {"record": "patient"} if records else {}
     )
+
+
+def write_declared(folder: Path, files: dict[str, Sequence[Row]]) -> dict[str, Any]:
+    """Tables of which much must be declared: semicolons and decimal commas, words, unlisted words,
+    cells without a value, and numbers outside of their bounds.
+    """
+    for name, some in files.items():
+        lines = [
+            ";".join(
+                [
+                    row.client,
+                    row.record,
+                    *(f"{value:.4f}".replace(".", ",") for value in row.values[:3]),
+                    "ABCD"[min(3, int(abs(2 * row.values[3])))],
+                    "" if row.values[4] > 0.5 else f"{row.values[4]:.4f}".replace(".", ","),
+                    SICK[row.label],
+                ]
+            )
+            for row in some
+        ]
+        header = ";".join(["hospital", "patient", *COLUMNS, "sick"])
+        (folder / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+    return {
+        "name": "csv",
+        "path": str(folder / "rows.csv"),
+        "test_path": str(folder / "test.csv"),
+        "label": "sick",
+        "labels": list(SICK),
+        "client": "hospital",
+        "record": "patient",
+        "bounds": {"a": [-1, 1]},
+        "categories": {"d": ["A", "B"]},
+        "other": ["d"],
+        "missing": {"e": 0.25},
+        "indicators": ["e"],
+    }
+
+
+def number_of(folder: Path) -> dict[str, Any]:
+    """The same tables, where one of the columns is to be predicted."""
+    return {
+        "name": "csv",
+        "path": str(folder / "rows.csv"),
+        "test_path": str(folder / "test.csv"),
+        "label": "b",
+        "label_bounds": [-1, 2],
+        "client": "hospital",
+        "columns": ["a", "c"],
+    }
+
+
+def write_texts(folder: Path, files: dict[str, Sequence[Row]]) -> dict[str, Any]:
+    """A line of text for each row: its numbers, digit by digit."""
+    for name, some in files.items():
+        lines = [f"{row.client},{''.join(str(abs(one)) for one in row.values)}" for row in some]
+        (folder / f"{name}.csv").write_text("\n".join(["hospital,line", *lines]) + "\n")
+    return {
+        "name": "csv",
+        "path": str(folder / "rows.csv"),
+        "test_path": str(folder / "test.csv"),
+        "label": "line",
+        "text": "line",
+        "vocabulary": "0123456789.",
+        "max_length": 6,
+        "client": "hospital",
+    }
+
+
+def write_parquet(folder: Path, files: dict[str, Sequence[Row]]) -> dict[str, Any]:
+    """Typed columns, some of whose cells have no value."""
+    import pyarrow
+    from pyarrow import parquet
+
+    for name, some in files.items():
+        columns: dict[str, list[Any]] = {
+            column: [row.values[n] for row in some] for n, column in enumerate(COLUMNS)
+        }
+        columns["e"] = [None if value > 0.5 else value for value in columns["e"]]
+        columns["hospital"] = [row.client for row in some]
+        columns["patient"] = [row.record for row in some]
+        columns["sick"] = [row.label for row in some]
+        parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
+    return {
+        "name": "parquet",
+        "path": str(folder / "rows.parquet"),
+        "test_path": str(folder / "test.parquet"),
+        "label": "sick",
+        "classes": 3,
+        "client": "hospital",
+        "record": "patient",
+        "missing": {"e": 0.25},
+    }
+
+
+def write_folders(folder: Path, files: dict[str, Sequence[Row]]) -> dict[str, Any]:
+    """Images of 6 x 6, a folder for each client and in it one for each label."""
+    from PIL import Image
+
+    places = {
+        "rows": lambda row: f"rows/{row.client}/{row.label}",
+        "test": lambda row: f"test/{row.label}",
+        "public": lambda _: "public",
+    }
+    for name, some in files.items():
+        for row in some:
+            place = folder / places[name](row)
+            place.mkdir(parents=True, exist_ok=True)
+            pixels = (255 * row.image[0, :6, :6]).astype(np.uint8)
+            Image.fromarray(pixels).save(place / f"{row.record}.png")
+    return {
+        "name": "images",
+        "path": str(folder / "rows"),
+        "test_path": str(folder / "test"),
+        "classes": 3,
+        "image_size": [1, 5, 5],
+    }
 
 
 def with_split(data: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from fedspend.engines.dense import DenseEngine
 from fedspend.engines.local import make_engine
 from fedspend.errors import InvalidInput
 from fedspend.models.evaluation import evaluate, majority_share, scores
-from fedspend.models.flat import layer_sizes
+from fedspend.models.flat import flat_vector, layer_sizes, load_vector
 from fedspend.models.linear import supports
 
 # float32 sums in another order: relative to the largest entry of the summed update
@@ -95,7 +95,7 @@ class Bench:
     def start(self, model: str, seed: int = 0) -> tuple[nn.Module, torch.Tensor]:
         torch.manual_seed(seed)
         module = MODELS[model][0]()
-        return module, nn.utils.parameters_to_vector(module.parameters()).detach()
+        return module, flat_vector(module)
 
     def engine(self, name: str, module: nn.Module, data: Data, training: LocalTraining) -> Running:
         engine = ENGINES[name](data.work(module))
@@ -132,7 +132,7 @@ def by_hand(
 ) -> np.ndarray:
     """One client's update, written out."""
     module = copy.deepcopy(module)
-    nn.utils.vector_to_parameters(start.clone(), module.parameters())
+    load_vector(module, start)
     trained = [p for p in module.parameters() if p.requires_grad]
     velocity = [torch.zeros_like(p) for p in trained]
     shard = data.shards[client]
@@ -143,27 +143,18 @@ def by_hand(
         loss = cross_entropy(module(data.features[rows]), data.labels[rows])
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         with torch.no_grad():
-            moved = nn.utils.parameters_to_vector(module.parameters()) - start
+            moved = flat_vector(module) - start
             pull = training.shape.blur if moved.norm() > radius else 0.0
-            pulls = dict(
-                zip(
-                    module.parameters(),
-                    moved.split([p.numel() for p in module.parameters()]),
-                    strict=True,
-                )
-            )
+            pulls = dict(zip(trained, moved.split([p.numel() for p in trained]), strict=True))
             last = {p: g for p, g in zip(trained, gradients, strict=True) if g is not None}
             for p, v in zip(trained, velocity, strict=True):
                 if p in last:
                     v.mul_(training.momentum).add_(last[p] + pull * pulls[p].view_as(p))
                     p.sub_(lr * v)
-    update = (nn.utils.parameters_to_vector(module.parameters()).detach() - start).double().numpy()
+    update = (flat_vector(module) - start).double().numpy()
     if training.shape.lus > 0 and len(shard):
         gradient = np.concatenate(
-            [
-                last[p].numpy().ravel() if p in last else np.zeros(p.numel())
-                for p in module.parameters()
-            ]
+            [last[p].numpy().ravel() if p in last else np.zeros(p.numel()) for p in trained]
         )
         first = 0
         for size in layer_sizes(module):
@@ -246,7 +237,7 @@ def test_leaves_model_start_and_torch_alone(bench: Bench, engine: str, model: st
     kept, state, threads = start.clone(), torch.random.get_rng_state(), torch.get_num_threads()
     bench.engine(engine, module, Data(MODELS[model][1]), STEPS).run(start, COHORT, 1, 0.1, free())
     assert torch.equal(start, kept)
-    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), kept)
+    assert torch.equal(flat_vector(module), kept)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == threads
 
@@ -287,9 +278,7 @@ def test_one_client_is_plain_sgd(bench: Bench, engine: str, model: str) -> None:
         optimizer.zero_grad()
         cross_entropy(plain(data.features[data.shards[5]]), data.labels[data.shards[5]]).backward()
         optimizer.step()
-    assert close(
-        reduced.total, (nn.utils.parameters_to_vector(plain.parameters()).detach() - start).numpy()
-    )
+    assert close(reduced.total, (flat_vector(plain) - start).numpy())
 
 
 @every_engine
@@ -349,7 +338,7 @@ def test_engines_agree_over_several_rounds(bench: Bench, engine: str) -> None:
 def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(12, 20), nn.Dropout(0.5), nn.ReLU(), nn.Linear(20, 3))
-    start = nn.utils.parameters_to_vector(module.parameters()).detach()
+    start = flat_vector(module)
     names = ("reference", "clientwise", "clientwise-2", "lossy")
     first, *others = (
         bench.engine(name, module, Data(), STEPS).run(start, COHORT, 1, 0.1, free())
@@ -749,7 +738,7 @@ def test_evaluation(model: str) -> None:
     other = start + 0.1
     loss, accuracy = evaluate(module, other, data.features, data.labels)
     moved = copy.deepcopy(module)
-    nn.utils.vector_to_parameters(other, moved.parameters())
+    load_vector(moved, other)
     with torch.no_grad():
         scores = moved(data.features)
     assert loss == pytest.approx(float(cross_entropy(scores, data.labels)), rel=1e-5)
@@ -757,6 +746,6 @@ def test_evaluation(model: str) -> None:
         float((scores.argmax(1) == data.labels).float().mean()), abs=1e-3
     )
     assert module.training
-    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), start)
+    assert torch.equal(flat_vector(module), start)
     assert math.isnan(evaluate(module, start, data.features[:0], data.labels[:0])[0])
     assert majority_share(torch.tensor([1, 1, 0])) == pytest.approx(2 / 3)

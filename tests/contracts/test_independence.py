@@ -37,7 +37,7 @@ from fedspend.engines import clientwise, dense
 from fedspend.engines.base import Engine, Workload
 from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import InvalidInput
-from fedspend.models.flat import layer_sizes, parameter_count
+from fedspend.models.flat import flat_vector, layer_sizes, parameter_count
 from fedspend.noise.grid import Grid
 from fedspend.records import Terms
 from fedspend.records.planning import RecordPlan, plan_records
@@ -101,7 +101,7 @@ def changed(data: Data, client: int, change: Change) -> Data:
 def module_and_start(model: str) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     module = MODELS[model][0]()
-    return module, nn.utils.parameters_to_vector(module.parameters()).detach()
+    return module, flat_vector(module)
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_a_client_beside_others_has_the_bits_it_has_alone_also_in_thin_layers(
         module = nn.Sequential(
             *(nn.Linear(entering, leaving, bias=bias) for entering, leaving in pairwise(sizes))
         )
-        start = nn.utils.parameters_to_vector(module.parameters()).detach()
+        start = flat_vector(module)
         data = Data((sizes[0],), sizes=[width] * 12, classes=sizes[-1])
         training = LocalTraining(batch_size=width, steps=3, momentum=momentum)
         tasks = tasks_for(start, range(12), training, round=1, lr=2.0, clips=np.full(12, 0.5))
@@ -327,7 +327,7 @@ def test_a_module_that_remembers_is_new_for_every_client(
 ) -> None:
     torch.manual_seed(0)
     module = Remembers()
-    start = nn.utils.parameters_to_vector(module.parameters()).detach()
+    start = flat_vector(module)
     shared: dict[str, Any] = {"asked": np.array([0, 3, 5]), "size": 9} if votes else {}
     tasks = tasks_for(start, COHORT, STEPS, round=1, lr=0.4, clips=CLIPS, **shared)
     check(running, engine, module, Data(), tasks, 5)
@@ -375,7 +375,7 @@ def test_one_module_for_all_clients_would_be_noticed(
 ) -> None:
     monkeypatch.setattr(clientwise, "remembers_nothing", lambda _: True)
     module = Remembers()
-    start = nn.utils.parameters_to_vector(module.parameters()).detach()
+    start = flat_vector(module)
     tasks = tasks_for(start, COHORT, STEPS, round=1, lr=0.4, clips=CLIPS)
     with pytest.raises(AssertionError):
         check(running, "clientwise", module, Data(), tasks, 5)

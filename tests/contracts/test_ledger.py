@@ -22,6 +22,8 @@ DELTA = 1e-4
 
 def make_plan(budget, rounds=6, clients=4, **options):
     terms = {"delta": DELTA, "rounds": rounds, "rate": 0.5, "accountant": "rdp"}
+    if not options.keys() & {"policy", "saving_rate", "weights", "method"}:
+        terms["policy"] = "uniform"
     return fedspend.plan(np.full(clients, budget), **(terms | options))
 
 

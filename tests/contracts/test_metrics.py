@@ -22,10 +22,10 @@ from contracts.workshop import (
     outcome,
     tasks_for,
 )
-from torch import nn
 
 from fedspend.client.task import LocalTraining
 from fedspend.engines.base import Engine, HeldOut, Workload
+from fedspend.models.flat import flat_vector
 from fedspend.noise.numbers import FEWEST_STEPS, NumberGrid
 
 TRAINING = LocalTraining(batch_size=8, steps=2)
@@ -58,7 +58,7 @@ def play() -> Iterator[Callable[..., Outcome]]:
     def one(engine: str, model: str, grid: str, held: HeldOut) -> Outcome:
         torch.manual_seed(0)
         module, shape = MODELS[model][0](), MODELS[model][1]
-        start = nn.utils.parameters_to_vector(module.parameters()).detach()
+        start = flat_vector(module)
         work: Workload = replace(Data(shape).work(module), held_out=held)
         opened.append(ENGINES[engine](work))
         shared: dict[str, Any] = {"metric": GRIDS[grid], "bit": True}

@@ -68,10 +68,10 @@ clip = 0.7
 )
 # config, unit, headline, and what else tells this kind from the others
 KINDS = {
-    "rdp": (OF_CLIENTS, "client", "uniform", {"accountant": "rdp", "discrete": False}),
-    "pld": (OF_CLIENTS.replace("rdp", "pld"), "client", "uniform", {"accountant": "pld"}),
-    "auto": (OF_CLIENTS.replace("rdp", "auto"), "client", "uniform", {"accountant": "pld"}),
-    "discrete": (OF_CLIENTS + 'noise = "discrete"\n', "client", "uniform", {"discrete": True}),
+    "rdp": (OF_CLIENTS, "client", "optimal", {"accountant": "rdp", "discrete": False}),
+    "pld": (OF_CLIENTS.replace("rdp", "pld"), "client", "optimal", {"accountant": "pld"}),
+    "auto": (OF_CLIENTS.replace("rdp", "auto"), "client", "optimal", {"accountant": "pld"}),
+    "discrete": (OF_CLIENTS + 'noise = "discrete"\n', "client", "optimal", {"discrete": True}),
     "time-adaptive": (
         OF_CLIENTS + 'saving_rate = 0.4\n[method]\nname = "time-adaptive"\n',
         "client",

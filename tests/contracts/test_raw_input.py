@@ -213,6 +213,9 @@ DATA: dict[str, tuple[dict[str, Any], str, bool]] = {
         False,
     ),
     "features of images": ({"model": {"features": "gabor"}}, "images", False),
+    "words and missing cells": ({"data": {"validation": 0.3}}, "declared", False),
+    "parquet": ({"data": {"validation": 0.3}}, "parquet", False),
+    "folders of images": ({}, "folders", False),
 }
 # adaptive-clip has bits, and ae-dpfl public rows
 READ_BY = ("idp-fedavg", "adaptive-clip", "ae-dpfl")
@@ -231,6 +234,25 @@ def test_every_way_of_reading_the_data_of_a_real_run(
 ) -> None:
     options, form, split = read_as(kind, method)
     check(tmp_path, options, form, split=split)
+
+
+TARGETS: dict[str, tuple[dict[str, Any], str]] = {
+    "numbers": ({"task": {"loss": "squared"}}, "numbers"),
+    "next token": (
+        {
+            "task": {"loss": "next-token"},
+            "model": {"name": "lstm", "vocabulary": 12, "width": 4},
+            "data": {"validation": 0.3},
+        },
+        "texts",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_every_kind_of_target_of_a_real_run(tmp_path: Path, kind: str) -> None:
+    options, form = TARGETS[kind]
+    check(tmp_path, merged(options, REAL), form)
 
 
 @pytest.mark.filterwarnings("ignore:noise on a class")
@@ -254,6 +276,36 @@ def check_nan_is_refused(tmp_path: Path, form: str, options: dict[str, Any]) -> 
     version = HOSPITALS | {VICTIM: [with_nan(row) for row in HOSPITALS[VICTIM]]}
     with pytest.raises(InvalidInput, match="nan") as refusal:
         contributions(completed(write(tmp_path / "nan", version, form), options))
+    assert "\n" not in str(refusal.value)
+
+
+BAD_CELLS = {
+    "nan": ("nan", "a must be a number"),
+    "a word": ("many", "a must be a number"),
+    "infinite": ("inf", "a must be a number"),
+    "another label": ("2;perhaps", "cells where the header has"),
+    "two marks": ("1.5", "write decimals one way"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_CELLS)
+def test_one_clients_bad_cells_stop_the_run_before_anything_is_released(
+    tmp_path: Path, bad: str
+) -> None:
+    """A refusal is all that a bad cell can do: it changes no other client's rows, and nothing is
+    charged or released. Whoever starts the run sees its line.
+    """
+    config = completed(write(tmp_path / "bad", HOSPITALS, "declared"), REAL)
+    path = Path(config["data"]["path"])
+    lines = path.read_text().splitlines()
+    place = next(n for n, line in enumerate(lines) if line.startswith(VICTIM))
+    cells = lines[place].split(";")
+    cells[2], told = BAD_CELLS[bad]
+    lines[place] = ";".join(cells)
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InvalidInput, match=told) as refusal:
+        contributions(config)
+    assert f"{path}:" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -285,13 +337,14 @@ def draws_over_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 def learns_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are scaled by the mean and the deviation of everybody's rows."""
     from fedspend.data import tables
+    from fedspend.data.declared import Declared
 
-    real_csv, real_npz = tables._features, tables.as_features
+    real_csv, real_npz = Declared.read, tables.as_features
 
     def standard(values: np.ndarray) -> np.ndarray:
         return ((values - values.mean(axis=0)) / (values.std(axis=0) + 1e-9)).astype(np.float32)
 
-    monkeypatch.setattr(tables, "_features", lambda *given: standard(real_csv(*given)))
+    monkeypatch.setattr(Declared, "read", lambda *given: standard(real_csv(*given)))
     monkeypatch.setattr(tables, "as_features", lambda *given: standard(real_npz(*given)))
 
 
@@ -319,13 +372,36 @@ def fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "as_features", filled)
 
 
+def fills_in_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing cell becomes the mean of everybody's cells, not what is declared."""
+    from fedspend.data.declared import NumberColumn
+
+    real = NumberColumn.read
+
+    def filled(self: Any, column: Any, marks: Any) -> np.ndarray:
+        values = real(self, column, marks)
+        if self.missing is not None:
+            absent = column.absent(marks)
+            values[absent, 0] = values[~absent, 0].mean()
+        return values
+
+    monkeypatch.setattr(NumberColumn, "read", filled)
+
+
 BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
     "draws over the pool": (draws_over_the_pool, ("hold-out", "private metric")),
     "learns a scale": (
         learns_a_scale,
-        ("bounds", "natural, with a guest", "column of test rows", "arrays"),
+        (
+            "bounds",
+            "natural, with a guest",
+            "column of test rows",
+            "arrays",
+            "words and missing cells",
+        ),
     ),
     "centres features": (centres_features, ("features of images",)),
+    "fills in means": (fills_in_means, ("words and missing cells",)),
 }
 
 
@@ -336,7 +412,9 @@ BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] 
         (method, name, kind)
         for name, (_, kinds) in BROKEN.items()
         for kind in kinds
-        for method in (READ_BY if name != "centres features" else READ_BY[:1])
+        for method in (
+            READ_BY if name in ("draws over the pool", "learns a scale") else READ_BY[:1]
+        )
     ],
 )
 def test_a_reader_that_looks_at_everybody_would_be_noticed(
@@ -420,7 +498,9 @@ def test_a_metric_over_the_pool_would_be_noticed(
     monkeypatch.setattr(
         HeldOut,
         "rows",
-        lambda self, _: OwnRows(self.features, self.labels, np.arange(len(self.labels))),
+        lambda self, _, **how: OwnRows(
+            self.features, self.labels, np.arange(len(self.labels)), **how
+        ),
     )
     with pytest.raises(AssertionError):
         check(tmp_path, {"data": {"validation": 0.3}} | PRIVATE)

@@ -25,6 +25,7 @@ from fedspend.client.norm_budgets import Payments
 from fedspend.client.state import MemoryStates
 from fedspend.configuration import record_plans
 from fedspend.data import dataset, tables
+from fedspend.data.declared import Declared
 from fedspend.data.partition import ABSENT, Federation
 from fedspend.errors import InvalidInput
 from fedspend.models import feature_cache
@@ -279,6 +280,8 @@ LISTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"form": "npz"},
     ),
     "features of images": ({"model": {"features": "gabor"}}, {"form": "images"}),
+    "words and missing cells": ({"data": {"validation": 0.3}}, {"form": "declared"}),
+    "parquet": ({}, {"form": "parquet"}),
     "some clients in a round": ({"privacy": {"rate": 0.5}}, {}),
     "momentum": ({"train": {"momentum": 0.5}}, {}),
     "layers": ({"model": {"name": "mlp", "hidden": [4]}}, {}),
@@ -395,12 +398,12 @@ def budgets_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def learns_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are scaled by the mean and the deviation of everybody's rows."""
-    real_csv, real_npz = tables._features, tables.as_features
+    real_csv, real_npz = Declared.read, tables.as_features
 
     def standard(values: np.ndarray) -> np.ndarray:
         return ((values - values.mean(axis=0)) / (values.std(axis=0) + 1e-9)).astype(np.float32)
 
-    monkeypatch.setattr(tables, "_features", lambda *given: standard(real_csv(*given)))
+    monkeypatch.setattr(Declared, "read", lambda *given: standard(real_csv(*given)))
     monkeypatch.setattr(tables, "as_features", lambda *given: standard(real_npz(*given)))
 
 
@@ -441,7 +444,9 @@ def divides_by_those_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def clips_too_far_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = record_steps.clipped_sum
     monkeypatch.setattr(
-        record_steps, "clipped_sum", lambda module, clip, *rest: real(module, 3 * clip, *rest)
+        record_steps,
+        "clipped_sum",
+        lambda module, clip, *rest, **how: real(module, 3 * clip, *rest, **how),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fedspend.data import DATA_SETS, load, options_of
 from fedspend.data.adult import CATEGORIES, COLUMNS, NUMBERS
+from fedspend.data.loading import FILES
 from fedspend.errors import InvalidInput
 
 
@@ -24,7 +25,7 @@ def test_data_works_without_torch():
 
 
 def test_every_name_says_which_options_it_takes():
-    assert {name for name in DATA_SETS.names if options_of(name)} == {"synthetic", "csv", "npz"}
+    assert {name for name in DATA_SETS.names if options_of(name)} == {"synthetic", *FILES}
     assert "seed" not in options_of("synthetic")
 
 
@@ -32,7 +33,7 @@ def test_every_name_says_which_options_it_takes():
     ("name", "options", "message"),
     [
         ("mnits", {}, "unknown data set 'mnits'; did you mean 'mnist'?"),
-        ("imagenet21k-extra", {}, "choose one of digits, synthetic, mnist"),
+        ("imagenet21k-extra", {}, "choose one of digits, diabetes, synthetic, mnist"),
         ("digits", {"clases": 3}, "unknown option of data set 'digits': 'clases'; there are none"),
         ("synthetic", {"clases": 3}, "did you mean 'classes'"),
         ("synthetic", {"classes": 1}, "classes must be a whole number of at least 2"),

@@ -35,7 +35,7 @@ def test_columns_become_features_labels_clients_and_split(csv):
 
 def test_bounds_are_public_and_cut_off(csv):
     assert csv(bounds={"age": [0, 50]}).features.tolist() == [[np.float32(0.4), 1], [1, 2]]
-    assert csv(bounds=[0, 100], features=["age"]).features.ravel().tolist() == [
+    assert csv(bounds=[0, 100], columns=["age"]).features.ravel().tolist() == [
         np.float32(0.2),
         np.float32(0.6),
     ]
@@ -43,7 +43,7 @@ def test_bounds_are_public_and_cut_off(csv):
 
 def test_a_second_file_holds_the_test_rows(csv, tmp_path):
     (tmp_path / "test.csv").write_text("dose,age,label\n7,8,1\n")
-    data = csv(CSV, split=None, features=["age", "dose"], test_path=tmp_path / "test.csv")
+    data = csv(CSV, split=None, columns=["age", "dose"], test_path=tmp_path / "test.csv")
     assert data.test_features.tolist() == [[8, 7]]
     assert len(data.labels) == 3
 
@@ -76,7 +76,7 @@ BAD = [
     (
         CSV.replace("60", "sixty"),
         {},
-        r"data.csv:3: age must be a number \(turn text into 0/1 columns first\), got 'sixty'",
+        r"data.csv:3: age must be a number \(or declare its levels: .*\), got 'sixty'",
     ),
     (CSV.replace("60", "nan"), {}, r"data.csv:3: age must be a number .* got 'nan'"),
     (CSV.replace("60", "inf"), {}, r"data.csv:3: age must be a number"),
@@ -104,9 +104,9 @@ BAD = [
     (CSV, {"label": "lable"}, "unknown column in .*data.csv: 'lable'; did you mean 'label'?"),
     (CSV, {"client": "hospitals"}, "did you mean 'hospital'"),
     (CSV, {"client": "label"}, "must be different columns"),
-    (CSV, {"features": ["agee"]}, "did you mean 'age'"),
-    (CSV, {"features": []}, "at least one column"),
-    (CSV, {"features": ["label"]}, "at least one column other than label"),
+    (CSV, {"columns": ["agee"]}, "did you mean 'age'"),
+    (CSV, {"columns": []}, "at least one column"),
+    (CSV, {"columns": ["label"]}, "at least one column other than label"),
     (
         CSV,
         {"bounds": {"agee": [0, 1]}},
@@ -118,7 +118,7 @@ BAD = [
     (CSV, {"classes": ["a", "a"]}, "at least two different labels"),
     (CSV, {"classes": 1}, "classes must be a whole number of at least 2"),
     (CSV, {"test_path": "x.csv"}, "give either test_path or split"),
-    (CSV, {"split": None, "features": ["age"]}, "there are no test rows"),
+    (CSV, {"split": None, "columns": ["age"]}, "there are no test rows"),
     (CSV.replace("test", "train"), {}, "test_features is empty"),
     (CSV, {"path": "/nowhere/data.csv"}, "/nowhere/data.csv: cannot be read"),
     (CSV, {"sheet": 1}, "unknown option of data set 'csv': 'sheet'"),
@@ -200,3 +200,73 @@ def test_other_files_under_the_name_npz(tmp_path):
         np.save(file, np.ones(3))
     with pytest.raises(InvalidInput, match="a single array"):
         load("npz", path=path, classes=2)
+
+
+# --- folders of NPY files -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def npy(tmp_path):
+    def read(change=None, **options):
+        folder = tmp_path / "arrays"
+        folder.mkdir(exist_ok=True)
+        arrays = ARRAYS | {"features": np.arange(8, dtype=np.float32).reshape(4, 2)}
+        arrays["test_features"] = np.zeros((1, 2), dtype=np.float32)
+        for key, value in (arrays | (change or {})).items():
+            np.save(folder / f"{key}.npy", value)
+        return load("npy", **({"path": folder, "classes": 2, "client": "site"} | options))
+
+    return read
+
+
+def test_arrays_in_a_folder_are_mapped_and_never_written_to(npy, tmp_path):
+    data = npy()
+    assert isinstance(data.features.base, np.memmap) or isinstance(data.features, np.memmap)
+    assert data.client_of.tolist() == ["a", "a", "b", "b"]
+    data.features[0, 0] = 99
+    assert np.load(tmp_path / "arrays" / "features.npy")[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"features": np.zeros((4, 2))}, {}, "features.npy holds float64, .* save it as float32"),
+        (
+            {"features": np.asfortranarray(np.zeros((4, 2), np.float32))},
+            {},
+            "float32 in column order",
+        ),
+        ({"features": np.full((4, 2), np.nan, np.float32)}, {}, r"features\[0, 0\] is nan"),
+        ({}, {"bounds": [0, 1]}, "unknown option of data set 'npy': 'bounds'"),
+        ({}, {"path": "/nowhere"}, "there is no such folder; give a folder of .npy files"),
+        ({"label": np.array([0, 1, 2, 0])}, {}, r"labels\[2\] is 2"),
+        ({}, {"classes": None, "labels": ["a", "b"]}, "label must be words, since labels lists"),
+        (
+            {"label": np.array(["a", "b", "c", "a"])},
+            {"classes": None, "labels": ["a", "b"]},
+            r"label\[2\] 'c' is not among the classes a, b",
+        ),
+        ({"site": np.array([1.5] * 4)}, {}, "client ids must be text or whole numbers"),
+    ],
+)
+def test_bad_folders_of_arrays(npy, change, options, message):
+    with pytest.raises(InvalidInput, match=message):
+        npy(change, **options)
+
+
+def test_a_folder_with_a_damaged_file_names_it(npy, tmp_path):
+    npy()
+    whole = tmp_path / "arrays" / "features.npy"
+    whole.write_bytes(whole.read_bytes()[:140])
+    with pytest.raises(InvalidInput, match=r"features.npy: not an npy file of a plain array"):
+        load("npy", path=tmp_path / "arrays", classes=2, client="site")
+
+
+def test_labels_in_arrays_may_be_words_from_a_declared_list(npy):
+    data = npy(
+        {"label": np.array(["no", "yes", "no", "yes"]), "test_label": np.array(["yes"])},
+        classes=None,
+        labels=["no", "yes"],
+    )
+    assert data.labels.tolist() == [0, 1, 0, 1]
+    assert data.test_labels.tolist() == [1]

@@ -2,6 +2,7 @@
 killed and resumed.
 """
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from fedspend.flower.loopback import (
     settings_of,
     wait_for,
 )
+from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
 from fedspend.stored.run import StoredRun
 
@@ -63,6 +65,33 @@ def on_one_machine(made: Loopback, output: Path) -> dict[str, np.ndarray]:
     return load_file(output / "model.safetensors")
 
 
+def own_entries(made: Loopback, client: str, ledger: str) -> list[dict[str, object]]:
+    """What a node's own ledger says."""
+    assert audit(str(made.node(client) / ledger)).ok
+    with Ledger.open(made.node(client) / ledger) as book:
+        (row,) = book.balances().rows()
+        assert row["client"] == client
+        assert row["spent"] + row["reserved"] <= row["budget"] + 1e-9
+        return [json.loads(body) for _, body, _ in book.entries()]
+
+
+def agree(made: Loopback, server: Path, ledger: str) -> None:
+    """Both sides' ledgers tell of one run: every node has charged all rounds up to the last in
+    which it was asked, and the server all of them.
+    """
+    with Ledger.open(server) as book:
+        (run,) = book.state.runs.values()
+    for client in made.clients:
+        entries = own_entries(made, client, ledger)
+        assert {entry["run"] for entry in entries if "run" in entry} == {run.id}
+        charged = [entry["round"] for entry in entries if entry["kind"] == "reserve"]
+        answered = [entry["round"] for entry in entries if entry["kind"] == "commit"]
+        assert charged == list(range(len(charged)))
+        assert set(charged) <= set(run.rounds)
+        assert answered == sorted(set(answered))
+        assert set(answered) <= set(charged)
+
+
 def rounds_of(run: Path) -> int:
     return len(StoredRun(run).metrics()) if (run / "metrics.jsonl").exists() else 0
 
@@ -98,6 +127,7 @@ def test_a_federation_that_is_killed_and_resumed(tmp_path):
     with federation(PROJECT, tmp_path / "federation") as made:
         # The ServerApp and then the SuperLink are killed; the model is that of one machine.
         seed(made, rounds=3)
+        made.approve()
         run = tmp_path / "seeded"
         again = settings_of(made.folder, run, {"resume": True})
         made.submit(**again)
@@ -114,6 +144,7 @@ def test_a_federation_that_is_killed_and_resumed(tmp_path):
         }
         server = made.folder / "server"
         assert audit(str(server / "ledger.db"), runs=[str(run)]).ok
+        agree(made, server / "ledger.db", "ledger.db")
         assert (run / "report.html").exists()
 
         # A real run: a node is killed in the middle of a round, and its noise is topped up.
@@ -121,9 +152,12 @@ def test_a_federation_that_is_killed_and_resumed(tmp_path):
         config = made.folder / "server" / "training.toml"
         changed(config, real, ("deadline = 120", "deadline = 45\nretries = 0"))
         changed(config, ("rate = 0.8", "rate = 1.0"))  # everyone is asked
-        changed(config, ('location = "ledger.db"', 'location = "real.db"'))
+        ledger = ('location = "ledger.db"', 'location = "real.db"')
+        changed(config, ledger, ('slices = "slices"', 'slices = "real-slices"'))
         for client in made.clients:
-            changed(made.node(client) / "node.toml", real)
+            state = ("[node]", '[node]\nstate = "real-state"')
+            changed(made.node(client) / "node.toml", real, ledger, state)
+        made.approve("real-slices")
         run = tmp_path / "real"
         began = made.submit(**settings_of(made.folder, run, {}))
         wait_for_round(run, 1)
@@ -131,6 +165,9 @@ def test_a_federation_that_is_killed_and_resumed(tmp_path):
         assert wait_for(made, began, PATIENCE) == "finished:completed", log_of(made)
         assert rounds_of(run) == 3
         assert audit(str(server / "real.db"), runs=[str(run)]).ok
+        agree(made, server / "real.db", "real.db")
+        kinds = [entry["kind"] for entry in own_entries(made, "north", "real.db")]
+        assert kinds.count("commit") == 3  # asked in every round
         told = made.flwr("log", began, "loopback", "--show")
         assert re.search(r"client 'harbour': (it did not answer|Flower reports|its node)", told)
         stored = (run / "metrics.jsonl").read_text()

@@ -168,6 +168,14 @@ def test_a_real_config_is_measured_and_planned_with(config, tmp_path, capsys):
     assert main(["plan", str(config), "--influence", str(out), "--tail", "5"]) == 2
     assert "only for 1, 2" in capsys.readouterr().err
     assert expected["variance_of_uniform"] <= 1
+    assert main(["plan", str(config), "--influence", str(out), "--tail", "auto", "--json"]) == 0
+    joint = json.loads(capsys.readouterr().out)["expected"]
+    assert joint["tail"] == found["proposed_tail"]
+    assert joint["influence"] == read_influence(out, found["proposed_tail"])
+    assert main(["plan", str(config), "--contraction", "0.9", "--tail", "auto"]) == 2
+    assert "--tail auto needs --influence FILE" in capsys.readouterr().err
+    assert main(["plan", str(config), "--tail", "long"]) == 2
+    assert "must be a whole number, or auto; got 'long'" in capsys.readouterr().err
     assert main(["plan", str(config), "--influence", str(out)]) == 0
     assert "by the influence that was measured" in " ".join(capsys.readouterr().out.split())
     assert main(["plan", str(config), "--influence", str(out), "--contraction", "0.9"]) == 2
@@ -214,7 +222,7 @@ def test_wrong_commands_and_files_are_one_line(config, tmp_path, capsys):
         return err
 
     assert "needs a config" in fails("design", "influence")
-    assert "--rate is not for" in fails("design", "influence", config, "--rate", "0.5")
+    assert "--rate is only for theory" in fails("design", "influence", config, "--rate", "0.5")
     assert "must end in .json" in fails("design", "influence", config, "-o", tmp_path / "x.csv")
     assert "one argument too many" in fails("design", "theory", config)
     assert "only for fedspend design influence" in fails("design", config, "--by", "loss")

@@ -143,7 +143,7 @@ def test_many_directions_have_the_influence_of_their_root_mean_square():
     h = np.sqrt((each**2).mean(axis=0))
     terms = {"delta": 1e-5, "rounds": rounds, "rate": 0.9}
     ours = fedspend.plan([4.0] * 60, policy="optimal", influence=h, **terms)
-    flat = fedspend.plan([4.0] * 60, **terms)
+    flat = fedspend.plan([4.0] * 60, policy="uniform", **terms)
     ratio = [
         measured(made, quadratics(2, made, spectrum, np.ones(rounds)), 1, 0.0)
         for made in (ours, flat)

@@ -23,12 +23,13 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedspend.client.answering import ServersAccount
 from fedspend.client.contribution import Contribution
 from fedspend.client.state import MemoryStates, States
 from fedspend.engines.base import Elsewhere, Patience, Workload
 from fedspend.engines.flower.engine import FlowerEngine
 from fedspend.engines.flower.line import Clock
-from fedspend.engines.flower.wire import HELLO, TASK, read_answer, read_task, sent_content
+from fedspend.engines.flower.wire import HELLO, LOOK, TASK, read_answer, read_task, sent_content
 from fedspend.engines.local import local
 from fedspend.flower.node import Node, node_of
 
@@ -86,10 +87,13 @@ class Place:
     tasks: int = 0
 
 
-def travelled(message: Message) -> Message:
-    """The message as it comes out at the other end of Flower's packing."""
+def travelled(message: Message, weighed: Callable[[int], None] = lambda _: None) -> Message:
+    """The message as it comes out at the other end of Flower's packing; `weighed` is told how many
+    bytes that took.
+    """
     with no_object_id_recompute():
         objects = {name: one.deflate() for name, one in get_all_nested_objects(message).items()}
+        weighed(sum(map(len, objects.values())))
         arrived = inflate_object_from_contents(message.object_id, objects)
     arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
     return arrived
@@ -107,6 +111,7 @@ class InProcessGrid(Grid):
     packed: bool = True  # as between machines; not where there are very many
     sent: list[tuple[str, int, str]] = field(default_factory=list)  # kind, node, message
     most_held: int = 0
+    carried: int = 0  # bytes, if messages are packed
 
     def __post_init__(self) -> None:
         # what Flower sets in the process of an app
@@ -159,12 +164,15 @@ class InProcessGrid(Grid):
         place = self.places.get(asked.metadata.dst_node_id)
         if place is None:  # its node is gone
             return []
-        asked = travelled(asked) if self.packed else asked
+        asked = travelled(asked, self._weigh) if self.packed else asked
         if asked.metadata.message_type == HELLO:
             del self._waiting[name]
             return [self._reply(asked, place.node.hello(asked.content))]
+        if asked.metadata.message_type == LOOK:
+            del self._waiting[name]
+            return [self._reply(asked, place.node.look(asked.content))]
         assert asked.metadata.message_type == TASK
-        fault = self._fault(place, read_task(asked.content).shared.round)
+        fault = self._fault(place, asked.content)
         if fault.delay and self.clock.now() < due + fault.delay:
             return []
         del self._waiting[name]
@@ -178,15 +186,22 @@ class InProcessGrid(Grid):
         reply = self._reply(asked, content)
         return [reply, reply] if fault.twice else [reply]
 
-    def _fault(self, place: Place, round: int) -> Fault:
-        found = self.faults.get(place.node.client, Fault())
-        off = place.tasks >= found.times or (found.rounds and round not in found.rounds)
+    def _fault(self, place: Place, content: RecordDict) -> Fault:
+        found = self.faults.get(place.node.client)
+        if found is None:
+            return Fault()
+        off = place.tasks >= found.times or (
+            found.rounds and read_task(content).shared.round not in found.rounds
+        )
         return Fault() if off else found
 
     def _reply(self, asked: Message, content: RecordDict) -> Message:
         reply = Message(content, reply_to=asked)
         reply.metadata.__dict__["_message_id"] = next(self._ids)
-        return travelled(reply) if self.packed else reply
+        return travelled(reply, self._weigh) if self.packed else reply
+
+    def _weigh(self, size: int) -> None:
+        self.carried += size
 
 
 def unasked(node: int, content: RecordDict, reply_to: str = "nobody") -> Message:
@@ -207,11 +222,12 @@ def unasked(node: int, content: RecordDict, reply_to: str = "nobody") -> Message
 
 def nodes_of(work: Workload, states: Callable[[], States] = MemoryStates) -> dict[int, Place]:
     """A node for every client, with its own rows and states; ids as if by chance. One engine does
-    everybody's work, as it can: it does not mix clients.
+    everybody's work, as it can: it does not mix clients. They keep no accounts (`test_approval`
+    has nodes that do).
     """
     engine = local(work, workers=0)
     return {
-        int(number): Place(node_of(client, work, engine, states()))
+        int(number): Place(node_of(client, work, engine, states(), ServersAccount()))
         for number, client in zip(
             np.random.default_rng(4).permutation(10**6)[: len(work.shards)] + 100,
             work.shards,

@@ -28,14 +28,6 @@ CLIENTS = (1, 2, 3, 4, 5)
 SIZE = 39
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def work(**changes):
     torch.manual_seed(0)
     made = Data(sizes=(4, 9, 20, 3, 12, 8)).work(logistic())
@@ -95,7 +87,7 @@ def test_a_real_run_adds_up_as_answers_come():
     from fedspend.engines.base import Elsewhere, Patience
     from fedspend.engines.flower.engine import FlowerEngine
 
-    there = Elsewhere(grid, Patience(60.0), keys)
+    there = Elsewhere(grid, Patience(60.0), keys, plan="a root")
     engine = FlowerEngine(replace(real, elsewhere=there), grid.clock)
     tasks = round_of(real)
     answers = gather(tasks, engine.run(tasks), SIZE, outside=True)
@@ -328,16 +320,19 @@ def test_a_node_that_comes_back_under_another_id_is_found_again():
     assert equal(gather(tasks, answers, SIZE, outside=True), alone())
 
 
+@pytest.mark.parametrize("coin", [None, 0.5], ids=["sampled", "everyone"])
+@pytest.mark.parametrize("place", ["central", "distributed"])
 @pytest.mark.parametrize("noise", ["continuous", "discrete"])
 @pytest.mark.parametrize("lost", [0, 1, 3])
-def test_the_noise_of_a_release_is_the_planned_one_whoever_is_lost(noise, lost):
+def test_the_noise_of_a_release_is_the_planned_one_whoever_is_lost(noise, lost, place, coin):
     """Measured through the grid: clients' shares that arrive, and what the server tops up."""
     clients, size, planned = 6, 3000, 2.0
     torch.manual_seed(0)
     module = torch.nn.Linear(size // 3, 3, bias=False)
     data = Data((size // 3,), sizes=(0,) * clients)  # no rows: what is sent is noise alone
     some = data.work(module, Randomness(3))
-    shared = {"own_deviation": planned / math.sqrt(clients), "clips": np.full(clients, 1.0)}
+    own = planned / math.sqrt(clients) if place == "distributed" else 0.0
+    shared = {"own_deviation": own, "clips": np.full(clients, 1.0)}
     step = 2.0**-8
     if noise == "discrete":
         shared["grid"] = Grid(step, 24, size)
@@ -347,6 +342,7 @@ def test_the_noise_of_a_release_is_the_planned_one_whoever_is_lost(noise, lost):
     seen = []
     for round in range(10):
         tasks = tasks_for(start, range(clients), STEPS, round=round, run="r", plan="p", **shared)
+        tasks = [replace(task, coin=coin) for task in tasks]
         answers = gather(tasks, engine.run(tasks), size, outside=True)
         assert len(answers.answered) == clients - lost
         given = Sum(
@@ -357,7 +353,7 @@ def test_the_noise_of_a_release_is_the_planned_one_whoever_is_lost(noise, lost):
     # 30,000 numbers: the sample variance has a relative deviation of sqrt(2 / 30000) = 0.0082
     assert abs(variance - 1) < 4 * 0.0082
     received = answers.received_variance / planned**2
-    assert received == pytest.approx((clients - lost) / clients)
+    assert received == pytest.approx((clients - lost) / clients if own else 0.0)
 
 
 def test_a_thousand_clients_are_added_up_as_they_come():
@@ -380,7 +376,7 @@ def opened(grid, some=None, keys=None, begun=False, deadline=20.0):
     from fedspend.engines.base import Elsewhere, Patience
     from fedspend.engines.flower.engine import FlowerEngine
 
-    there = Elsewhere(grid, Patience(deadline), keys, begun)
+    there = Elsewhere(grid, Patience(deadline), keys, begun, plan="a root")
     return FlowerEngine(replace(some or work(), elsewhere=there), grid.clock)
 
 
@@ -492,12 +488,14 @@ def test_a_task_that_comes_again_while_it_is_worked_on_waits_for_its_answer(tmp_
     import threading
     import time
 
+    from fedspend.client.answering import ServersAccount
     from fedspend.client.state import FolderStates
     from fedspend.engines.flower.wire import read_answer, task_content
     from fedspend.flower.node import node_of
 
     real = work(randomness=Randomness(0, "os"))
-    nodes = [node_of("2", real, local(real, 0), FolderStates(tmp_path / "state")) for _ in "ab"]
+    states = FolderStates(tmp_path / "state")
+    nodes = [node_of("2", real, local(real, 0), states, ServersAccount()) for _ in "ab"]
     worked = []
 
     def slowly(node):
@@ -527,12 +525,12 @@ def test_a_task_that_comes_again_while_it_is_worked_on_waits_for_its_answer(tmp_
 
 
 def test_the_clients_own_account_is_asked_before_training():
-    from fedspend.client.answering import Declined
+    from fedspend.client.answering import Declined, ServersAccount
     from fedspend.engines.flower.wire import read_answer, task_content
 
     some, asked = work(), []
 
-    class Account:
+    class Account(ServersAccount):
         def admit(self, task):
             asked.append(task.shared.round)
             if task.shared.round > 0:

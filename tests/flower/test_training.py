@@ -2,20 +2,20 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
-import time
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("flwr")
 
-from flower.in_process import Fault, InProcessGrid, Place, grid_of, nodes_of
+from flower.consortium import CLIENTS, consortium, nodes_with_files, real, spent_at
+from flower.in_process import Fault, InProcessGrid, grid_of, nodes_of
 
 import fedspend
 from fedspend.client.state import MemoryStates
@@ -27,21 +27,12 @@ from fedspend.engines.flower.wire import TASK
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.flower.loopback import make_node_key
 from fedspend.flower.node import open_node
-from fedspend.flower.server_app import Asked, serve
+from fedspend.flower.server_app import Asked, Remaining, serve
 from fedspend.ledger import Ledger
-from fedspend.ledger.audit import audit
 from fedspend.runs.setup import from_config
 from fedspend.stored.run import StoredRun
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -148,58 +139,6 @@ def test_a_broken_transport_stops_the_round_and_the_run_goes_on(tiny, elsewhere,
     assert same_model(result, alone)
 
 
-def real(tiny, tmp_path):
-    """Own rows, real randomness: the config on one machine, the server's, and its nodes' files."""
-    generator = np.random.default_rng(0)
-    clients = ("north", "south", "west", "harbour")
-    lines, tests = {}, []
-    for n, client in enumerate(clients):
-        rows = generator.normal(size=(12 + 5 * n, 3))
-        lines[client] = [
-            f"{','.join(f'{x:.3f}' for x in row)},{int(row.sum() > 0)}" for row in rows
-        ]
-        tests += lines[client][:3]
-        folder = tmp_path / client
-        folder.mkdir()
-        (folder / "rows.csv").write_text("\n".join(["a,b,c,label", *lines[client]]) + "\n")
-    (tmp_path / "all.csv").write_text(
-        "a,b,c,label,client\n"
-        + "".join(f"{line},{client}\n" for client in clients for line in lines[client])
-    )
-    (tmp_path / "public.csv").write_text("\n".join(["a,b,c,label", *tests]) + "\n")
-    (tmp_path / "budgets.csv").write_text(
-        "client,epsilon\n" + "".join(f"{client},{8 + 4 * n}\n" for n, client in enumerate(clients))
-    )
-    both = {
-        "model": {"name": "logistic"},
-        "method": {"name": "idp-fedavg"},
-        "privacy": {
-            "budgets": str(tmp_path / "budgets.csv"),
-            "delta": 1e-3,
-            "rate": 0.8,
-            "clip": 0.5,
-        },
-        "train": tiny["train"],
-    }
-    data = {"name": "csv", "classes": 2, "test_path": str(tmp_path / "public.csv")}
-    return clients, both, data
-
-
-def nodes_with_files(clients, both, tmp_path, **privacy):
-    """A node for each client, opened from its own config and its own file."""
-    places = {}
-    for n, client in enumerate(clients):
-        node = {
-            "node": {"client": client, "state": str(tmp_path / client / "state")},
-            "data": {"name": "csv", "classes": 2, "path": str(tmp_path / client / "rows.csv")},
-            "model": both["model"],
-            "privacy": privacy,
-            "train": {"seed": both["train"]["seed"]},
-        }
-        places[n + 50] = Place(open_node(node))
-    return places
-
-
 def test_rows_stay_at_their_nodes(tiny, tmp_path, monkeypatch):
     """The server reads no client's rows, and ends with the model of one machine that has them."""
     clients, both, data = real(tiny, tmp_path)
@@ -223,25 +162,11 @@ def test_a_real_run_with_keys(tiny, tmp_path, monkeypatch, noise):
     """Randomness of the system at both ends. The line breaks in the third round: it stays charged,
     is skipped, and the run ends; nothing about single clients is stored.
     """
-    clients, both, data = real(tiny, tmp_path)
-    if noise is not None:
-        both["privacy"]["noise"] = noise
-    places = nodes_with_files(clients, both, tmp_path)
-    lines = ["client,key"]
-    for client, place in zip(clients, places.values(), strict=True):
-        lines.append(f"{client},{make_node_key(tmp_path / client)}")
-        assert not place.node.simulation
-    (tmp_path / "keys.csv").write_text("\n".join(lines) + "\n")
-    for client, key in read_keys(tmp_path / "keys.csv").items():
-        place = next(place for place in places.values() if place.node.client == client)
-        place.key = key.encode() + b"\n"
+    privacy = {} if noise is None else {"noise": noise}
+    server, places = consortium(tiny, tmp_path, privacy=privacy)
+    assert not any(place.node.simulation for place in places.values())
     grid = InProcessGrid(places, faults={"south": Fault(drop=True)})
     monkeypatch.setattr(line, "Clock", lambda: grid.clock)
-    server = both | {
-        "data": data,
-        "engine": {"name": "flower", "keys": str(tmp_path / "keys.csv"), "deadline": 9.0},
-        "ledger": {"location": str(tmp_path / "accounts.db")},
-    }
     done = {"rounds": 0}
 
     def count(*_):
@@ -264,9 +189,13 @@ def test_a_real_run_with_keys(tiny, tmp_path, monkeypatch, noise):
     stored = (folder / "metrics.jsonl").read_text()
     assert "south" not in stored
     assert "reports" not in stored
-    other = (tmp_path / "keys.csv").read_text().replace(lines[1], f"north,{new_key(tmp_path)}")
-    (tmp_path / "keys.csv").write_text(other)
-    with pytest.raises(InvalidInput, match=r"engine\.keys"):
+    for client in CLIENTS:  # everything up to the last round in which it was asked
+        charged = spent_at(tmp_path, client)
+        assert charged == set(range(len(charged)))
+    other = (tmp_path / "keys.csv").read_text().splitlines()
+    other[1] = f"north,{new_key(tmp_path)}"
+    (tmp_path / "keys.csv").write_text("\n".join(other) + "\n")
+    with pytest.raises(Refused, match=r"engine\.keys: client 'north' has another key"):
         fedspend.train(server, grid=grid, output=folder, resume=True)
 
 
@@ -325,6 +254,7 @@ def test_a_node_config_that_does_not_fit_is_refused(tmp_path, changes, why):
         "node": {"client": "north", "state": str(tmp_path / "state")},
         "data": {"name": "csv", "classes": 2, "path": str(tmp_path / "rows.csv")},
         "model": {"name": "logistic"},
+        "ledger": {"location": str(tmp_path / "ledger.db")},
     }
     open_node(config)
     for section, values in changes.items():
@@ -344,7 +274,7 @@ def test_a_node_config_that_does_not_fit_is_refused(tmp_path, changes, why):
         ({"privacy": {"budgets": None, "epsilon": 5.0}}, "list them in a file of budgets"),
         ({"node": {"client": "north"}}, "has no effect"),
         ({"engine": {"workers": 2}}, "has no effect"),
-        ({"method": {"name": "rpdp"}}, "records"),
+        ({"method": {"name": "rpdp"}}, "silos"),
         ({"evaluation": {"mode": "private"}}, "clients hold out"),
     ],
 )
@@ -416,6 +346,35 @@ def test_sigterm_stops_after_the_round_and_resume_goes_on(tiny, elsewhere, tmp_p
     assert same_model(serve(grid, asked), fedspend.train(tiny))
 
 
+def test_the_log_says_when_how_far_and_how_long(tiny, elsewhere, tmp_path, caplog):
+    server, grid = elsewhere(tiny)
+    path = tmp_path / "training.toml"
+    path.write_text(toml(server))
+    with caplog.at_level("INFO", "fedspend"):
+        serve(grid, Asked(path, tmp_path / "run"))
+    assert re.search(r"round 1 of 4: accuracy [\d.]+%; less than a minute left", caplog.text)
+    assert re.search(r"round 4 of 4: accuracy [\d.]+%\n", caplog.text)
+    assert re.search(r"answers took [\d.]+ seconds; [\d,]+ bytes to a client", caplog.text)
+
+
+def test_rounds_that_are_left_take_as_long_as_those_before():
+    times = iter([0.0, 60.0, 120.0, 180.0])
+    remaining = Remaining(lambda: next(times))  # of a run that is resumed after round 2 of 5
+    assert remaining.after(3, 5) == ["about 2 min left"]
+    assert remaining.after(4, 5) == ["about 1 min left"]
+    assert remaining.after(5, 5) == []
+
+
+def test_time_and_bytes_are_in_the_metrics_of_a_simulation(tiny, elsewhere):
+    server, grid = elsewhere(tiny, faults={"1": Fault(drop=True), "2": Fault(delay=7.0)})
+    result = fedspend.train(server, grid=grid)
+    for one in result.metrics:
+        assert one["answer_seconds"] >= 0
+        assert 4 * 21 < one["task_bytes"] < 4 * 21 + 900  # a model of 21 numbers
+        assert 8 * 21 < one["answer_bytes"] < 8 * 21 + 400
+    assert max(one["answer_seconds"] for one in result.metrics) >= 7
+
+
 def toml(sections):
     lines = []
     for name, section in sections.items():
@@ -459,46 +418,43 @@ def test_a_run_config_that_is_not_one_is_refused(given):
         Asked.read(given)
 
 
-def test_many_random_faults_and_nobody_is_over_budget(tiny, elsewhere, tmp_path):
-    """Drops, delays, errors, and a line that breaks: whatever happens, the account holds and no
-    committed release is lost.
-    """
-    generator = np.random.default_rng(3)
-    faults, began = 0, time.monotonic()
-    for trial in range(6):
-        wrong = {
-            str(n): Fault(
-                drop=bool(generator.random() < 0.3),
-                delay=float(generator.choice([0.0, 5.0, 80.0])),
-                error=bool(generator.random() < 0.2),
-                times=float(generator.integers(1, 4)),
-            )
-            for n in generator.permutation(6)[:4]
-        }
-        server, grid = elsewhere(tiny, faults=wrong)
-        left = {"calls": int(generator.integers(3, 40))}
+REGRESSION = {
+    "data": {"name": "diabetes", "clients": 4, "partition": "iid"},
+    "model": {"name": "linear"},
+    "task": {"loss": "squared"},
+    "method": {"name": "idp-fedavg"},
+    "privacy": {"epsilon": 20.0, "delta": 1e-2, "rate": 1.0, "accountant": "rdp"},
+    "train": {"rounds": 2, "local_steps": 2, "batch_size": 8, "lr": 0.05},
+}
 
-        def broken(_method, left=left):
-            left["calls"] -= 1
-            if left["calls"] == 0:
-                raise ConnectionError("gone")
 
-        folder, committed = tmp_path / str(trial), []
-        for _ in range(6):
-            grid.broken = broken
-            try:
-                result = fedspend.train(server, grid=grid, output=folder, resume=True)
-            except TransportFailed:
-                kept = StoredRun(folder).metrics() if folder.exists() else []
-                assert kept[: len(committed)] == committed
-                committed = kept
-                continue
-            break
-        assert len(result.metrics) == 4
-        assert result.metrics[: len(committed)] == committed
-        spent = result.plan.spent_by_schedule()[-1][result.plan.schedules.of_client]
-        assert (spent <= result.plan.budget * (1 + 1e-9)).all()
-        assert audit(str(folder / "ledger.db"), runs=[str(folder)]).ok
-        faults += sum(place.tasks for place in grid.places.values())
-    assert faults > 50
-    assert time.monotonic() - began < 120
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "linear"},
+        {"name": "fine-tune", "backbone": "mlp", "hidden": [4, 3], "rank": 1},
+    ],
+    ids=["linear", "frozen"],
+)
+def test_a_regression_is_the_same_with_clients_elsewhere(elsewhere, model):
+    config = REGRESSION | {"model": model}
+    there, grid = elsewhere(config)
+    assert same_model(fedspend.train(there, grid=grid), fedspend.train(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": {"loss": "absolute"}}, "trains for loss 'absolute', and this run for 'squared'"),
+        ({"train": {"seed": 9}}, "other layers or other frozen weights"),
+    ],
+)
+def test_a_node_with_another_loss_or_model_takes_no_part(monkeypatch, change, message):
+    """A server cannot make a node descend another loss: each has its own, by its own config."""
+    asked = REGRESSION | {"model": {"name": "fine-tune", "backbone": "mlp", "hidden": [4]}}
+    changed = {name: values | change.get(name, {}) for name, values in asked.items()}
+    grid = grid_of(from_config(any_config(changed)).workload())
+    monkeypatch.setattr(line, "Clock", lambda: grid.clock)
+    there = asked | {"engine": {"name": "flower", "deadline": 60.0, "retries": 1}}
+    with pytest.raises(InvalidInput, match=message):
+        fedspend.train(there, grid=grid)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ def tasks() -> list[ClientTask]:
         client_task(3, clip=math.inf),
         client_task(5, parameters=odd, run="run-1", plan="ab" * 32, bit=True, layers=(2, 3)),
         client_task(4, own_deviation=0.1, grid=Grid(0.5, 16, 4)),
+        replace(client_task(3), coin=0.25),
         client_task(6, parameters=np.ones(4, dtype=np.float32), asked=np.array([3, 1])),
         client_task(3, training=LocalTraining(batch_size=8, epochs=2, momentum=0.9)),
         client_task(
@@ -72,9 +74,9 @@ def test_a_contribution_arrives_bit_for_bit(bits):
 
 
 def test_greetings_arrive():
-    for said in (wire.Hello(True, 10, 12), wire.Refusal("account")):
+    for said in (wire.Hello(True, 10, 12, "0f", "squared", "a model"), wire.Refusal("account")):
         assert wire.read_greeting(type(said), through(wire.greeting_content(said))) == said
-    me = wire.Introduction("north", "0.1.0", False, 10)
+    me = wire.Introduction("north", "0.1.0", False, 10, "squared", "a model")
     assert wire.read_introduction(through(wire.greeting_content(me))) == me
 
 
@@ -103,7 +105,7 @@ def forgeries() -> dict[str, RecordDict]:
         "another version": RecordDict(
             {ABOUT: ConfigRecord(about | {"wire": "fedspend wire 2"}), ARRAYS: good[ARRAYS]}
         ),
-        "another kind": wire.greeting_content(wire.Hello(True, 1, 1)),
+        "another kind": wire.greeting_content(wire.Hello(True, 1, 1, "")),
         "an unknown part": RecordDict(
             {ABOUT: ConfigRecord(about | {"seed": 4}), ARRAYS: good[ARRAYS]}
         ),
@@ -118,6 +120,11 @@ def forgeries() -> dict[str, RecordDict]:
             }
         ),
         "a negative clip": changed(good, clip_norm=-1.0),
+        "a coin that always falls": changed(good, coin=1.5),
+        "a coin below 0": changed(good, coin=-0.1),
+        "a coin that is a word": changed(good, coin="yes"),
+        "a coin that is true": changed(good, coin=True),
+        "no word on the coin": changed(good, coin="drop"),
         "not JSON": RecordDict(
             {ABOUT: ConfigRecord(about | {"body": "{" * 5000}), ARRAYS: good[ARRAYS]}
         ),
@@ -156,6 +163,14 @@ def test_a_forged_contribution_is_refused(change):
 def test_a_refusal_is_one_of_a_few_words():
     with pytest.raises(InvalidInput):
         wire.read_answer(wire.greeting_content(wire.Refusal("row 17 says that Ann is ill")))
+
+
+def test_an_answer_that_is_not_masked_is_refused():
+    """There is one way to write an answer, so that what is behind it does not show."""
+    good = wire.sent_content(Contribution("north", 0, np.zeros(3)).to_bytes())
+    plain = Array("float64", (3,), "fedspend.raw", bytes(24))
+    with pytest.raises(InvalidInput, match="an array of a kind that it may not have"):
+        wire.read_answer(with_array(good, "vector", plain))
 
 
 def test_sizes_count_the_content():

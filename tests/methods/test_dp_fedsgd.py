@@ -53,6 +53,7 @@ def test_the_budget_is_what_a_second_accountant_reads():
         rounds=6,
         rate=0.5,
         clip=0.25,
+        policy="uniform",
         accountant="rdp",
     )
     z = multiplier_of(0.05, **TERMS)

@@ -171,6 +171,15 @@ def test_system_uniform_is_open_and_uniform():
     assert stats.kstest(values, "uniform").pvalue > 1e-6
 
 
+@pytest.mark.parametrize("byte", [0x00, 0xFF])
+def test_the_ends_of_system_randomness_are_not_0_and_1(monkeypatch, byte):
+    """A client with rate 1 always takes part, and no noise is infinite."""
+    monkeypatch.setattr("os.urandom", lambda size: bytes([byte]) * size)
+    system = Randomness(0, "os")
+    assert 0 < system.uniform(1, "cohort", 0)[0] < 1
+    assert np.isfinite(system.normal(1, "noise", 0)).all()
+
+
 def test_cohorts_are_poisson_with_each_clients_own_rate():
     rates = np.array([0.0, 0.05, 0.5, 0.95, 1.0])
     rounds = 4000

@@ -329,7 +329,7 @@ def test_an_emptied_client_that_votes_would_be_noticed(monkeypatch):
     assert moved(3) == (1.0, 1.0)
 
 
-def _votes_even_without_rows(_task, held_out, _module, grid, _randomness):
+def _votes_even_without_rows(_task, held_out, _module, grid, *_):
     return grid.steps // 2 if len(held_out) == 0 else -grid.steps // 2
 
 
@@ -361,7 +361,7 @@ def test_update_bit_and_metric_together_cost_what_the_plan_accounts(noise, numbe
 
 
 def test_the_ledger_is_charged_for_all_of_it():
-    without, found = made(), made(metric_noise=4.0)
+    without, found = made(policy="uniform"), made(policy="uniform", metric_noise=4.0)
     assert np.array_equal(found.proposal().noise, without.proposal().noise)
     assert np.array_equal(found.epsilon, without.epsilon)
     assert found.round_noise.min() > without.round_noise.max()  # updates have made room
@@ -376,6 +376,7 @@ def test_the_usual_noise_takes_little_and_leaves_room_for_a_bit():
         delta=1e-3,
         rounds=4,
         rate=0.7,
+        policy="uniform",
         metric=True,
     )
     found = asked.plan()

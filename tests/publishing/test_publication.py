@@ -21,13 +21,13 @@ from fedspend.cli.main import main
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.plan_json import canonical, hash_of
 from fedspend.planning.protocol import load_any_plan
-from fedspend.publishing.commitments import commitment, new_opening, opens, sealed
 from fedspend.publishing.publication import with_hash
 from fedspend.publishing.words import text
 from fedspend.publishing.writing import DOCUMENT, GUARANTEE
 from fedspend.records.planning import plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.terms import Terms
+from fedspend.signing.commitments import commitment, new_opening, opens, sealed
 from fedspend.stored.files import MODEL, PLAN
 
 

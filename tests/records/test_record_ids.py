@@ -253,7 +253,9 @@ def test_ids_in_arrays(tmp_path):
 
 def test_benchmarks_have_no_ids(config):
     config["data"] = {"name": "digits", "record": "patient", "clients": 3}
-    assert "record is for your own data (csv, npz)" in refusal(plan_of, config)
+    assert ("record is for your own data (csv, parquet, huggingface, npz, npy, images)") in refusal(
+        plan_of, config
+    )
 
 
 def test_the_file_of_budgets_is_checked_for_lookalikes(config, tmp_path):

@@ -371,7 +371,7 @@ def test_broken_engines_are_caught(monkeypatch):
         ),
         "everyone sampled": ("draw_records", lambda rate, *_: np.arange(rate.size)),
         "rates ignored": ("draw_records", lambda rate, *rest: draw(np.full(rate.size, 0.5), *rest)),
-        "unclipped": ("clipped_sum", lambda module, _clip: summing(module, 1e9)),
+        "unclipped": ("clipped_sum", lambda module, _clip, **how: summing(module, 1e9, **how)),
     }
     for what, (name, broken) in mutants.items():
         with monkeypatch.context() as patch:

@@ -5,34 +5,16 @@ and asks for nothing.
 from __future__ import annotations
 
 import base64
-import io
-import json
-import os
 import re
-import shutil
 import time
 from pathlib import Path
 
 import pytest
+from browsing import NEEDS_CHROMIUM, asked_for, look, screenshot
 
 from fedspend.report.html import write_report
 
-webdriver = pytest.importorskip(
-    "selenium.webdriver", reason="selenium is not installed; it comes with the dev extra"
-)
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None,
-    reason="no Chromium with its driver on this machine: apt-get install chromium chromium-driver",
-)
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync --hide-scrollbars "
-    "--disable-dev-shm-usage"
-)
+pytestmark = NEEDS_CHROMIUM
 VISIBLE = """
 return [...document.querySelectorAll('figure')].filter((f) => f.checkVisibility()).map((figure) => {
   const drawings = [...figure.querySelectorAll('svg')];
@@ -53,19 +35,6 @@ return texts.filter((t) => t.checkVisibility()).filter((t) => {
   return box.left < room.left - 2 || box.right > room.right + 2 || box.height < 10;
 }).map((t) => t.textContent);
 """
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in FLAGS.split():
-        options.add_argument(flag)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -99,36 +68,8 @@ def pages(make, tmp_path_factory) -> dict[str, Path]:
     return found
 
 
-def visit(browser, page: Path, *, width: int = 1280, scheme: str = "light") -> None:
-    browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-    )
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.get_log("browser"), browser.get_log("performance")
-    browser.get(page.as_uri())
-
-
-def screenshot(browser, name: str) -> tuple[bytes, tuple[int, int, int]]:
-    """The whole page as PNG, kept where FEDSPEND_SCREENSHOTS says, and the colour of its corner."""
-    size = browser.execute_script(
-        "return [document.documentElement.clientWidth, document.documentElement.scrollHeight]"
-    )
-    clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
-    taken = browser.execute_cdp_cmd(
-        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
-    )
-    png = base64.b64decode(taken["data"])
-    folder = os.environ.get("FEDSPEND_SCREENSHOTS")
-    if folder:
-        (Path(folder) / f"{name}.png").write_bytes(png)
-    from matplotlib.image import imread
-
-    pixels = imread(io.BytesIO(png))
-    assert pixels[..., :3].std() > 0.02  # not an empty page
-    red, green, blue = (round(255 * float(value)) for value in pixels[2, 2, :3])
-    return png, (red, green, blue)
+def visit(browser, page: Path, **seen) -> None:
+    look(browser, page.as_uri(), **seen)
 
 
 @pytest.mark.parametrize("width", [1280, 900, 360])
@@ -160,13 +101,7 @@ def test_no_errors_and_no_requests(browser, pages, name):
     )
     time.sleep(0.3)
     assert browser.get_log("browser") == []
-    events = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
-    asked = {
-        event["params"]["request"]["url"]
-        for event in events
-        if event["method"] == "Network.requestWillBeSent"
-    }
-    assert {url for url in asked if not url.startswith("data:")} == {pages[name].as_uri()}
+    assert asked_for(browser) == {pages[name].as_uri()}
 
 
 def test_light_and_dark(browser, pages):

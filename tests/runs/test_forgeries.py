@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from killing import Killed
 from tiny import TINY
 
 import fedspend.server.rounds
@@ -37,15 +38,11 @@ from fedspend.report.html import write_report
 from fedspend.stored.files import REPORT
 
 EACH = int(os.environ.get("FEDSPEND_FORGERIES", "30"))
-SECONDS = 20.0  # of processor time that judging one forgery may take; most take a tenth of one
+SECONDS = 40.0  # of processor time that judging one forgery may take; most take a tenth of one
 WILD = (
     *(float("nan"), float("inf"), -float("inf"), -1.0, 0.0),
     *("", "1", "x" * 5000, None, True, [], {}, [[]], {"a": {"b": []}}, -(10**30), [1e308] * 50),
 )
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
 
 
 class Watch:

@@ -6,6 +6,7 @@ import stat
 
 import numpy as np
 import pytest
+from killing import Killed, stopped
 
 import fedspend.server.rounds
 from fedspend import train, verify_run
@@ -18,20 +19,6 @@ from fedspend.report.html import write_report
 from fedspend.stored.files import FILES, LOGS, REPORT
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
-
-
-def stopped(config, folder, rounds=2, **options):
-    def stop(line, _):
-        if line["round"] == rounds:
-            raise Killed
-
-    with pytest.raises(Killed):
-        train(config, output=folder, on_round=stop, **options)
-    return folder
 
 
 def rounds_in(place):

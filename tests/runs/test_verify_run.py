@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from before.old_files import RUNS, copied
+from killing import Killed, stopped
 from tiny import TINY
 
 import fedspend
@@ -24,10 +25,6 @@ from fedspend.report.html import write_report
 from fedspend.stored.files import FILES, OLD_NORMS, REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:noise on a class")
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,16 +50,6 @@ def read_once(verify):
 def finished(config, folder, **options):
     train(config, output=folder, **options)
     write_report([folder], REPORT.of(folder))
-    return folder
-
-
-def stopped(config, folder, rounds=2, **options):
-    def stop(line, _):
-        if line["round"] == rounds:
-            raise Killed
-
-    with pytest.raises(Killed):
-        train(config, output=folder, on_round=stop, **options)
     return folder
 
 

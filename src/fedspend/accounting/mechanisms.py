@@ -7,6 +7,9 @@ round has both (Liu et al. 2024, with the bound of `two_stage`).
 Discrete noise has the divergence of the Gaussian at whole orders only, so a history with discrete
 rounds is read at those.
 
+A private tune is no round: it is known by its Rényi curve alone (`trials`), and no other accountant
+can read a history with one.
+
 Guarantee: `rdp_at` uses the exact kernel, so an epsilon read from it at any one order is an upper
 bound. `curves` only steers: unless `exact` is set, it interpolates where there are many distinct
 rounds, and is used only to choose the order.
@@ -22,11 +25,13 @@ import numpy as np
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.curves import curve
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS, exact_rdp_at, rdp
+from fedspend.accounting.trials import TUNE_ORDERS
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 
 # up to this many distinct rounds (in a block of 4096) the exact kernel steers, whatever their rates
 _EXACT_ROUNDS = 64
 _MANY_ROWS = 20_000  # above this, steering looks at every fourth order only
+_NO_TUNES: FloatArray = np.zeros((0, len(TUNE_ORDERS)))
 
 
 def two_stage(inner: FloatArray, client_rate: FloatArray, order: FloatArray) -> FloatArray:
@@ -59,6 +64,8 @@ class Mechanisms:
     steps: FloatArray
     discrete: BoolArray
     histories: int
+    curve: IntArray  # the row of `tuned` that this is, at rate 0; -1 for rounds
+    tuned: FloatArray  # (tunes, TUNE_ORDERS)
 
     @classmethod
     def none(cls, histories: int) -> Mechanisms:
@@ -72,6 +79,8 @@ class Mechanisms:
             empty,
             np.zeros(0, dtype=bool),
             histories,
+            np.zeros(0, dtype=np.int64),
+            _NO_TUNES,
         )
 
     @classmethod
@@ -94,25 +103,59 @@ class Mechanisms:
             np.broadcast_to(table, rate.shape).T.ravel()[used] for table in (rate, noise, steps)
         ]
         ones = np.ones(history.size)
-        kind = np.full(history.size, discrete)
         return cls(
-            history, ones, flat[0], flat[1], client_rate * ones, flat[2] * ones, kind, histories
+            history,
+            ones,
+            flat[0],
+            flat[1],
+            client_rate * ones,
+            flat[2] * ones,
+            np.full(history.size, discrete),
+            histories,
+            np.full(history.size, -1),
+            _NO_TUNES,
         ).merged()
+
+    @classmethod
+    def of_tunes(cls, orders: FloatArray, curves: FloatArray) -> Mechanisms:
+        """One history per row of Rényi curves (histories, orders), `orders` ascending."""
+        number = np.arange(len(curves))
+        ones = np.ones(number.size)
+        kind = np.zeros(number.size, dtype=bool)
+        tuned = curve_at(np.asarray(TUNE_ORDERS), orders, curves)
+        return cls(
+            number, ones, 0 * ones, ones, ones, ones, kind, number.size, number.copy(), tuned
+        )
 
     @classmethod
     def joined(cls, parts: list[Mechanisms], histories: int) -> Mechanisms:
         """Everything that `parts` have run; they must number their histories in the same way."""
         if not parts:
             return cls.none(histories)
-        columns = ("history", "count", "rate", "noise", "client_rate", "steps", "discrete")
+        columns = ("history", "count", "rate", "noise", "client_rate", "steps", "discrete", "tuned")
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
-        return cls(**joined, histories=histories).merged()
+        before = np.cumsum([0, *(len(part.tuned) for part in parts)])
+        curve = np.concatenate(
+            [
+                np.where(part.curve >= 0, part.curve + first, -1)
+                for part, first in zip(parts, before[:-1], strict=True)
+            ]
+        )
+        return cls(**joined, histories=histories, curve=curve).merged()
 
     def merged(self) -> Mechanisms:
         """These mechanisms with equal rounds of a history counted together."""
         if not self.history.size:
             return self
-        keys = (self.discrete, self.steps, self.client_rate, self.noise, self.rate, self.history)
+        keys = (
+            self.curve,
+            self.discrete,
+            self.steps,
+            self.client_rate,
+            self.noise,
+            self.rate,
+            self.history,
+        )
         by_key = np.lexsort(keys)
         new = np.ones(by_key.size, dtype=bool)
         new[1:] = np.logical_or.reduce([key[by_key][1:] != key[by_key][:-1] for key in keys])
@@ -127,6 +170,8 @@ class Mechanisms:
             self.steps[first],
             self.discrete[first],
             self.histories,
+            self.curve[first],
+            self.tuned,
         )
 
     def take(self, rows: IntArray) -> Mechanisms:
@@ -137,9 +182,18 @@ class Mechanisms:
         of_row = np.repeat(np.arange(rows.size), wanted)
         offset = np.arange(of_row.size) - np.repeat(np.cumsum(wanted) - wanted, wanted)
         at = first[rows][of_row] + offset
-        columns = (self.count, self.rate, self.noise, self.client_rate, self.steps, self.discrete)
-        count, rate, noise, client_rate, steps, discrete = (column[at] for column in columns)
-        return Mechanisms(of_row, count, rate, noise, client_rate, steps, discrete, rows.size)
+        return Mechanisms(
+            of_row,
+            self.count[at],
+            self.rate[at],
+            self.noise[at],
+            self.client_rate[at],
+            self.steps[at],
+            self.discrete[at],
+            rows.size,
+            self.curve[at],
+            self.tuned,
+        )
 
     def renamed(self, names: IntArray, histories: int) -> Mechanisms:
         """These mechanisms with history `n` renumbered to `names[n]`."""
@@ -148,7 +202,16 @@ class Mechanisms:
     def alike(self) -> IntArray:
         """A number for each history; equal histories have equal numbers."""
         rows = np.stack(
-            [self.count, self.rate, self.noise, self.client_rate, self.steps, self.discrete], axis=1
+            [
+                self.count,
+                self.rate,
+                self.noise,
+                self.client_rate,
+                self.steps,
+                self.discrete,
+                self.curve,
+            ],
+            axis=1,
         )
         ends = np.cumsum(np.bincount(self.history, minlength=self.histories))
         known: dict[bytes, int] = {}
@@ -165,7 +228,10 @@ class Mechanisms:
         """Exact divergence of each history at its own order, (histories,)."""
         a = order[self.history]
         inner = self.steps * exact_rdp_at(self.rate, self.noise, a)
-        return self._total(self.count * two_stage(inner, self.client_rate, a))
+        divergence = two_stage(inner, self.client_rate, a)
+        for row in np.flatnonzero(self.curve >= 0):
+            divergence[row] = self._tuned_at(a[row : row + 1], self.curve[row])[0]
+        return self._total(self.count * divergence)
 
     def curves(self, orders: Any = ORDERS, *, exact: bool = False) -> FloatArray:
         """Divergence of each history at every order, (histories, orders).
@@ -175,12 +241,16 @@ class Mechanisms:
         out, alpha = np.zeros((self.histories, len(orders))), np.asarray(orders, dtype=np.float64)
         for first in range(0, self.history.size, 4096):
             block = slice(first, first + 4096)
-            inner = self.steps[block, None] * _rounds(
-                self.rate[block], self.noise[block], tuple(orders), exact
+            single = np.zeros((self.history[block].size, alpha.size))
+            rounds = self.curve[block] < 0
+            single[rounds] = _rounds(
+                self.rate[block][rounds], self.noise[block][rounds], tuple(orders), exact
             )
-            divergence = self.count[block, None] * two_stage(
-                inner, self.client_rate[block, None], alpha
-            )
+            inner = self.steps[block, None] * single
+            divergence = two_stage(inner, self.client_rate[block, None], alpha)
+            for row in np.flatnonzero(~rounds):
+                divergence[row] = self._tuned_at(alpha, self.curve[block][row])
+            divergence = self.count[block, None] * divergence
             who, begins = np.unique(self.history[block], return_index=True)
             out[who] += np.add.reduceat(divergence, begins)
         return out
@@ -189,6 +259,12 @@ class Mechanisms:
         """Which histories have discrete rounds, and so are read at whole orders only."""
         found = np.zeros(self.histories, dtype=bool)
         found[self.history[self.discrete]] = True
+        return found
+
+    def has_tune(self) -> BoolArray:
+        """Which histories have a private tune, and so are read by Rényi curves only."""
+        found = np.zeros(self.histories, dtype=bool)
+        found[self.history[self.curve >= 0]] = True
         return found
 
     def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -220,11 +296,25 @@ class Mechanisms:
                 at[moving], found[moving] = to, value
         return np.maximum(found, 0.0), alpha[at]
 
+    def _tuned_at(self, order: FloatArray, row: int) -> FloatArray:
+        return curve_at(order, np.asarray(TUNE_ORDERS), self.tuned[row])
+
     def _total(self, per_row: FloatArray) -> FloatArray:
         total: FloatArray = np.bincount(
             self.history, weights=per_row, minlength=self.histories
         ).astype(np.float64)
         return total
+
+
+def curve_at(wanted: FloatArray, orders: FloatArray, curves: FloatArray) -> FloatArray:
+    """Rényi curves (..., orders) at other orders: divergences rise with their order, so that of the
+    next listed order is a bound; beyond the last nothing is known.
+
+    >>> curve_at(np.array([2.0, 2.5, 9.0]), np.array([2.0, 3.0]), np.array([0.1, 0.2])).tolist()
+    [0.1, 0.2, inf]
+    """
+    beyond = np.full((*curves.shape[:-1], 1), np.inf)
+    return np.append(curves, beyond, axis=-1)[..., np.searchsorted(orders, wanted)]
 
 
 def _rounds(

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray
-from fedspend.basics.csv_rows import read_table
+from fedspend.basics.csv_rows import Table, read_table
 from fedspend.budgets.identity import plain
 from fedspend.budgets.identity import read_ids as read_any_ids
 from fedspend.budgets.population import Population, can_be_number, check_count
@@ -29,23 +29,23 @@ def read_budgets_csv(path: str | Path) -> Population:
     rows = read_table(path)
     check_header(rows.header, f"{rows.name}:{rows.header_line}")
     check_count(len(rows))
-    table, at = rows.columns, Lines(rows.name, rows.lines)
+    at = Lines(rows.name, rows.lines)
     return Population(
         clients=read_ids(rows.raw("client"), at),
         epsilons=read_numbers(
-            "epsilon", table["epsilon"], at, "a positive number", lambda x: x > 0
+            "epsilon", rows.numerals("epsilon"), at, "a positive number", lambda x: x > 0
         ),
         saving_rates=optional(
-            table, "saving_rate", at, "a number above 0 and at most 1", lambda x: (x > 0) & (x <= 1)
+            rows, "saving_rate", at, "a number above 0 and at most 1", lambda x: (x > 0) & (x <= 1)
         ),
         transitions=optional(
-            table,
+            rows,
             "transition",
             at,
             "a round, counted from 1",
             lambda x: (x >= 1) & (x == np.floor(x)),
         ),
-        groups=read_labels("group", table["group"], at) if "group" in table else None,
+        groups=read_labels("group", rows.columns["group"], at) if "group" in rows.columns else None,
     )
 
 
@@ -63,8 +63,6 @@ class Lines:
 def check_header(header: Sequence[str], where: str) -> None:
     for column in header:
         if column not in COLUMNS:
-            if len(header) == 1 and any(mark in column for mark in ";\t|"):
-                raise InvalidInput(f"{where}: columns must be separated by commas, got {column!r}")
             near = difflib.get_close_matches(column.lower(), COLUMNS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(COLUMNS)}"
             raise InvalidInput(f"{where}: unknown column {column!r}; {hint}")
@@ -110,13 +108,15 @@ def refuse_empty(column: str, labels: Sequence[str], at: Lines) -> None:
 
 
 def optional(
-    table: dict[str, tuple[str, ...]],
+    table: Table,
     column: str,
     at: Lines,
     wanted: str,
     good: Callable[[FloatArray], BoolArray],
 ) -> FloatArray | None:
-    return read_numbers(column, table[column], at, wanted, good) if column in table else None
+    if column not in table.header:
+        return None
+    return read_numbers(column, table.numerals(column), at, wanted, good)
 
 
 def read_numbers(

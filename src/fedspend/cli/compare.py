@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedspend.errors import InvalidInput
+from fedspend.tasks.words import is_share
 
 if TYPE_CHECKING:
     from fedspend.runs.comparison import Comparison
 
-HELP = "train several methods or settings side by side and compare their accuracy"
+HELP = "train several methods or settings side by side and compare how good they are"
 DESCRIPTION = (
     "Train every method with every seed as a seeded simulation, in parallel over cores, and show "
     "mean accuracy, its 95% interval, and the paired difference to the first method. With --vary, "
@@ -104,24 +105,27 @@ def show(result: Comparison, only: str | None) -> None:
     from fedspend.basics.words import counted
     from fedspend.cli.terminal import console
 
+    points = is_share(result.metric)
     table = Table(box=None, pad_edge=False)
     table.add_column("method" if only is None else f"{only} with")
-    for heading in ("accuracy", "95% interval", f"minus {result.methods[0]}", "95% interval"):
+    for heading in (result.metric, "95% interval", f"minus {result.methods[0]}", "95% interval"):
         table.add_column(heading, justify="right")
     for n, row in enumerate(result.rows()):
         table.add_row(
             row["method"],
-            f"{row['mean']:.2%}",
-            percent(row["interval"]),
-            f"{100 * row['difference']:+.2f}" if n else "",
-            percent(row["difference_interval"]) if n else "",
+            f"{row['mean']:.2%}" if points else f"{row['mean']:.4g}",
+            half_width(row["interval"], points),
+            (f"{100 * row['difference']:+.2f}" if points else f"{row['difference']:+.4g}")
+            if n
+            else "",
+            half_width(row["difference_interval"], points) if n else "",
         )
     console().print(table)
     for name, first in result.twins():
         console().print(f"{name} is equal to {first} in every round: the difference has no effect")
     console().print(
-        f"seeded simulation, {counted(len(result.seeds), 'seed')}, differences paired by seed, in "
-        "points"
+        f"seeded simulation, {counted(len(result.seeds), 'seed')}, differences paired by seed"
+        + (", in points" if points else "")
     )
 
 
@@ -131,7 +135,20 @@ def percent(half: float | None) -> str:
     >>> percent(0.0123), percent(None)
     ('± 1.23', 'needs 2 seeds')
     """
-    return "needs 2 seeds" if half is None else f"± {100 * half:.2f}"
+    return half_width(half, points=True)
+
+
+def half_width(half: float | None, points: bool) -> str:
+    """Half the width of an interval, in percentage points or in the metric's own unit.
+
+    >>> half_width(0.0123, points=True), half_width(12.345, points=False)
+    ('± 1.23', '± 12.35')
+    >>> half_width(None, points=True)
+    'needs 2 seeds'
+    """
+    if half is None:
+        return "needs 2 seeds"
+    return f"± {100 * half:.2f}" if points else f"± {half:.4g}"
 
 
 def write(result: Comparison, folder: Path) -> None:
@@ -139,7 +156,7 @@ def write(result: Comparison, folder: Path) -> None:
     import io
 
     from fedspend.basics.files import write_whole
-    from fedspend.report.plots import accuracy_plot
+    from fedspend.report.plots import metric_plot
 
     folder.mkdir(parents=True, exist_ok=True)
     rows = result.rows()
@@ -148,7 +165,8 @@ def write(result: Comparison, folder: Path) -> None:
             "methods": rows,
             "seeds": list(result.seeds),
             "equal": result.twins(),
-            "accuracy": result.curves(),
+            "metric": result.metric,
+            result.metric: result.curves(),
         },
         indent=1,
     )
@@ -161,6 +179,8 @@ def write(result: Comparison, folder: Path) -> None:
         for row in rows
     )
     write_whole(folder / "comparison.csv", text.getvalue().encode())
-    accuracy_plot(
-        {name: result.accuracy[n] for n, name in enumerate(result.methods)}, folder / "accuracy.png"
+    metric_plot(
+        {name: result.values[n] for n, name in enumerate(result.methods)},
+        folder / f"{result.metric}.png",
+        result.metric,
     )

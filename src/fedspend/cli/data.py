@@ -1,4 +1,6 @@
-"""`fedspend data list | get NAME`: lists data sets and their files, or fetches and checks one."""
+"""`fedspend data list | get NAME | check FILE`: lists data sets and their files, fetches one, or
+says how your own is read.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,19 @@ from fedspend.errors import InvalidInput
 if TYPE_CHECKING:
     from fedspend.data.sources import Status
 
-HELP = "list data sets, or fetch one"
+HELP = "list data sets, fetch one, or check how your own is read"
 DESCRIPTION = (
-    "List the known data sets and where their files are, or fetch one into the cache and check "
-    "its checksums."
+    "List the known data sets and where their files are, fetch one into the cache and check "
+    "its checksums, or say how your own data is read and what must be declared."
+)
+PRIVATE = (
+    "what follows comes from the rows: it is private, for the data holder only. Declare levels and "
+    "bounds from what is publicly known, not from what you see here"
 )
 EXAMPLES = """examples:
   fedspend data list
+  fedspend data check patients.csv        which columns need a declaration
+  fedspend data check hospitals.toml      what the config reads
   fedspend data get fashion-mnist
   fedspend data get mnist --url http://localhost:8000/mnist
 
@@ -29,15 +37,76 @@ packages install them.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", choices=("list", "get"), help="what to do")
-    add("name", nargs="?", help="get: which data set")
+    add("action", choices=("list", "get", "check"), help="what to do")
+    add("name", nargs="?", help="get: which data set; check: your file, or a config that names it")
     add("--url", metavar="URL", help="get: download the same files from this address instead")
-    add("--json", action="store_true", help="list: print JSON instead of a table")
+    add("--json", action="store_true", help="list, check: print JSON instead of a table")
     add("--quiet", action="store_true", help="get: print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
-    return show(args) if args.action == "list" else fetch(args)
+    return {"list": show, "get": fetch, "check": check}[args.action](args)
+
+
+def check(args: argparse.Namespace) -> int:
+    """How your own data is read. Its output is private."""
+    if args.name is None:
+        raise InvalidInput(
+            "'fedspend data check' needs a file: your data, or a config (.toml) that names it"
+        )
+    print(f"note: {PRIVATE}", file=sys.stderr)
+    return checked_config(args) if args.name.endswith(".toml") else checked_file(args)
+
+
+def checked_config(args: argparse.Namespace) -> int:
+    from fedspend.configuration.config import load_config
+    from fedspend.configuration.data_inputs import Source
+    from fedspend.data.looking import summary
+
+    source = Source(load_config(args.name))
+    found = {"data set": source.name} | summary(source.rows)
+    if args.json:
+        print(json.dumps(found))
+        return 0
+    for key, value in found.items():
+        shown = (
+            ", ".join(f"{name} {number:g}" for name, number in value.items())
+            if isinstance(value, dict)
+            else " x ".join(map(str, value))
+            if isinstance(value, list)
+            else f"{value:,}"
+            if isinstance(value, int)
+            else value
+        )
+        print(f"{key}: {shown}")
+    return 0
+
+
+def checked_file(args: argparse.Namespace) -> int:
+    from fedspend.data.looking import look, opened
+
+    frame, recognised = opened(args.name)
+    columns = look(frame)
+    if args.json:
+        about = {"file": args.name, "recognised": recognised, "rows": len(frame)}
+        print(json.dumps(about | {"columns": [vars(one) for one in columns]}))
+        return 0
+    from rich.table import Table
+
+    from fedspend.cli.terminal import console
+
+    print(f"{args.name}: {recognised}, {len(frame):,} rows")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("column", "cells", "missing", "to declare under [data]"):
+        table.add_column(heading, overflow="fold")
+    for one in columns:
+        table.add_row(one.column, one.cells, str(one.missing), "\n".join(one.declare))
+    console().print(table)
+    print(
+        'Declare also label, with labels = ["...", "..."] or classes = N, and client, the column '
+        "that says whose row it is."
+    )
+    return 0
 
 
 def show(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`fedspend design`: a search on public data, the closed form (`theory`), or `influence`."""
+"""`fedspend design`: `choose`, `influence`, the closed form (`theory`), or a search."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedspend.cli import design_choose
+from fedspend.cli.design_choose import FLAGS as CHOOSE
 from fedspend.errors import InvalidInput
 from fedspend.runs.stopping import Stopped
 
@@ -21,7 +23,9 @@ DESCRIPTION = (
     "search that was stopped, and writes pareto.json, front.csv and plots. 'fedspend design "
     "theory' answers from the closed form k sigma^2 T = q K without training. 'fedspend design "
     "influence CONFIG.toml' measures, in runs without noise on public data, what part of a push "
-    "in each round is left in the model at the end: what policy optimal plans with."
+    "in each round is left in the model at the end: what policy optimal plans with. 'fedspend "
+    "design choose CONFIG.toml' compares rounds, rate, policy, schedule, tail and clip within the "
+    "budgets of a config, by theory or with --simulate, and says what each choice is worth."
 )
 EXAMPLES = """examples:
   fedspend design theory --k 22 --rate 1 --clients 10 --max-rounds 200 --max-noise 0.1
@@ -31,12 +35,13 @@ EXAMPLES = """examples:
   fedspend design theory --k-from designs/quick --rate 0.5 --clients 40 \\
     --rounds 100 --max-rounds 200
   fedspend design influence examples/quickstart.toml -o influence.json
+  fedspend design choose examples/quickstart.toml --write best.toml
+  fedspend design choose examples/quickstart.toml --simulate --vary train.rounds=10,25,50 \
+    --vary policy=uniform,optimal --most 20 --seeds 2
+  fedspend design choose examples/quickstart.toml --contraction 0.9 --distance 5 --parameters 650
 """
 
-# which of the flags below go with a search, with theory and with influence
-SEARCH_ONLY = ("output", "workers", "max_seconds", "set")
-INFLUENCE = ("output", "set")
-THEORY_ONLY = (
+THEORY = (
     "k",
     "k_from",
     "rate",
@@ -46,17 +51,36 @@ THEORY_ONLY = (
     "max_noise",
     "delta",
     "clip",
+    "max_epsilon",
 )
+# which of the flags below go with what
+FLAGS = {
+    "search": ("output", "workers", "max_seconds", "set", "max_epsilon"),
+    "theory": THEORY,
+    "influence": ("output", "set", "directions", "by"),
+    "choose": ("output", "set", "vary", "simulate", "write", *CHOOSE),
+}
+HOMES = {
+    "search": "a search: fedspend design CONFIG.toml",
+    "theory": "theory: fedspend design theory",
+    "influence": "fedspend design influence",
+    "choose": "fedspend design choose",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "what",
-        metavar="CONFIG.toml | theory | influence",
-        help="a config with a [design] section, or the word theory, or influence",
+        metavar="CONFIG.toml | theory | influence | choose",
+        help="a config with a [design] section, or the word theory, influence or choose",
     )
-    add("config", nargs="?", metavar="CONFIG.toml", help="for influence: the config of the run")
+    add(
+        "config",
+        nargs="?",
+        metavar="CONFIG.toml",
+        help="for influence and choose: the config of the run",
+    )
     add(
         "--max-epsilon",
         type=float,
@@ -71,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="DIR",
         help="where to write, or the search to continue (default: designs/ and the config's name); "
-        "for influence: the file to write, .json",
+        "for choose --simulate: where trainings are kept; for influence: the file to write, .json",
     )
     search.add_argument(
         "--workers",
@@ -92,6 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="override one config value, for example design.seeds=10",
     )
     add_influence_arguments(parser)
+    design_choose.add_arguments(parser)
     theory = parser.add_argument_group("theory")
     theory.add_argument("--k", type=float, metavar="K", help="the constant k in k sigma^2 T = q K")
     theory.add_argument(
@@ -130,34 +155,26 @@ def add_influence_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.what == "influence":
-        return run_influence(args)
-    if args.config is not None:
+    what = args.what if args.what in ("theory", "influence", "choose") else "search"
+    if what in ("theory", "search") and args.config is not None:
         raise InvalidInput(f"{args.config!r} is one argument too many; drop it")
-    for name in ("directions", "by"):
-        if getattr(args, name) is not None:
-            raise InvalidInput(f"--{name} is only for fedspend design influence; drop it")
-    theory = args.what == "theory"
-    for name in SEARCH_ONLY if theory else THEORY_ONLY:
-        if getattr(args, name) is not None:
-            flag = "--" + name.replace("_", "-")
-            home = (
-                "a search: fedspend design CONFIG.toml"
-                if theory
-                else "theory: fedspend design theory"
-            )
-            raise InvalidInput(f"{flag} is only for {home}; drop it")
-    return run_theory(args) if theory else run_search(args)
+    refuse_strays(args, what)
+    if what == "influence":
+        from fedspend.cli import design_influence
+
+        return design_influence.run(args)
+    if what == "choose":
+        return design_choose.run(args)
+    return run_theory(args) if what == "theory" else run_search(args)
 
 
-def run_influence(args: argparse.Namespace) -> int:
-    from fedspend.cli import design_influence
-
-    for name in (*SEARCH_ONLY, *THEORY_ONLY, "max_epsilon"):
-        if name not in INFLUENCE and getattr(args, name) is not None:
-            flag = "--" + name.replace("_", "-")
-            raise InvalidInput(f"{flag} is not for fedspend design influence; drop it")
-    return design_influence.run(args)
+def refuse_strays(args: argparse.Namespace, what: str) -> None:
+    """Refuse flags that belong to something else."""
+    for home, names in FLAGS.items():
+        for name in names:
+            if name not in FLAGS[what] and getattr(args, name) is not None:
+                flag = "--" + name.replace("_", "-")
+                raise InvalidInput(f"{flag} is only for {HOMES[home]}; drop it")
 
 
 # --- theory ---------------------------------------------------------------------------------------

@@ -129,9 +129,11 @@ def run_plan(args: argparse.Namespace) -> int:
         raise InvalidInput(f"--colluders must be at least 1, got {args.colluders}")
     from fedspend.cli.views import view_of
     from fedspend.explanation.observed import sights
+    from fedspend.planning.plan import refuse_trial
     from fedspend.planning.protocol import load_any_plan
 
     plan = load_any_plan(args.what)
+    refuse_trial(plan)
     if args.colluders is not None and (why := view_of(plan).no_colluders) is not None:
         raise InvalidInput(f"--colluders {why}")
     found = {

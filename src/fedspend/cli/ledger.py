@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   fedspend ledger verify --ledger accounts.db --runs runs/first
   fedspend ledger export -o account.json --ledger accounts.db
   fedspend ledger verify account.json
+  fedspend ledger rotate-key rotation.json --keys keys.csv --reason "yearly" --ledger accounts.db
   fedspend ledger close-run 3f09c1d2a4b5 --reason "stopped early" --ledger accounts.db
 """
 EXPORTS = (".csv", ".json")
@@ -105,6 +106,16 @@ def _changing(action: Action) -> None:
     add("name", nargs="+", help="whose rows have changed")
     _reason(add)
     _unit(add)
+    add = action("rotate-key", "enter the new key of a client's node, from its own statement")
+    add("statement", metavar="ROTATION.json", help="what fedspend node rotate-key wrote")
+    add("--keys", metavar="KEYS.csv", help="also put the new key into this file (engine.keys)")
+    add(
+        "--lost",
+        action="store_true",
+        help="accept a statement that the old key did not sign, because it is lost",
+    )
+    _reason(add)
+    add_project(add)
     add = action("close-run", "end a run and free what it held for rounds that never began")
     add("run", metavar="RUN", help="the run; fedspend ledger show lists them")
     _reason(add)
@@ -293,10 +304,32 @@ def accept_rows(args: argparse.Namespace) -> int:
     return 0
 
 
+def rotate_key(args: argparse.Namespace) -> int:
+    from fedspend.approval.rotation import read_rotation
+    from fedspend.engines.flower.keys import replaced, short
+
+    found = read_rotation(args.statement)
+    if not (args.lost and found.signature is None):
+        found.check()
+    with writable(args) as ledger:
+        ledger.rotate_key(
+            found.client, found.old, found.new, reason=args.reason, signature=found.signature
+        )
+    print(
+        f"client {found.client!r} now has the key {short(found.new)}; the old one is not used again"
+    )
+    if args.keys is not None and not replaced(args.keys, found.old, found.new):
+        print(f"warning: {args.keys} does not have the old key; correct it", file=sys.stderr)
+    return 0
+
+
 def close_run(args: argparse.Namespace) -> int:
     with writable(args) as ledger:
         ledger.close_run(args.run, reason=args.reason)
         run = ledger.run(args.run)
+        if run.is_tune:
+            print(f"run {args.run} is closed: it was a private tune, and all of it stays spent")
+            return 0
         print(
             f"run {args.run} is closed: {run.next_round} rounds stay spent, "
             f"{run.planned - run.next_round} never began and are free"
@@ -346,6 +379,11 @@ def balance(args: argparse.Namespace) -> int:
         with progress_bar("by PLD", args.json) as progress:
             balances = ledger.balances(args.unit, accountant=args.accountant, progress=progress)
         simulation = ledger.simulation
+        if args.accountant == "pld" and any(run.is_tune for run in ledger.state.runs_of(args.unit)):
+            print(
+                "note: accounts with a private tune are read by Rényi curves: PLD cannot read one",
+                file=sys.stderr,
+            )
         other = "client" if args.unit == "record" else "record"
         if not len(ledger.accounts(args.unit)) and len(ledger.accounts(other)):
             raise InvalidInput(
@@ -463,4 +501,5 @@ ACTIONS = {
     "verify": verify,
     "export": export,
     "close-run": close_run,
+    "rotate-key": rotate_key,
 }

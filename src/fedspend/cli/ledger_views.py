@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from fedspend.basics.arrays import IntArray
 from fedspend.basics.words import counted
+from fedspend.cli.checked import show_findings
 from fedspend.cli.tables import figures, frame
 from fedspend.cli.terminal import console
 from fedspend.ledger import Ledger
@@ -21,7 +23,10 @@ from fedspend.ledger.state import UNITS, Run
 
 SHOWN = 40  # most accounts in a table; --json and export have all
 # parts of an entry that are too long for a line
-LONG = ("names", "budgets", "classes", "rate", "noise", "accounts")
+LONG = (
+    *("names", "budgets", "classes", "rate", "noise", "accounts", "orders", "curves"),
+    *("keys", "key", "signature"),
+)
 
 
 NOTES = (
@@ -91,7 +96,9 @@ def run_document(ledger: Ledger, id: str) -> dict[str, Any]:
         "plan": run.about.get("plan"),
         "folder": run.about.get("folder"),
         "accountant": run.accountant,
-        "classes": [
+        "classes": _tuned_classes(run, members)
+        if run.is_tune
+        else [
             {
                 "class": n,
                 "members": int(members[n]),
@@ -105,8 +112,24 @@ def run_document(ledger: Ledger, id: str) -> dict[str, Any]:
     }
 
 
+def _tuned_classes(run: Run, members: IntArray) -> list[dict[str, Any]]:
+    """What each class of a private tune has spent, at a few orders of its curve."""
+    curves = np.zeros((0, 0)) if run.curves is None else run.curves
+    orders = [int(at) for at in np.searchsorted(run.orders, (2, 8, 32)) if at < run.orders.size]
+    return [
+        {
+            "class": n,
+            "members": int(members[n]),
+            **{f"at order {run.orders[at]:.4g}": float(f"{curve[at]:.4g}") for at in orders},
+        }
+        for n, curve in enumerate(curves)
+    ]
+
+
 def spread(values: Any) -> str:
-    """A number, or how it changes from the first round to the last."""
+    """A number, or how it changes from the first round to the last; nothing without rounds."""
+    if not len(values):
+        return ""
     return (
         f"{values[0]:.4g}"
         if np.all(values == values[0])
@@ -123,7 +146,7 @@ def client_document(ledger: Ledger, name: str, unit: str) -> dict[str, Any]:
             {
                 "run": run.id,
                 "status": run.status,
-                "begun": f"{run.next_round} of {run.planned}",
+                "begun": "private tune" if run.is_tune else f"{run.next_round} of {run.planned}",
                 "rate": spread(run.rate[:, run.of_class[at[0]]]),
                 "noise multiplier": spread(run.noise[:, run.of_class[at[0]]]),
             }
@@ -178,6 +201,11 @@ def about(body: dict[str, Any]) -> str:
         return str(body["name"])
     if kind == "move":
         return str(body["folder"])
+    if kind == "keys":
+        return f"of {', '.join(body['names'])}"
+    if kind == "rotate-key":
+        signed = "signed with the old one" if "signature" in body else "the old one is lost"
+        return f"{body['names'][0]}, {signed}: {body['reason']}"
     if kind in ("register", "change", "withdraw", "rows", "accept-rows"):
         who = (
             body["names"][0]
@@ -196,7 +224,7 @@ def about(body: dict[str, Any]) -> str:
             + (f", budget {range_}" if kind in ("register", "change") else "")
             + (f": {body['reason']}" if "reason" in body else "")
         )
-    if kind in ("open", "replan"):
+    if kind in ("open", "tune", "replan"):
         return (
             f"{counted(len(body['classes']), body.get('unit', 'client'))}, plan "
             f"{body['plan'].rpartition(':')[2][:12]}"
@@ -296,13 +324,7 @@ def show_history(entries: list[dict[str, Any]]) -> None:
 def show_audit(result: Audit) -> None:
     out = console()
     width = max(18, *(len(finding.check) + 2 for finding in result.checks))
-    for finding in result.checks:
-        verdict = {
-            True: ("pass  ", "green"),
-            False: ("FAIL  ", "bold red"),
-            None: ("none  ", "yellow"),
-        }[finding.good]
-        out.print(Text.assemble(verdict, (f"{finding.check:<{width}}", "bold"), finding.words))
+    show_findings(out, result.checks, names=width, unchecked="none")
     if result.ok:
         out.print()
         out.print(Text(f"intact; head {result.head}"))

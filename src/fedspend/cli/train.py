@@ -14,6 +14,14 @@ from fedspend.cli.ledger import add_project
 from fedspend.errors import InvalidInput
 from fedspend.runs.stopping import Stopped, stop_after_round
 from fedspend.stored.files import LEDGER, REPORT
+from fedspend.tasks.words import (
+    deviation_key,
+    is_share,
+    metric_of,
+    other_metrics,
+    private_key,
+    shown,
+)
 
 if TYPE_CHECKING:
     from fedspend.runs.result import OnOperator, OnRound, Result
@@ -103,14 +111,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--show-accuracy",
         action="store_true",
         help=(
-            'with evaluation.mode = "operator": show exact accuracy on rows of clients, on this '
+            'with evaluation.mode = "operator": show the exact metric on rows of clients, on this '
             "terminal only; nothing protects it, so do not pass it on"
         ),
+    )
+    add(
+        "--watch",
+        action="store_true",
+        help="show the report in a browser while the run goes on (fedspend watch)",
     )
     add("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
+    from fedspend.configuration.config import any_config
+    from fedspend.configuration.task_inputs import metrics_of
     from fedspend.planning.protocol import load_any_plan
     from fedspend.report.html import write_report
     from fedspend.runs.training import train
@@ -124,11 +139,19 @@ def run(args: argparse.Namespace) -> int:
             "--moved says that the directory of an interrupted run was moved, so it needs "
             "--resume; add it"
         )
-    on_operator = on_this_terminal() if args.show_accuracy else None
+    on_operator = None
+    if args.show_accuracy:
+        names = metrics_of(any_config(args.config, args.set))
+        on_operator = on_this_terminal(names[0] if names else "loss")
     plan = None if args.plan is None else load_any_plan(args.plan)
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
     overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
-    with stop_after_round() as stopping, reporter(args) as show, report_when_stopped(folder):
+    with (
+        stop_after_round() as stopping,
+        watched(folder, args.watch),
+        reporter(args) as show,
+        report_when_stopped(folder),
+    ):
 
         def on_round(line: dict[str, Any], rounds: int) -> None:
             show(line, rounds)
@@ -162,7 +185,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def on_this_terminal() -> OnOperator:
+def on_this_terminal(metric: str) -> OnOperator:
     """Shows exact numbers about rows of clients to whoever sits here; a file or a pipe would keep
     them.
     """
@@ -172,14 +195,29 @@ def on_this_terminal() -> OnOperator:
             "standard error is not one; run it in a terminal, or drop it"
         )
 
-    def show(round: int, accuracy: float, loss: float) -> None:
+    def show(round: int, value: float, loss: float) -> None:
         print(
-            f"round {round}: accuracy {accuracy:.2%}, loss {loss:.4g} on rows of clients; for your "
-            "eyes only",
+            f"round {round}: {shown(metric, value, digits=2)}, loss {loss:.4g} on rows of clients; "
+            "for your eyes only",
             file=sys.stderr,
         )
 
     return show
+
+
+@contextmanager
+def watched(folder: Path, wanted: bool) -> Iterator[None]:
+    """Serves the report of the run while it goes on, if that is `wanted`."""
+    if not wanted:
+        yield
+        return
+    from fedspend.pages.serving import open_browser, serving
+    from fedspend.pages.watch import watch_site
+
+    with serving(watch_site(folder, expected=True)) as served:
+        print(f"watch: {served.address}", file=sys.stderr, flush=True)
+        open_browser(served.address)
+        yield
 
 
 @contextmanager
@@ -229,9 +267,10 @@ def describe(line: dict[str, Any], rounds: int) -> str:
     'round 3/25  accuracy 50.0%  spent 1.23 of 10'
     """
     parts = [f"round {line['round']}/{rounds}"]
-    if line["accuracy"] is not None:
-        parts.append(f"accuracy {line['accuracy']:.1%}")
-    if line.get("private_accuracy") is not None:
+    metric = metric_of(line)
+    if line.get(metric) is not None:
+        parts.append(shown(metric, line[metric]))
+    if line.get(private_key(metric)) is not None:
         parts.append(f"before it, privately: {privately(line)}")
     if line["epsilon"]:
         parts.append("spent " + spent_of(line["epsilon"]))
@@ -243,14 +282,17 @@ def describe(line: dict[str, Any], rounds: int) -> str:
 
 
 def privately(line: dict[str, Any]) -> str:
-    """A noised accuracy, within what is possible, and how far off it may be.
+    """A noised metric, within what is possible, and how far off it may be.
 
     >>> privately({"private_accuracy": 1.021, "private_accuracy_deviation": 0.034})
     'accuracy 100% +- 3.4%'
     """
-    within = min(1.0, max(0.0, line["private_accuracy"]))
-    off = line.get("private_accuracy_deviation")
-    return f"accuracy {100 * within:.3g}%" + ("" if off is None else f" +- {off:.1%}")
+    metric = metric_of(line)
+    value, off = line[private_key(metric)], line.get(deviation_key(metric))
+    if not is_share(metric):
+        return f"{metric} {value:.4g}" + ("" if off is None else f" +- {off:.2g}")
+    within = min(1.0, max(0.0, value))
+    return f"{metric} {100 * within:.3g}%" + ("" if off is None else f" +- {off:.1%}")
 
 
 def spent_of(epsilon: dict[str, float], budgets: Mapping[str, str] | None = None) -> str:
@@ -293,12 +335,13 @@ def budgets_by_group(result: Result, folder: Path) -> dict[str, str]:
 
 def said_of(last: dict[str, Any]) -> str:
     """How good the model is, as far as that may be said."""
-    parts = []
-    if last["accuracy"] is not None:
-        parts.append(f"accuracy {last['accuracy']:.2%}")
-    if last.get("private_accuracy") is not None:
+    metric, parts = metric_of(last), []
+    for name in (metric, *other_metrics(last)):
+        if last.get(name) is not None:
+            parts.append(shown(name, last[name], digits=2))
+    if last.get(private_key(metric)) is not None:
         parts.append(f"before the last round, privately: {privately(last)}")
-    return "; ".join(parts) or f"accuracy not shown (evaluation: {last['evaluation']})"
+    return "; ".join(parts) or f"{metric} not shown (evaluation: {last['evaluation']})"
 
 
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
@@ -311,14 +354,15 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
                 {
                     "folder": str(folder),
                     "rounds": last["round"],
-                    "accuracy": last["accuracy"],
+                    result.metric: result.value,
+                    **{name: last[name] for name in other_metrics(last)},
                     "evaluation": last["evaluation"],
                     **(
                         {}
-                        if result.private_accuracy is None
+                        if result.private_value is None
                         else {
-                            "private_accuracy": result.private_accuracy,
-                            "private_accuracy_deviation": last["private_accuracy_deviation"],
+                            private_key(result.metric): result.private_value,
+                            deviation_key(result.metric): last[deviation_key(result.metric)],
                         }
                     ),
                     "epsilon": last["epsilon"],

@@ -121,20 +121,15 @@ def verify_publication(args: argparse.Namespace) -> int:
     elif not args.quiet:
         from rich.text import Text
 
-        from fedspend.cli.checked import show_findings, show_verdict
-        from fedspend.cli.terminal import console
+        from fedspend.cli.checked import show_checked
 
-        out = console()
-        show_verdict(
-            out,
-            ok=result.ok,
-            simulation=result.simulation,
+        out = show_checked(
+            result,
             good="everything that a stranger can check is right"
             if args.open is None
             else "everything that this client and a stranger can check is right",
             bad="do not rely on this publication",
         )
-        show_findings(out, result.checks)
         if result.ok:
             out.print()
             out.print(Text(result.words.rstrip()))
@@ -149,18 +144,13 @@ def verify_run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_dict())
     elif not args.quiet:
-        from fedspend.cli.checked import show_findings, show_verdict
-        from fedspend.cli.terminal import console
+        from fedspend.cli.checked import show_checked
 
-        out = console()
-        show_verdict(
-            out,
-            ok=result.ok,
-            simulation=result.simulation,
+        show_checked(
+            result,
             good="everything in this run directory that can be checked belongs together",
             bad="do not rely on this run directory",
         )
-        show_findings(out, result.checks)
     return 0 if result.ok else 1
 
 

@@ -6,7 +6,7 @@ Heavy parts (tables of records, plots) are imported when they are needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from fedspend.cli.tables import short_hash, show_groups, size
 from fedspend.planning.influence import expectation
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan, Unit
-from fedspend.records.planning import RecordPlan
+from fedspend.records.planning import SILOS, RecordPlan
 from fedspend.records.verification import NO_COLLUDERS
 from fedspend.report.groups import Grouping, accountant_words
 
@@ -129,11 +129,19 @@ RECORDS: View[RecordPlan] = View(
     verdict=lambda plan: {"left_out": [plan.records[n] for n in plan.left_out]},
     no_colluders=NO_COLLUDERS,
 )
+AT_SILOS = replace(
+    RECORDS,
+    protects=(
+        "single records, whose budgets stay at their silos; shown is the cost of a record that is "
+        "sampled in every step"
+    ),
+    verdict=lambda plan: {"silos": dict(plan.silos or {})},
+)
 VIEWS: dict[Unit, View[Any]] = {"client": CLIENTS, "record": RECORDS}
 
 
 def view_of(plan: AnyPlan) -> View[Any]:
-    return VIEWS[plan.unit]
+    return AT_SILOS if SILOS in plan.parameters else VIEWS[plan.unit]
 
 
 def show_header(out: Console, plan: AnyPlan) -> None:

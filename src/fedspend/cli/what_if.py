@@ -48,9 +48,11 @@ def run(args: argparse.Namespace) -> int:
             "say who leaves: give --client ID or, for a plan of records, --record ID; exactly one"
         )
     from fedspend.explanation.leaving import leaving
+    from fedspend.planning.plan import refuse_trial
     from fedspend.planning.protocol import load_any_plan
 
     plan, [unit] = load_any_plan(args.plan), given
+    refuse_trial(plan)
     state = None
     if args.ledger is not None:
         from fedspend.ledger import Ledger

@@ -39,16 +39,29 @@ class Declined(Refused):
 class OwnAccount(Protocol):
     """What a client allows by its own books."""
 
+    def join(self, plan: str) -> None:
+        """A run of this plan is about to begin or go on: allow it, or raise `Declined`."""
+        ...
+
     def admit(self, task: ClientTask) -> None:
-        """Charge the task, or raise `Declined`. Called once for a round, before training."""
+        """Charge the task, or raise `Declined`. Called before training, and again for the same
+        round only if nothing was sent in it.
+        """
+        ...
+
+    def sent(self, task: ClientTask, body: bytes) -> None:
+        """Note that this answer is about to be sent. Called each time it is."""
         ...
 
 
 class ServersAccount:
-    """A client that keeps no books of its own: it relies on the server's ledger."""
+    """A client that keeps no books of its own and relies on the server's ledger: a simulation."""
 
-    def admit(self, task: ClientTask) -> None:
-        pass
+    def join(self, plan: str) -> None: ...
+
+    def admit(self, task: ClientTask) -> None: ...
+
+    def sent(self, task: ClientTask, body: bytes) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -119,15 +132,15 @@ def answer(
     if task.client != client:
         raise Declined("client", f"a task for client {task.client!r} came to client {client!r}")
     with answered.turn():
-        earlier = answered.before(task)
-        if earlier is not None:
-            return earlier
-        account.admit(task)
-        contribution = work(task)
-        check_outgoing(task, contribution)
-        grid = task.shared.grid
-        body = contribution.to_bytes(None if grid is None else grid.bits)
-        answered.keep(task, body)
+        body = answered.before(task)
+        if body is None:
+            account.admit(task)
+            contribution = work(task)
+            check_outgoing(task, contribution)
+            grid = task.shared.grid
+            body = contribution.to_bytes(None if grid is None else grid.bits)
+            answered.keep(task, body)
+        account.sent(task, body)
         return body
 
 

@@ -20,6 +20,7 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.client.bounding import Factors
 from fedspend.models.flat import parameter_count
 from fedspend.models.fresh import remembers_nothing
+from fedspend.tasks.task import CLASSIFY, Task
 
 # no parameters, no randomness
 _PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
@@ -73,7 +74,8 @@ def _convolves(layer: nn.Module) -> bool:
 
 
 class ChainSum:
-    def __init__(self, module: nn.Sequential, factors: Factors) -> None:
+    def __init__(self, module: nn.Sequential, factors: Factors, task: Task = CLASSIFY) -> None:
+        self._task = task
         self._chain, self._factors, self._size = (
             copy.deepcopy(module).requires_grad_(False),
             factors,
@@ -112,7 +114,7 @@ class ChainSum:
                 if not taps:
                     value.requires_grad_()  # only values are differentiated, not parameters
                 taps.append((layer, entering.detach(), value))
-        loss = functional.cross_entropy(value, labels, reduction="sum")
+        loss = self._task.total(value, labels)
         deltas = torch.autograd.grad(loss, [leaving for _, _, leaving in taps])
         parts = [
             _part(layer, entering, delta)

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.client.bounding import Factors, clip_factors
 from fedspend.client.gradient_chains import ChainSum, supports
 from fedspend.models.checking import check_module
-from fedspend.models.flat import parameter_count
+from fedspend.models.flat import named_pieces, parameter_count, trainable
 from fedspend.models.fresh import fresh
 from fedspend.models.linear import Layer, linear_layers
+from fedspend.tasks.task import CLASSIFY, Task
 
 _BLOCK_NUMBERS = 2**24  # numbers in the single gradients that exist at once
 
@@ -34,17 +34,19 @@ _BLOCK_NUMBERS = 2**24  # numbers in the single gradients that exist at once
 GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]
 
 
-def clipped_sum(module: nn.Module, clip: float, factors: Factors | None = None) -> GradientSum:
-    """A function that sums the clipped gradients of each row's cross-entropy. `factors` may scale
-    them down further.
+def clipped_sum(
+    module: nn.Module, clip: float, factors: Factors | None = None, task: Task = CLASSIFY
+) -> GradientSum:
+    """A function that sums the clipped gradients of each row's loss. `factors` may scale them down
+    further.
     """
     check_module(module)
     layers, factors = linear_layers(module), factors or partial(clip_factors, bound=clip)
     if layers:
-        return DenseSum(layers, parameter_count(module), factors)
+        return DenseSum(layers, parameter_count(module), factors, task)
     if isinstance(module, nn.Sequential) and supports(module):
-        return ChainSum(module, factors)
-    return GeneralSum(module, factors)
+        return ChainSum(module, factors, task)
+    return GeneralSum(module, factors, task)
 
 
 class DenseSum:
@@ -52,8 +54,10 @@ class DenseSum:
     matrix products use torch with one thread.
     """
 
-    def __init__(self, layers: list[Layer], size: int, factors: Factors) -> None:
-        self._layers, self._size, self._factors = layers, size, factors
+    def __init__(
+        self, layers: list[Layer], size: int, factors: Factors, task: Task = CLASSIFY
+    ) -> None:
+        self._layers, self._size, self._factors, self._task = layers, size, factors, task
 
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
@@ -71,7 +75,7 @@ class DenseSum:
                 if layer.bias is not None:
                     scores += flat[layer.bias]
                 inputs.append(np.maximum(scores, 0.0) if layer.relu else scores)
-            deltas = self._backward(weights, inputs, _loss_gradient(inputs[-1], labels.numpy()))
+            deltas = self._backward(weights, inputs, self._loss_gradient(inputs[-1], labels))
             squares = np.zeros(len(rows))
             for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
                 squares += _row_squares(delta) * (_row_squares(entering) + (layer.bias is not None))
@@ -91,6 +95,17 @@ class DenseSum:
                 total[layer.bias] = kept.sum(axis=0)
         return total
 
+    def _loss_gradient(self, scores: FloatArray, labels: torch.Tensor) -> FloatArray:
+        """The gradient of each row's loss at the scores."""
+        if self._task.classifies:
+            return _of_cross_entropy(scores, labels.numpy())
+        if not len(scores):
+            return scores
+        leaf = torch.from_numpy(scores).requires_grad_()
+        wanted = labels.double() if labels.is_floating_point() else labels
+        (found,) = torch.autograd.grad(self._task.total(leaf, wanted), leaf)
+        return np.asarray(found.numpy())
+
     def _backward(
         self, weights: list[FloatArray], inputs: list[FloatArray], delta: FloatArray
     ) -> list[FloatArray]:
@@ -104,7 +119,7 @@ class DenseSum:
         return deltas[::-1]
 
 
-def _loss_gradient(scores: FloatArray, labels: IntArray) -> FloatArray:
+def _of_cross_entropy(scores: FloatArray, labels: IntArray) -> FloatArray:
     """The gradient of each row's cross-entropy: softmax minus one-hot."""
     delta: FloatArray = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
     delta /= delta.sum(axis=1, keepdims=True)
@@ -126,56 +141,35 @@ def _row_squares(rows: FloatArray) -> FloatArray:
 
 
 class GeneralSum:
-    def __init__(self, module: nn.Module, factors: Factors) -> None:
+    def __init__(self, module: nn.Module, factors: Factors, task: Task = CLASSIFY) -> None:
         self._module, self._factors, self._size = (
             copy.deepcopy(module).train(),
             factors,
             parameter_count(module),
         )
         self._pristine = copy.deepcopy(self._module)
-        named = list(self._module.named_parameters())
-        self._shapes = [
-            (name, parameter.shape, parameter.numel(), parameter.requires_grad)
-            for name, parameter in named
-        ]
+        self._sizes = [(name, parameter.numel()) for name, parameter in trainable(module)]
         self._block = max(1, _BLOCK_NUMBERS // self._size)
 
-        def loss(
-            trained: dict[str, torch.Tensor],
-            fixed: dict[str, torch.Tensor],
-            row: torch.Tensor,
-            label: torch.Tensor,
-        ) -> Any:
-            return functional.cross_entropy(
-                functional_call(self._module, trained | fixed, (row[None],)), label[None]
-            )
+        def loss(trained: dict[str, torch.Tensor], row: torch.Tensor, label: torch.Tensor) -> Any:
+            return task.mean(functional_call(self._module, trained, (row[None],)), label[None])
 
-        self._gradients = vmap(grad(loss), in_dims=(None, None, 0, 0), randomness="different")
+        self._gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
 
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
     ) -> FloatArray:
         total = torch.zeros(self._size, dtype=torch.float64)
-        pieces = torch.split(parameters, [size for _, _, size, _ in self._shapes])
-        state = {
-            name: piece.view(shape)
-            for piece, (name, shape, _, _) in zip(pieces, self._shapes, strict=True)
-        }
-        learns = {name for name, _, _, learned in self._shapes if learned}
-        trained, fixed = (
-            {name: value for name, value in state.items() if (name in learns) == wanted}
-            for wanted in (True, False)
-        )
+        trained = named_pieces(self._pristine, parameters)
         for start in range(0, len(rows), self._block):
             some = slice(start, start + self._block)
             self._module = fresh(self._pristine)  # no block may leave anything behind for the next
-            found = self._gradients(trained, fixed, rows[some], labels[some])
+            found = self._gradients(trained, rows[some], labels[some])
             squares = sum(found[name].double().square().flatten(1).sum(dim=1) for name in found)
             scale = torch.from_numpy(self._factors(torch.as_tensor(squares).sqrt().numpy()))
             place = 0
-            for name, _, size, _ in self._shapes:
-                if name in found:
-                    kept = torch.where(scale[:, None] > 0, found[name].flatten(1).double(), 0.0)
-                    total[place : place + size] += scale @ kept
+            for name, size in self._sizes:
+                kept = torch.where(scale[:, None] > 0, found[name].flatten(1).double(), 0.0)
+                total[place : place + size] += scale @ kept
                 place += size
         return np.asarray(total.numpy())

@@ -9,6 +9,7 @@ own share of discrete noise before it leaves; a client with nothing to report se
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import torch
@@ -17,9 +18,11 @@ from torch import nn
 from fedspend.client.bounding import Bounded
 from fedspend.client.rows import Rows
 from fedspend.client.task import ClientTask
-from fedspend.models.evaluation import right_answers
+from fedspend.models.evaluation import scores
 from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
+from fedspend.tasks.metrics import right_answers
+from fedspend.tasks.task import ACCURACY, CLASSIFY, Task
 
 
 def clip_bit(task: ClientTask, own: Bounded, rows: int, randomness: Randomness) -> float | None:
@@ -36,21 +39,36 @@ def clip_bit(task: ClientTask, own: Bounded, rows: int, randomness: Randomness) 
 
 
 def metric(
-    task: ClientTask, held_out: Rows | None, module: nn.Module, randomness: Randomness
+    task: ClientTask,
+    held_out: Rows | None,
+    module: nn.Module,
+    randomness: Randomness,
+    goal: Task = CLASSIFY,
+    *,
+    present: bool = True,
 ) -> float | None:
-    """The share of the client's held-out rows that the round's first model gets right, minus 1/2,
-    on the grid; 0 without such rows; with the client's noise.
+    """How well the round's first model does on the client's held-out rows, from 0 to 1, minus 1/2,
+    on the grid: the share that it gets right, or another metric between public bounds. 0 without
+    such rows, and if the client is not `present` in this round; with the client's noise.
     """
     shared, grid = task.shared, task.shared.metric
     if grid is None:
         return None
-    steps = measured(task, held_out, module, grid, randomness) if held_out is not None else 0
+    steps = 0
+    if held_out is not None:
+        steps = measured(task, held_out, module, grid, randomness, goal)
+    steps = steps if present else 0  # measured all the same, so that it takes as long
     words = randomness.words("client-metric-noise", shared.round, task.number)
     return (steps + grid.noise(grid.own_deviation**2, words)) / grid.steps
 
 
 def measured(
-    task: ClientTask, held_out: Rows, module: nn.Module, grid: NumberGrid, randomness: Randomness
+    task: ClientTask,
+    held_out: Rows,
+    module: nn.Module,
+    grid: NumberGrid,
+    randomness: Randomness,
+    goal: Task = CLASSIFY,
 ) -> int:
     """The metric in whole steps of its grid, before noise."""
     count = len(held_out)
@@ -58,8 +76,17 @@ def measured(
         return 0
     features, labels = held_out.take(np.arange(count))
     # a copy, so that nothing of another client is left in it
-    right = right_answers(
-        copy.deepcopy(module), torch.from_numpy(task.shared.parameters), features, labels
-    )
+    scored = scores(copy.deepcopy(module), torch.from_numpy(task.shared.parameters), features)
+    part, whole = _share(scored, labels, goal)
+    if whole == 0:
+        return 0
     coin = float(randomness.generator("metric-rounding", task.shared.round, task.number).random())
-    return grid.rounded(2 * right - count, 2 * count, coin)
+    return grid.rounded(2 * part - whole, 2 * whole, coin)
+
+
+def _share(scored: torch.Tensor, labels: torch.Tensor, goal: Task) -> tuple[int, int]:
+    """A number from 0 to 1 as an exact fraction; of nothing if the metric is not defined."""
+    if goal.metric == ACCURACY and goal.bounds is None:
+        return right_answers(scored, labels, goal.targets)
+    value = goal.measured(scored, labels)[goal.metric]
+    return (0, 0) if math.isnan(value) else goal.unit(value).as_integer_ratio()

@@ -11,6 +11,8 @@ sampled like any other, and adds nothing to the sum.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import nn
@@ -22,26 +24,44 @@ from fedspend.client.rows import Rows
 from fedspend.client.state import States
 from fedspend.client.task import ClientTask, RecordTerms
 from fedspend.errors import InvalidInput
+from fedspend.models.optimisers import Descent
 from fedspend.noise.grid import noised_exactly
 from fedspend.noise.randomness import Randomness
+from fedspend.tasks.task import CLASSIFY, Task
 
 
 class LocalModel:
-    """A client's parameters, which descend along noised gradients, with momentum if it is set."""
+    """A client's parameters, which descend along noised gradients; whatever the optimiser makes of
+    them is post-processing.
+    """
 
-    def __init__(self, start: torch.Tensor, lr: float, momentum: float) -> None:
+    def __init__(self, start: torch.Tensor, lr: float, descent: Descent) -> None:
         self.parameters, self._velocity = start.clone(), torch.zeros_like(start)
-        self._lr, self._momentum = lr, momentum
+        self._lr, self._momentum, self._start = lr, descent.momentum, start
+        # a bound on the mean gradient would cut the noise, too: records have bounds of their own
+        self._descent = replace(descent, gradient_clip=None)
+        self._leaf = nn.Parameter(self.parameters)
+        self._optimizer = None if descent.plain else self._descent.made([self._leaf], lr)
 
     def descend(self, gradient: FloatArray) -> None:
         direction = torch.from_numpy(gradient).float()
+        if self._optimizer is not None:
+            self._leaf.grad = direction
+            self._descent.adjust([self._leaf], [self._start])
+            self._optimizer.step()
+            return
         if self._momentum:
             direction = self._velocity.mul_(self._momentum).add_(direction)
         self.parameters.sub_(direction, alpha=self._lr)
 
 
 def record_update(
-    task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness, states: States
+    task: ClientTask,
+    rows: Rows,
+    module: nn.Module,
+    randomness: Randomness,
+    states: States,
+    goal: Task = CLASSIFY,
 ) -> tuple[torch.Tensor, IntArray | None]:
     """The client's update, and how many records took part in each step if that is not planned."""
     terms = task.records
@@ -52,11 +72,11 @@ def record_update(
             f"{len(rows)}; make them agree"
         )
     start = torch.from_numpy(task.shared.parameters)
-    local = LocalModel(start, task.shared.lr, task.shared.training.momentum)
+    local = LocalModel(start, task.shared.lr, task.shared.training.descent)
     if terms.by_norm:
-        active = _steps_by_norm(task, terms, rows, module, randomness, states, local)
+        active = _steps_by_norm(task, terms, rows, module, randomness, states, local, goal)
         return local.parameters - start, active
-    _sampled_steps(task, terms, rows, module, randomness, local)
+    _sampled_steps(task, terms, rows, module, randomness, local, goal)
     return local.parameters - start, None
 
 
@@ -97,8 +117,10 @@ def _sampled_steps(
     module: nn.Module,
     randomness: Randomness,
     local: LocalModel,
+    goal: Task,
 ) -> None:
-    sum_of, deviation = clipped_sum(module, terms.clip), terms.noise_multiplier * terms.clip
+    sum_of = clipped_sum(module, terms.clip, task=goal)
+    deviation = terms.noise_multiplier * terms.clip
     # Records may leave during a round, but do not come back in it.
     for number in range(int(np.count_nonzero(terms.batch))):
         step = task.shared.round * terms.batch.size + number
@@ -120,6 +142,7 @@ def _steps_by_norm(
     randomness: Randomness,
     states: States,
     local: LocalModel,
+    goal: Task,
 ) -> IntArray:
     """Takes all local steps, even if no record is left, because that is private. What was paid is
     on disk before the update is returned.
@@ -128,7 +151,7 @@ def _steps_by_norm(
     before = budget.before()
     left, payments = before.copy(), Payments(terms.clip)
     sum_of, deviation = (
-        clipped_sum(module, terms.clip, payments),
+        clipped_sum(module, terms.clip, payments, goal),
         terms.noise_multiplier * terms.clip,
     )
     active = np.zeros(terms.batch.size, dtype=np.int64)

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedspend.basics.arrays import IntArray
 from fedspend.data.dataset import Features
+from fedspend.data.targets import Targets
 
 ABSENT = -1  # a record that is listed and has no row
 
 
 def digests(
-    features: Features, labels: IntArray, rows: Sequence[IntArray], names: Iterable[str]
+    features: Features, labels: Targets, rows: Sequence[IntArray], names: Iterable[str]
 ) -> dict[str, bytes]:
     """The digest of the rows of each name that has any; `rows` are row numbers, one array each."""
     held = {name: mine[mine != ABSENT] for name, mine in zip(names, rows, strict=True)}
     return {name: digest(features, labels, mine) for name, mine in held.items() if mine.size}
 
 
-def digest(features: Features, labels: IntArray, rows: IntArray) -> bytes:
+def digest(features: Features, labels: Targets, rows: IntArray) -> bytes:
     """The digest of some rows, as a set in which a row may be more than once.
 
     >>> x, y = np.array([[1.0], [2.0]], np.float32), np.array([0, 1])
@@ -36,13 +38,22 @@ def digest(features: Features, labels: IntArray, rows: IntArray) -> bytes:
     (True, False, False)
     """
     shape = repr(features.shape[1:]).encode()
+    if labels.ndim > 1 or labels.dtype.kind == "f":  # classes are as they always were
+        shape += f" {labels.dtype.kind}{labels.shape[1:]!r}".encode()
     each = sorted(
-        hashlib.sha256(
-            int(labels[row]).to_bytes(8, "big", signed=True) + _bytes(features[row])
-        ).digest()
+        hashlib.sha256(_target(labels[row]) + _bytes(features[row])).digest()
         for row in rows.tolist()
     )
     return hashlib.sha256(b"\n".join([shape, len(each).to_bytes(8, "big"), *each])).digest()
+
+
+def _target(label: Any) -> bytes:
+    """A class as a whole number; numbers and sequences by their own bytes."""
+    if np.ndim(label) == 0 and np.asarray(label).dtype.kind in "iu":
+        return int(label).to_bytes(8, "big", signed=True)
+    if np.asarray(label).dtype.kind in "iu":
+        return np.ascontiguousarray(label, dtype="<i8").tobytes()
+    return _bytes(np.asarray(label))
 
 
 def _bytes(row: Features) -> bytes:

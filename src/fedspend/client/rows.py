@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fedspend.basics.arrays import IntArray
+from fedspend.models.inputs import as_input
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,7 @@ class Rows:
     features: torch.Tensor
     labels: torch.Tensor
     numbers: IntArray
+    integers: bool = False  # whether the model takes whole numbers, such as tokens
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -30,4 +32,5 @@ class Rows:
 
     def take(self, positions: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.from_numpy(self.numbers[positions])
-        return self.features.index_select(0, chosen), self.labels.index_select(0, chosen)
+        features = self.features.index_select(0, chosen)
+        return as_input(features, integers=self.integers), self.labels.index_select(0, chosen)

@@ -19,20 +19,22 @@ from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
 from fedspend.basics.tensors import pack, unpack
 from fedspend.client.shaping import UNSHAPED, Shape
 from fedspend.errors import InvalidInput
+from fedspend.models.optimisers import OPTIMIZERS, Descent
 from fedspend.noise.grid import Grid
 from fedspend.noise.numbers import FEWEST_STEPS, MOST_STEPS, NumberGrid
 
 FORMAT = "fedspend task 1"
 # fields of a `RoundTask` that are grids
 _GRIDS: Mapping[str, type[Any]] = {"grid": Grid, "bit_grid": NumberGrid, "metric": NumberGrid}
-_ABOUT = {"format", "client", "number", "clip_norm", "shared", "training", "records", *_GRIDS}
+_OWN = ("client", "number", "clip_norm", "coin")
+_ABOUT = {"format", *_OWN, "shared", "training", "records", *_GRIDS}
 _ARRAYS = {"parameters", "asked"}  # and those of records, which have their own prefix
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains: SGD with momentum on the mean cross-entropy of each batch, and the
-    shaping of its update.
+    """How a client trains: by SGD or Adam on the mean loss of each batch (`models.optimisers`), and
+    the shaping of its update.
 
     Exactly one of `steps` and `epochs` is set. A client with fewer examples than a batch uses all
     of them in every step; a client with none has a zero update.
@@ -43,10 +45,20 @@ class LocalTraining:
     epochs: int | None = None
     momentum: float = 0.0
     shape: Shape = UNSHAPED
+    optimizer: str = "sgd"
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    gradient_clip: float | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise InvalidInput("give exactly one of local_steps and local_epochs")
+
+    @property
+    def descent(self) -> Descent:
+        return Descent(
+            self.optimizer, self.momentum, self.weight_decay, self.proximal, self.gradient_clip
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +100,30 @@ class RecordTerms:
     by_norm: bool = False  # records pay for their own gradients' norms, out of `norm_budget`
     # (records,) squared norms, in squared clips, over all rounds
     norm_budget: FloatArray | None = None
+    # the client has planned its records itself: nothing is said here about any of them
+    at_silo: bool = False
+
+
+def silo_terms(clip: float, noise_multiplier: float) -> RecordTerms:
+    """What a server tells a client that has planned its own records."""
+    none = np.zeros(0)
+    return RecordTerms(none, none, none, clip, noise_multiplier, at_silo=True)
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTask:
-    """One client's task. `number` is its place in the roster, used only for seeds."""
+    """One client's task. `number` is its place in the roster, used only for seeds.
+
+    `coin` is set where everyone is asked in every round: the rate at which the client decides by
+    itself whether it takes part (`client.participation`). None: whoever is asked takes part.
+    """
 
     client: str
     number: int
     clip_norm: float  # infinite: no bound
     shared: RoundTask
     records: RecordTerms | None = None
+    coin: float | None = None
 
     def parts(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """The task as arrays, and everything else as plain JSON values."""
@@ -107,6 +132,7 @@ class ClientTask:
             arrays["asked"] = self.shared.asked
         about: dict[str, Any] = {"format": FORMAT, "client": self.client, "number": self.number}
         about["clip_norm"] = None if np.isinf(self.clip_norm) else self.clip_norm
+        about["coin"] = self.coin
         about["shared"] = {
             field.name: getattr(self.shared, field.name)
             for field in fields(RoundTask)
@@ -163,6 +189,7 @@ class ClientTask:
                 clip_norm=np.inf if about["clip_norm"] is None else about["clip_norm"],
                 shared=_shared(arrays, about),
                 records=None if "records" not in about else _records(arrays, about["records"]),
+                coin=about["coin"],
             )
             broken = [name for name, sound in _parts(task) if not sound]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -225,6 +252,7 @@ def _parts(task: ClientTask) -> Iterator[tuple[str, bool]]:
     yield "client", type(task.client) is str and task.client != ""
     yield "number", _count(task.number)
     yield "clip", task.clip_norm == np.inf or _number(task.clip_norm)
+    yield "coin", task.coin is None or (_number(task.coin) and task.coin <= 1)
     yield "round", _count(shared.round)
     yield "size", _count(shared.size, 1)
     yield "parameters", shared.parameters.dtype == np.float32 and shared.parameters.ndim == 1
@@ -240,6 +268,10 @@ def _parts(task: ClientTask) -> Iterator[tuple[str, bool]]:
         _count(training.batch_size, 1) and all(one is None or _count(one) for one in lengths),
     )
     yield "momentum", _number(training.momentum)
+    yield "optimizer", training.optimizer in OPTIMIZERS
+    yield "weight decay", _number(training.weight_decay)
+    yield "proximal term", _number(training.proximal)
+    yield "gradient clip", training.gradient_clip is None or _number(training.gradient_clip)
     if asked is None:
         yield "size", shared.size == shared.parameters.size
     else:
@@ -280,6 +312,8 @@ def _fit(terms: RecordTerms) -> bool:
         and (_number(terms.clip) and terms.clip > 0 and _number(terms.noise_multiplier))
         and type(terms.by_norm) is bool
         and not (terms.by_norm and terms.norm_budget is None)
+        and type(terms.at_silo) is bool
+        and not (terms.at_silo and (terms.by_norm or terms.rate.size or terms.batch.size))
     )
 
 

@@ -8,19 +8,22 @@ import copy
 
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedspend.client.batches import step_batches
 from fedspend.client.rows import Rows
 from fedspend.client.shaping import kept
 from fedspend.client.task import ClientTask
-from fedspend.models.flat import layer_sizes
+from fedspend.models.flat import flat_vector, layer_sizes, load_vector, trainable
 from fedspend.noise.randomness import Randomness
+from fedspend.tasks.task import CLASSIFY, Task
 
 
 def trained(
-    task: ClientTask, rows: Rows, module: nn.Module, randomness: Randomness
+    task: ClientTask,
+    rows: Rows,
+    module: nn.Module,
+    randomness: Randomness,
+    goal: Task = CLASSIFY,
 ) -> torch.Tensor:
     """The client's update: how far its parameters moved, shaped according to the task. Zero without
     rows.
@@ -32,18 +35,21 @@ def trained(
     batches = step_batches(generator, len(rows), training)
     torch.manual_seed(int(generator.integers(2**63)))
     local = copy.deepcopy(module).train()  # a copy, so that nothing of another client is left in it
-    vector_to_parameters(start.clone(), local.parameters())
-    optimizer = torch.optim.SGD(local.parameters(), lr=task.shared.lr, momentum=training.momentum)
+    load_vector(local, start)
+    parameters = [parameter for _, parameter in trainable(local)]
+    begun = [parameter.detach().clone() for parameter in parameters]
+    optimizer = training.descent.made(parameters, task.shared.lr)
     gradient = torch.zeros_like(start)
     for positions in batches:
         features, labels = rows.take(positions)
         optimizer.zero_grad()
-        functional.cross_entropy(local(features), labels).backward()  # type: ignore[no-untyped-call]
-        gradient = _gradient(local)
+        goal.mean(local(features), labels).backward()  # type: ignore[no-untyped-call]
+        gradient = _gradient(parameters)
+        training.descent.adjust(parameters, begun)
         if training.shape.blur > 0:
-            _blur(local, start, training.shape.blur, task.clip_norm)
+            _blur(parameters, start, training.shape.blur, task.clip_norm)
         optimizer.step()
-    update = parameters_to_vector(local.parameters()).detach() - start
+    update = flat_vector(local) - start
     return (
         _sparse(update, gradient, layer_sizes(local), training.shape.lus)
         if training.shape.lus > 0 and batches
@@ -51,20 +57,18 @@ def trained(
     )
 
 
-def _gradient(module: nn.Module) -> torch.Tensor:
+def _gradient(parameters: list[nn.Parameter]) -> torch.Tensor:
     """The gradient of the loss alone, flat; zero where the loss does not depend on a parameter."""
-    parts = (torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters())
+    parts = (torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-def _blur(module: nn.Module, start: torch.Tensor, blur: float, radius: float) -> None:
+def _blur(parameters: list[nn.Parameter], start: torch.Tensor, blur: float, radius: float) -> None:
     """BLUR: outside the ball the gradient gains `blur * (w - w_t)`."""
-    pieces = torch.split(start, [parameter.numel() for parameter in module.parameters()])
-    moved = [
-        p.detach() - piece.view_as(p) for p, piece in zip(module.parameters(), pieces, strict=True)
-    ]
+    pieces = torch.split(start, [parameter.numel() for parameter in parameters])
+    moved = [p.detach() - piece.view_as(p) for p, piece in zip(parameters, pieces, strict=True)]
     if sum(float(part.square().sum()) for part in moved) ** 0.5 > radius:
-        for parameter, part in zip(module.parameters(), moved, strict=True):
+        for parameter, part in zip(parameters, moved, strict=True):
             if parameter.grad is not None:
                 parameter.grad += blur * part
 

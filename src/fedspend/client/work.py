@@ -4,7 +4,8 @@ engine calls this as it is.
 Guarantee: the reply is a function of the task, the client's own rows, its own state and its own
 randomness. A client without rows contributes exactly zero to the vector and to the bit, and one
 without held-out rows to the metric (and, under distributed noise, its shares of noise, so that
-nobody can tell).
+nobody can tell). So does a client whose own coin says that it does not take part; it does all the
+work, and so takes as long.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,6 +22,7 @@ from fedspend.basics.threads import single_threaded
 from fedspend.client.bounding import bounded, own_noise
 from fedspend.client.contribution import Contribution, Remarks, Reply
 from fedspend.client.numbers import clip_bit, metric
+from fedspend.client.participation import takes_part
 from fedspend.client.record_steps import record_update
 from fedspend.client.rows import Rows
 from fedspend.client.state import MemoryStates, States
@@ -27,6 +30,7 @@ from fedspend.client.task import ClientTask
 from fedspend.client.training import trained
 from fedspend.client.voting import votes
 from fedspend.noise.randomness import Randomness
+from fedspend.tasks.task import CLASSIFY, Task
 
 NOT_FINITE = "its update was not finite"
 
@@ -41,6 +45,7 @@ class Tools:
     states: States = field(default_factory=MemoryStates)
     # the rows that each client holds out and never trains on, by id; None: nobody does
     held_out: Callable[[str], Rows] | None = None
+    goal: Task = CLASSIFY  # what is descended, and what a private metric measures
 
 
 def contribute(task: ClientTask, rows: Rows, tools: Tools) -> Reply:
@@ -48,9 +53,11 @@ def contribute(task: ClientTask, rows: Rows, tools: Tools) -> Reply:
     with single_threaded():
         active = None
         if task.records is None:
-            update = trained(task, rows, tools.module, tools.randomness)
+            update = trained(task, rows, tools.module, tools.randomness, tools.goal)
         else:
-            update, active = record_update(task, rows, tools.module, tools.randomness, tools.states)
+            update, active = record_update(
+                task, rows, tools.module, tools.randomness, tools.states, tools.goal
+            )
         return finished(task, update, len(rows), tools, active)
 
 
@@ -60,8 +67,8 @@ def finished(
     """From the update of a local training to what leaves the client."""
     if task.shared.asked is not None:
         update = votes(task, update, tools.module, tools.public_rows)
-    own = bounded(update, task, tools.randomness)
-    vector = own.vector
+    own, present = bounded(update, task, tools.randomness), takes_part(task, tools.randomness)
+    vector = own.vector if present else np.zeros_like(own.vector)
     if task.shared.own_deviation > 0:
         vector = vector + own_noise(task, tools.randomness, vector.size)
     held_out = None if tools.held_out is None else tools.held_out(task.client)
@@ -69,9 +76,11 @@ def finished(
         client=task.client,
         round=task.shared.round,
         vector=vector,
-        bit=clip_bit(task, own, rows, tools.randomness),
+        bit=clip_bit(task, own, rows if present else 0, tools.randomness),
         run=task.shared.run,
-        metric=metric(task, held_out, tools.module, tools.randomness),
+        metric=metric(task, held_out, tools.module, tools.randomness, tools.goal, present=present),
     )
+    if not present:  # nothing is known of an update that counts for nothing
+        return Reply(contribution)
     remarks = Remarks(own.norm, own.clipped, "" if own.finite else NOT_FINITE, active)
     return Reply(contribution, remarks)

@@ -54,6 +54,10 @@ class Config:
         return self.settings.model
 
     @property
+    def task(self) -> sections.TaskSettings:
+        return self.settings.task
+
+    @property
     def method(self) -> sections.MethodSettings:
         return self.settings.method
 

@@ -8,7 +8,7 @@ to made-up clients in simulations only.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,37 +16,24 @@ from fedspend import data
 from fedspend.budgets.identity import hint_alike, read_ids
 from fedspend.budgets.population import numbered
 from fedspend.configuration.config import Config, needed
-from fedspend.configuration.sections import NONE, PRIVATE
+from fedspend.configuration.sections import NONE, PRIVATE, SECTIONS
 from fedspend.data import Dataset, Federation
 from fedspend.data.dataset import Rows, without_tests_of
-from fedspend.data.loading import DATA_SETS, FILES, NATURAL, OWN, read
+from fedspend.data.loading import DATA_SETS, FILES, NATURAL, OWN, TABLES, read
 from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
-
-_OPTIONS = {
-    "synthetic": ("examples", "features", "classes"),
-    "csv": (
-        "path",
-        "test_path",
-        "label",
-        "client",
-        "split",
-        "bounds",
-        "classes",
-        "budget",
-        "record",
-        "public_path",
-    ),
-    "npz": ("path", "label", "client", "bounds", "classes", "record", "public_path"),
-}
+from fedspend.tasks.kinds import BINARY, CLASSES, IN_WORDS, KEPT
+from fedspend.tasks.table import CLASSIFICATION, LOSSES
 
 
 def options_of(name: str) -> tuple[str, ...]:
     """The keys of [data] that a data set takes, whether it is built in or a user's own entry."""
-    if name in _OPTIONS or name not in DATA_SETS:
-        return _OPTIONS.get(name, ())
-    return DATA_SETS[name].keys
+    if name not in DATA_SETS:
+        return ()
+    return tuple(
+        key for key in DATA_SETS[name].keys if key in SECTIONS["data"] or name in DATA_SETS.own
+    )
 
 
 def is_real(config: Config) -> bool:
@@ -94,15 +81,31 @@ class Source:
                     else "; drop it"
                 )
                 raise InvalidInput(
-                    f"{key} is for your own data (csv, npz), but the data set is "
+                    f"{key} is for your own data ({', '.join(FILES)}), but the data set is "
                     f"{self.name!r}{instead}"
                 )
+        kind = LOSSES[self.config.task.loss or CLASSIFICATION].targets
+        if self.name == "npz" and kind != CLASSES:  # tables declare it by their columns
+            options["targets"] = kind
         found = read(
             self.name,
             seed=self.seed,
             **{key: value for key, value in options.items() if value is not None},
         )
+        found = self._for_loss(found, kind)
         return found.only_tests() if self.elsewhere else found
+
+    def _for_loss(self, rows: Rows, kind: str) -> Rows:
+        """The rows, if their targets are what the loss takes."""
+        if kind == BINARY and rows.kind == CLASSES and rows.classes == 2:
+            return replace(rows, kind=BINARY)
+        if kind not in (rows.kind, KEPT):
+            loss = self.config.task.loss or CLASSIFICATION
+            raise InvalidInput(
+                f"loss {loss!r} needs {IN_WORDS[kind]}, and data set {self.name!r} has "
+                f"{IN_WORDS[rows.kind]}; choose another loss (task.loss)"
+            )
+        return rows
 
     def _tests_alone(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options that read the file of evaluation rows, which is all that a server has."""
@@ -113,7 +116,7 @@ class Source:
                     f"{self.config.where(f'data.{key}')}: with {engine} each client keeps its own "
                     f"rows, so {key} does not belong in the server's config; drop it"
                 )
-        if self.name != "csv" or options.get("test_path") is None:
+        if self.name not in TABLES or options.get("test_path") is None:
             raise InvalidInput(
                 f"with {engine} the server has evaluation rows only; give them as a CSV file: "
                 'data.name = "csv" and data.test_path'
@@ -175,7 +178,7 @@ class Source:
         """
         return (
             self.config.data.validation == 0
-            and self.name != "csv"
+            and self.name not in TABLES
             and self.rows.test_features is not None
             and self.rows.test_client_of is None
         )
@@ -261,6 +264,8 @@ def clients_of(source: Source, listed: tuple[str, ...] | None = None) -> tuple[s
 
 def checked_left_out(source: Source, listed: Sequence[str]) -> tuple[str, ...]:
     """`listed` itself; refuses a name under leave_out that neither it nor the data has."""
+    if not source.left_out:
+        return tuple(listed)
     tested = source.rows.test_client_of
     known = {
         *listed,

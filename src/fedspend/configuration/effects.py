@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from fedspend.basics.registry import entries_with, own_keys
 from fedspend.configuration.config import BUDGET_SOURCES, Config
+from fedspend.configuration.method_name import method_of
 from fedspend.configuration.noise_kind import is_discrete
 from fedspend.configuration.sections import PRIVATE, SECTIONS
 from fedspend.data.loading import DATA_SETS
@@ -21,13 +22,25 @@ from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies import POLICIES, policy_for, with_key
 from fedspend.server.methods.planned import AE_DPFL
-from fedspend.server.methods.table import DEFAULT, METHODS, methods_for, protects_records
+from fedspend.server.methods.table import METHODS, methods_for, protects_records
 
 VOTES = AE_DPFL.name
 # built-in models; their registry needs torch
-MODELS = ("logistic", "mlp", "cnn", "lenet", "small-cnn", "resnet18")
+MODELS = (
+    "logistic",
+    "linear",
+    "mlp",
+    "cnn",
+    "lenet",
+    "small-cnn",
+    "resnet18",
+    "lstm",
+    "transformer",
+    "fine-tune",
+)
+TOKEN_MODELS = ("lstm", "transformer")
 # models that engine local runs for all clients at once, in this process
-BATCHED = ("logistic", "mlp")
+BATCHED = ("logistic", "linear", "mlp")
 
 
 @dataclass(frozen=True)
@@ -38,10 +51,6 @@ class Rule:
     used: Callable[[Config], bool]
     needs: str
     deciders: tuple[str, ...]
-
-
-def method_of(config: Config) -> str:
-    return config.method.name or DEFAULT
 
 
 def by_method(methods: Sequence[str], *keys: str, needs: str | None = None) -> Rule:
@@ -78,6 +87,24 @@ def of_methods() -> list[Rule]:
     return [by_method(names, f"method.{key}") for key, names in users.items()]
 
 
+def by_model(models: Sequence[str], *keys: str) -> Rule:
+    """A rule for options of some models, which may be a backbone, too."""
+
+    def used(config: Config) -> bool:
+        named = (config.model.name, config.model.backbone)
+        return named[0] is None or any(
+            name is not None and (name in models or (name not in MODELS and ":" not in name))
+            for name in named
+        )
+
+    return Rule(
+        tuple(f"model.{key}" for key in keys),
+        used,
+        named("model.name", models),
+        ("model.name", "model.backbone"),
+    )
+
+
 def by_partition(kind: str, key: str) -> Rule:
     def used(config: Config) -> bool:
         chosen = config.data.partition
@@ -96,6 +123,19 @@ def by_source(sources: Sequence[str], *keys: str) -> Rule:
         return name in (None, *sources) or any(key.removeprefix("data.") in asked for key in keys)
 
     return Rule(keys, used, named("data.name", sources), ("data.name",))
+
+
+def of_sources() -> list[Rule]:
+    """A rule for every key of [data] that only some of our data sets take; the entries say which.
+
+    `public_path` and `record` are refused where the data is read, with what to do instead.
+    """
+    users: dict[str, list[str]] = {}
+    for key in SECTIONS["data"]:
+        names = [entry.name for entry in DATA_SETS if key in entry.keys]
+        if names and key not in ("public_path", "record", "budget"):
+            users[key] = names
+    return [by_source(names, f"data.{key}") for key, names in users.items()]
 
 
 def policies_of(config: Config) -> frozenset[str]:
@@ -154,6 +194,11 @@ def by_engine(name: str, key: str) -> Rule:
     )
 
 
+def asking(key: str) -> tuple[str, ...]:
+    """The engines that take a key."""
+    return tuple(entry.name for entry in ENGINES if key in entry.keys)
+
+
 def saving(key: str) -> Rule:
     """A rule for a value that groups fall back on: no group does if each has one of its own."""
     rule = by_policy("that saves", f"privacy.{key}")
@@ -184,18 +229,26 @@ def clip_may_change(config: Config) -> bool:
 
 
 RULES = (
-    by_source(("synthetic",), "data.examples", "data.features"),
-    by_source(("synthetic", "csv", "npz"), "data.classes"),
-    by_source(("csv", "npz"), "data.path", "data.label", "data.client", "data.bounds"),
-    by_source(("csv",), "data.test_path", "data.split"),
+    *of_sources(),
     by_partition("dirichlet", "data.alpha"),
     by_partition("shards", "data.shards"),
     by_partition("classes", "data.classes_per_client"),
+    by_model(("mlp",), "hidden"),
+    by_model(TOKEN_MODELS, "vocabulary", "width"),
+    by_model(("transformer",), "layers", "heads"),
     Rule(
-        ("model.hidden",),
-        lambda config: config.model.name in (None, "mlp") or config.model.name not in MODELS,
-        'model.name = "mlp"',
+        ("model.backbone", "model.weights", "model.rank"),
+        lambda config: config.model.name in (None, "fine-tune"),
+        'model.name = "fine-tune"',
         ("model.name",),
+    ),
+    Rule(
+        ("model.options",),
+        lambda config: any(
+            ":" in (name or "") for name in (config.model.name, config.model.backbone)
+        ),
+        'a model of your own (model.name = "package.module:function")',
+        ("model.name", "model.backbone"),
     ),
     *of_methods(),
     by_method((VOTES,), *(f"votes.{key}" for key in SECTIONS["votes"])),
@@ -224,10 +277,27 @@ RULES = (
         ("privacy.noise",),
     ),
     Rule(
-        ("evaluation.noise",),
+        ("evaluation.noise", "evaluation.bounds"),
         lambda config: config.evaluation.mode == PRIVATE,
         'evaluation.mode = "private"',
         ("evaluation.mode",),
+    ),
+    Rule(
+        ("train.momentum",),
+        lambda config: config.train.optimizer in (None, "sgd"),
+        'train.optimizer = "sgd"',
+        ("train.optimizer",),
+    ),
+    Rule(
+        ("train.server_momentum",),
+        lambda config: config.train.server_optimizer in (None, "sgd"),
+        'train.server_optimizer = "sgd"',
+        ("train.server_optimizer",),
+    ),
+    by_method(
+        (*methods_for("client"), *methods_for(None)),
+        "train.gradient_clip",
+        needs="a method for whole clients: single records are clipped already",
     ),
     Rule(
         ("train.lr_end",),
@@ -237,9 +307,14 @@ RULES = (
     ),
     Rule(
         ("engine.name",),
-        # Records are always trained by the reference engine, so naming that one is fine.
-        lambda config: not protects_records(method_of(config)) or config.engine.name == "reference",
-        "a method for whole clients: records are trained by the reference engine",
+        # Records are always trained by the reference engine, here or at their silos.
+        lambda config: (
+            not protects_records(method_of(config))
+            or config.engine.name == "reference"
+            or ENGINES[config.engine.name].elsewhere
+        ),
+        "a method for whole clients, or to be 'flower': records are trained by the reference "
+        "engine",
         ("method.name",),
     ),
     Rule(
@@ -249,7 +324,28 @@ RULES = (
         f"{' and '.join(BATCHED)}",
         ("engine.name", "model.name", "method.name"),
     ),
-    *(by_engine("flower", f"engine.{key}") for key in ENGINES["flower"].keys),
+    Rule(
+        ("engine.ask",),
+        # Engines of your own may not know of clients' coins, and would sample nobody out.
+        lambda config: (
+            "ask" in ENGINES[config.engine.name].keys and not protects_records(method_of(config))
+        ),
+        f"a method for whole clients, and engine {' or '.join(map(repr, asking('ask')))}",
+        ("engine.name", "method.name"),
+    ),
+    Rule(
+        ("engine.silos",),
+        lambda config: (
+            ENGINES[config.engine.name].elsewhere and protects_records(method_of(config))
+        ),
+        'engine.name = "flower" and a method for records: clients are listed with their budgets',
+        ("engine.name", "method.name"),
+    ),
+    *(
+        by_engine("flower", f"engine.{key}")
+        for key in ENGINES["flower"].keys
+        if key not in ("ask", "silos")
+    ),
     Rule(
         tuple(f"node.{key}" for key in SECTIONS["node"]),
         lambda _config: False,

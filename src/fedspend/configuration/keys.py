@@ -202,6 +202,74 @@ def pair(help: str) -> Key[tuple[float, float]]:
     return Key(read, "two numbers, the lower first, for example [0, 255]", help)
 
 
+def table(help: str) -> Key[dict[str, Any]]:
+    """A table of whatever a function of the user's own takes."""
+
+    def read(value: Any) -> dict[str, Any]:
+        require(isinstance(value, dict))
+        return dict(value)
+
+    return Key(read, "a table, for example {depth = 3}", help)
+
+
+def by_column(one: Key[T], example: str, help: str) -> Key[dict[str, T]]:
+    """A table with a value for each of some columns, each of which `one` accepts."""
+
+    def read(value: Any) -> dict[str, T]:
+        require(isinstance(value, dict) and len(value) > 0)
+        return {str(column): one.read(item) for column, item in value.items()}
+
+    return Key(read, f"a table with {one.wanted} for each column, for example {example}", help)
+
+
+def either(one: Key[Any], other: Key[Any], help: str) -> AnyKey:
+    """What one of two keys accepts."""
+
+    def read(value: Any) -> Any:
+        try:
+            return one.read(value)
+        except ValueError:
+            return other.read(value)
+
+    return Key(read, f"{one.wanted}, or {other.wanted}", help)
+
+
+def letter(help: str, example: str) -> Key[str]:
+    """A single character, also a tab."""
+
+    def read(value: Any) -> str:
+        require(isinstance(value, str) and len(value) == 1)
+        return str(value)
+
+    return Key(read, f"one character in quotes, for example {example}", help)
+
+
+def letters(help: str) -> Key[str]:
+    """Different characters in one string, also space and line breaks."""
+
+    def read(value: Any) -> str:
+        require(isinstance(value, str) and len(value) >= 2 and len(set(value)) == len(value))
+        return str(value)
+
+    return Key(read, 'different characters in quotes, for example "abc"', help)
+
+
+def levels(help: str) -> Key[list[str]]:
+    """A list of different words; numbers and booleans are taken as the words that they are."""
+
+    def read(value: Any) -> list[str]:
+        require(isinstance(value, list) and len(value) > 0)
+        return several(text(""), "").read([_as_word(item) for item in value])
+
+    return Key(read, 'a list of different words, for example ["no", "yes"]', help)
+
+
+def _as_word(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
+
+
 def tables(keys: Mapping[str, AnyKey], help: str) -> Key[list[Any]]:
     def read(value: Any) -> list[Any]:
         require(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import is_real
+from fedspend.configuration.method_name import method_of
 from fedspend.planning.protocol import AnyPlan
-from fedspend.server.methods.table import DEFAULT, METHODS
+from fedspend.server.methods.table import METHODS
 
 
 def noise_of(config: Config, plan: AnyPlan | None = None) -> str:
@@ -21,11 +22,17 @@ def noise_of(config: Config, plan: AnyPlan | None = None) -> str:
     """
     if config.privacy.noise is not None:
         return config.privacy.noise
-    method = config.method.name or DEFAULT
+    method = method_of(config)
     if method in METHODS and METHODS[method].unit != "client":
         return "central"
-    discrete = is_real(config) if plan is None else plan.discrete
-    return "discrete" if discrete else "central"
+    if plan is not None:
+        return noise_for(plan)
+    return "discrete" if is_real(config) else "central"
+
+
+def noise_for(plan: AnyPlan) -> str:
+    """What a plan is for, where nothing else says it."""
+    return "discrete" if plan.discrete else "central"
 
 
 def is_discrete(config: Config, plan: AnyPlan | None = None) -> bool:

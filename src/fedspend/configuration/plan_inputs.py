@@ -37,8 +37,9 @@ from fedspend.configuration.sections import PRIVATE, PrivacySettings
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
 from fedspend.planning.clipping import round_clips
-from fedspend.planning.influence import read_influence
+from fedspend.planning.influence import proposed_tail, read_influence
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
+from fedspend.planning.policies.grouped import GROUPED
 from fedspend.planning.policies.individual import INDIVIDUAL_RATES
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
@@ -71,7 +72,7 @@ class Flags:
     clip_schedule: str | None = None
     contraction: float | None = None
     influence: str | None = None
-    tail: int | None = None
+    tail: int | str | None = None  # a number, or auto
     accountant: str | None = None
     compare: str | None = None
 
@@ -176,7 +177,7 @@ def resolve(
     contraction, influence = flags.contraction, flags.influence
     if foresees and contraction is None and influence is None:
         contraction, influence = config.privacy.contraction, config.privacy.influence
-    tail = either(flags.tail, config.train.tail_average if foresees else None)
+    tail = tail_of(flags.tail, influence, config.train.tail_average if foresees else None)
     noise = noise_of(config)
     request = PlanRequest(
         epsilons=population.epsilons,
@@ -206,6 +207,18 @@ def resolve(
         options=own_options(config, chosen),
     )
     return Inputs(population, roster, listed_in, request)
+
+
+def tail_of(flag: int | str | None, influence: str | None, setting: int | None) -> int | None:
+    """The tail that a flag or the config names, or that was proposed with what was measured."""
+    if not isinstance(flag, str):
+        return either(flag, setting)
+    if influence is None:
+        raise InvalidInput(
+            f"--tail {flag} needs --influence FILE: a contraction says how noise fades, not how "
+            "far a mean of iterates lags behind; measure both with fedspend design influence"
+        )
+    return proposed_tail(influence)
 
 
 def accountant_of(who: Clients, registered: Registered | None) -> str:
@@ -282,7 +295,7 @@ def permuted(
 
 def own_options(config: Config, policy: str) -> dict[str, Any]:
     """The config's options for a user's own policy; built-in policies have typed settings."""
-    if policy == INDIVIDUAL_RATES.name:
+    if policy in (INDIVIDUAL_RATES.name, GROUPED.name):
         return {} if config.privacy.split is None else {"split": config.privacy.split}
     return config.options("privacy", POLICIES[policy].keys) if policy in POLICIES.own else {}
 

@@ -37,6 +37,7 @@ from fedspend.data.dataset import HOLD_OUT, SAMPLES, without_tests_of
 from fedspend.data.loading import OWN
 from fedspend.data.partition import ABSENT
 from fedspend.data.row_choice import chosen_ids
+from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import plan_fits
@@ -112,6 +113,11 @@ def record_federation(source: Source) -> Federation:
     """Which client holds which records. A client without any record to train on has no part in a
     plan of records.
     """
+    if ENGINES[source.config.engine.name].elsewhere:
+        raise InvalidInput(
+            "the records and their budgets are at the silos, so there is nothing to plan before a "
+            "run has begun: each silo then plans its own"
+        )
     refuse_choice_by_content(source)
     listed = listed_budgets(source)
     federation = federation_of(source) if listed is None else of_listed(source, listed)
@@ -232,12 +238,7 @@ def record_plan(
 
     A `stored` plan is used unchanged, if it is for this config.
     """
-    for name, usual in CLIENT_LEVEL.items():
-        if config.value(name) not in (*usual, None):
-            raise InvalidInput(
-                f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose "
-                "another method"
-            )
+    refuse_client_level(config)
     remaining = config.ledger.spend == "remaining"
     if remaining and not (
         config.given("data.budget")
@@ -271,6 +272,15 @@ def record_plan(
     if budget is None or remaining:
         return _plan_remaining(config, asked, ledger)
     return _plan_given(config, asked, budget, ledger)
+
+
+def refuse_client_level(config: Config) -> None:
+    for name, usual in CLIENT_LEVEL.items():
+        if config.value(name) not in (*usual, None):
+            raise InvalidInput(
+                f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose "
+                "another method"
+            )
 
 
 def _plan_given(

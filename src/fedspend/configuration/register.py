@@ -1,4 +1,5 @@
-"""Users' own data sets, partitions, models, policies, methods, accountants and engines.
+"""Users' own data sets, partitions, models, losses, metrics, policies, methods, accountants and
+engines.
 
 A Python file registers them, and a config can then name them:
 
@@ -26,6 +27,8 @@ from fedspend.basics.choices import choose
 from fedspend.basics.registry import Entry
 from fedspend.errors import InvalidInput
 
+Flags = dict[str, bool | str]
+
 
 def register(
     kind: str,
@@ -34,7 +37,7 @@ def register(
     *,
     help: str,
     keys: Iterable[str] = (),
-    **flags: bool,
+    **flags: bool | str,
 ) -> Entry:
     """Give `make` a name that configs and Python can use from now on; returns the entry.
 
@@ -47,9 +50,14 @@ def register(
     | "method" | `make(given, **keys)`: a `server.methods.base.Method` | |
     | "accountant" | `make(noise, rate, delta)`: the epsilon of one schedule | |
     | "engine" | `make(work, workers)`: an `engines.base.Engine` | |
+    | "loss" | `make(output, target, **keys)`: one number a row | `targets` |
+    | "metric" | `make(outputs, targets)`: a number | `share`, `lower` |
 
     `keys` are what it takes from its section of the config: keys that the section has, or new ones.
-    A policy or a method takes new ones only, an engine only `workers`, an accountant none.
+    A policy or a method takes new ones only, an engine only `workers`, an accountant or a metric
+    none. `targets` says what a loss compares with: "classes", "binary", "numbers", "several"
+    (labels), "tokens", or "kept", the default: as they are. A metric is a `share` if it lies
+    between 0 and 1; `lower` if less is better.
     """
     if not callable(make):
         raise InvalidInput(
@@ -59,16 +67,17 @@ def register(
 
 
 def _data_set(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
     from fedspend.data.loading import DATA_SETS, DataSet
 
     _only_flags("data set", flags, ("public", "natural"))
-    return DATA_SETS.add(DataSet(name, help, keys, make, **flags))
+    public, natural = flags.get("public") is True, flags.get("natural") is True
+    return DATA_SETS.add(DataSet(name, help, keys, make, public=public, natural=natural))
 
 
 def _partition(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
     from fedspend.data.partition import PARTITIONS, Partition
 
@@ -77,7 +86,7 @@ def _partition(
 
 
 def _model(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
     from fedspend.models.building import MODELS, Model
 
@@ -86,7 +95,7 @@ def _model(
 
 
 def _policy(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
     from fedspend.planning.policies import POLICIES
     from fedspend.planning.policies.shaped import own_policy
@@ -96,7 +105,7 @@ def _policy(
 
 
 def _method(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
     from fedspend.planning.policies.table import OURS
     from fedspend.server.methods.base import MethodEntry
@@ -116,7 +125,7 @@ def _method(
 
 
 def _accountant(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
     from fedspend.accounting.accountants import ACCOUNTANTS, own_accountant
 
@@ -127,7 +136,7 @@ def _accountant(
 
 
 def _engine(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: dict[str, bool]
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
     from fedspend.engines.table import ENGINES, EngineEntry
 
@@ -135,6 +144,32 @@ def _engine(
     if set(keys) - {"workers"}:
         raise InvalidInput(f"an engine takes no keys except workers, got {keys[0]!r}")
     return ENGINES.add(EngineEntry(name, help, keys, make=make))
+
+
+def _loss(
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
+) -> Entry:
+    from fedspend.tasks.kinds import KEPT, KINDS
+    from fedspend.tasks.table import LOSSES, Loss
+
+    flags = dict(flags)
+    targets = choose("kind of target", flags.pop("targets", KEPT), KINDS)
+    _only_flags("loss", flags, ())
+    return LOSSES.add(
+        Loss(name, help, _new("loss", keys, "task"), of_rows=make, targets=str(targets))
+    )
+
+
+def _own_metric(
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
+) -> Entry:
+    from fedspend.tasks.table import METRICS, Metric, of_two
+
+    _only_flags("metric", flags, ("share", "lower"))
+    if keys:
+        raise InvalidInput(f"a metric takes no keys, got {keys[0]!r}")
+    share, lower = flags.get("share") is True, flags.get("lower") is True
+    return METRICS.add(Metric(name, help, measure=of_two(make), share=share, lower=lower))
 
 
 def _new(kind: str, keys: tuple[str, ...], section: str) -> tuple[str, ...]:
@@ -150,7 +185,7 @@ def _new(kind: str, keys: tuple[str, ...], section: str) -> tuple[str, ...]:
     return keys
 
 
-def _only_flags(kind: str, flags: dict[str, bool], known: tuple[str, ...]) -> None:
+def _only_flags(kind: str, flags: Flags, known: tuple[str, ...]) -> None:
     for flag, value in flags.items():
         if flag not in known or not isinstance(value, bool):
             raise InvalidInput(
@@ -159,9 +194,7 @@ def _only_flags(kind: str, flags: dict[str, bool], known: tuple[str, ...]) -> No
             )
 
 
-_ENTER: dict[
-    str, Callable[[str, Callable[..., Any], str, tuple[str, ...], dict[str, bool]], Entry]
-] = {
+_ENTER: dict[str, Callable[[str, Callable[..., Any], str, tuple[str, ...], Flags], Entry]] = {
     "data set": _data_set,
     "partition": _partition,
     "model": _model,
@@ -169,4 +202,6 @@ _ENTER: dict[
     "method": _method,
     "accountant": _accountant,
     "engine": _engine,
+    "loss": _loss,
+    "metric": _own_metric,
 }

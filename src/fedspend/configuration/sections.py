@@ -21,11 +21,17 @@ from fedspend.configuration.keys import (
     POLICY,
     AnyKey,
     GroupTable,
+    Key,
     PolicyTable,
+    by_column,
     choice,
+    either,
     file,
     flag,
     ledger,
+    letter,
+    letters,
+    levels,
     number,
     pair,
     positive,
@@ -34,6 +40,7 @@ from fedspend.configuration.keys import (
     registered,
     setting,
     several,
+    table,
     tables,
     text,
     whole,
@@ -43,10 +50,18 @@ from fedspend.configuration.keys import (
 from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
+from fedspend.tasks.table import LOSSES, METRICS
 
 PUBLIC, PRIVATE, OPERATOR, NONE = MODES = ("public", "private", "operator", "none")
 _MOMENTUM = "a number of at least 0 and below 1"
+Bounds = tuple[float, float] | dict[str, tuple[float, float]]
+_AT_LEAST_0 = "a number of at least 0"
 _LR = "a positive number of at most 1e6"
+
+
+def _bounds(help: str) -> Key[Bounds]:
+    """One pair for all columns, or one for each of some."""
+    return either(pair(""), by_column(pair(""), "{age = [0, 120]}", ""), help)
 
 
 @dataclass(frozen=True)
@@ -86,16 +101,79 @@ class DataSettings:
     test_share: float = setting(
         probability("share of the evaluation rows to use: the same sample for every seed"), 1.0
     )
-    path: str | None = setting(file("file with your own data, .csv or .npz"))
+    path: str | None = setting(
+        file("file with your own data (.csv, .parquet, .npz), or the folder of its images")
+    )
     test_path: str | None = setting(file("file with the evaluation rows of your own data"))
-    label: str | None = setting(text("label column of your own data"))
+    label: str | list[str] | None = setting(
+        either(
+            text("label column of your own data"),
+            several(text(""), ""),
+            "label column of your own data; several columns are several answers of 0 and 1, or "
+            "several numbers",
+        )
+    )
+    labels: list[str] | None = setting(
+        levels("your own data: the labels, in order, where they are words; declared, never read")
+    )
+    label_bounds: Bounds | None = setting(
+        _bounds("your own data: public bounds of a label that is a number, which is scaled by them")
+    )
     client: str | None = setting(text("client column of your own data"))
     record: str | None = setting(
         text("column of your own data that holds each record's id, for record-level methods")
     )
     split: str | None = setting(text("column of your own data that says train or test"))
-    bounds: tuple[float, float] | None = setting(
-        pair("public bounds by which the features of your own data are scaled")
+    columns: list[str] | None = setting(
+        several(text(""), "columns of your own data to use; default: all without another purpose")
+    )
+    bounds: Bounds | None = setting(
+        _bounds("public bounds by which the features of your own data are scaled")
+    )
+    categories: dict[str, list[str]] | None = setting(
+        by_column(
+            levels(""),
+            '{blood = ["A", "B", "AB", "0"]}',
+            "your own data: the levels of columns that hold words; each becomes a 0/1 feature",
+        )
+    )
+    other: list[str] | None = setting(
+        several(text(""), "columns with categories where all other words count as one more level")
+    )
+    missing: dict[str, float | str] | None = setting(
+        by_column(
+            either(number("a number", lambda _: True, ""), text(""), ""),
+            '{age = 40, blood = "A"}',
+            "your own data: the number or level that stands for a missing cell of a column",
+        )
+    )
+    indicators: list[str] | None = setting(
+        several(text(""), "columns with one more 0/1 feature that says whether the cell is missing")
+    )
+    missing_marks: list[str] | None = setting(
+        several(text(""), "words that mean a missing cell; default: NA, N/A, NaN, null, ?")
+    )
+    vocabulary: str | list[str] | None = setting(
+        either(
+            letters("characters of a text, in one string"),
+            levels("words of a text"),
+            "tokens of a column of text, characters or words; declared, never read from rows",
+        )
+    )
+    max_length: int | None = setting(
+        whole(1, "how many tokens of a text are used; longer ones are cut, shorter ones padded")
+    )
+    image_size: list[int] | None = setting(
+        wholes("your own images: channels (1 or 3), height and width that they are brought to")
+    )
+    index: str | None = setting(
+        file("your own images: CSV file that lists them, with columns file, label and client")
+    )
+    separator: str | None = setting(
+        letter("your own CSV file: what separates columns, where the header leaves doubt", '";"')
+    )
+    decimal: str | None = setting(
+        choice(".", ",", help="your own CSV file: the decimal mark, where numbers leave doubt")
     )
     examples: int | None = setting(whole(1, "synthetic data: number of training examples"))
     features: int | None = setting(whole(1, "synthetic data: number of features"))
@@ -116,6 +194,10 @@ class DataSettings:
     public_path: str | None = setting(
         file("file with public rows to go with your own data: same features, no labels needed")
     )
+    # the last one, since from here on the name is a field
+    text: str | None = setting(
+        text("column of text in your own data, used instead of others; as label, its next token")
+    )
 
 
 @dataclass(frozen=True)
@@ -125,6 +207,36 @@ class ModelSettings:
         choice("none", "gabor", help="fixed feature map in front of the model"), "none"
     )
     hidden: list[int] | None = setting(wholes("widths of the hidden layers of model mlp"))
+    vocabulary: int | None = setting(
+        whole(2, "models of tokens: how many there are; token 0 is padding")
+    )
+    width: int | None = setting(whole(1, "models of tokens: how wide they are; default: 32"))
+    layers: int | None = setting(whole(1, "model transformer: how many blocks; default: 2"))
+    heads: int | None = setting(whole(1, "model transformer: heads of attention; default: 2"))
+    backbone: str | None = setting(text("model fine-tune: the model that is frozen"))
+    weights: str | None = setting(
+        file("model fine-tune: safetensors file with the backbone's weights")
+    )
+    rank: int | None = setting(
+        whole(0, "model fine-tune: rank of adapters beside frozen layers; default: 0, none")
+    )
+    options: dict[str, Any] | None = setting(
+        table("a model of your own (package.module:function): its named arguments")
+    )
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    loss: str | None = setting(
+        registered(LOSSES, help="what clients descend, one number a row; default: classification")
+    )
+    metrics: list[str] | None = setting(
+        several(
+            registered(METRICS, help=""),
+            "what says how good a model is, the most important first; default: what goes with the "
+            "loss",
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -225,9 +337,11 @@ class PrivacySettings:
         choice(
             "best",
             "rates",
+            "equal",
             help=(
                 "policy individual-rates: larger budgets get higher rates and clips, as is best "
-                "(default), or higher rates alone"
+                "(default), or higher rates alone; policy grouped: rates by group, as is best "
+                "(default), or equal ones"
             ),
         )
     )
@@ -320,6 +434,27 @@ class TrainSettings:
     momentum: float = setting(
         number(_MOMENTUM, lambda x: 0 <= x < 1, "momentum of the clients"), 0.0
     )
+    optimizer: str | None = setting(
+        choice(
+            "sgd", "adam", help="what clients descend by: sgd (default; may have momentum), adam"
+        )
+    )
+    weight_decay: float | None = setting(
+        number(_AT_LEAST_0, lambda x: x >= 0, "weight decay of the clients; default: 0")
+    )
+    proximal: float | None = setting(
+        number(
+            _AT_LEAST_0,
+            lambda x: x >= 0,
+            "FedProx: how strongly a local model is pulled back to its start; default: 0",
+        )
+    )
+    gradient_clip: float | None = setting(
+        positive("bound on the norm of each batch's gradient at a client; no part of the plan")
+    )
+    server_optimizer: str | None = setting(
+        choice("sgd", "adam", "yogi", help="what the server makes of a release; default: sgd")
+    )
     server_lr: float = setting(positive("learning rate of the server"), 1.0)
     server_momentum: float = setting(
         number(_MOMENTUM, lambda x: 0 <= x < 1, "momentum of the server"), 0.0
@@ -350,6 +485,11 @@ class EvaluationSettings:
         positive(
             "mode private: deviation of the noise on the sum of the clients' metrics; default 0.05 "
             "times the expected cohort, or twice the largest noise multiplier"
+        )
+    )
+    bounds: tuple[float, float] | None = setting(
+        pair(
+            "mode private: public bounds of the first metric; needed unless it lies between 0 and 1"
         )
     )
 
@@ -450,6 +590,15 @@ class VotesSettings:
 class EngineSettings:
     name: str = setting(registered(ENGINES, help="where clients run"), "local")
     workers: int | None = setting(whole(1, "worker processes"))
+    ask: str = setting(
+        choice(
+            "sampled",
+            "everyone",
+            help="who is asked in a round: those that the server has drawn, or everyone, and each "
+            "client draws for itself, so that traffic does not show who takes part",
+        ),
+        "sampled",
+    )
     deadline: float = setting(
         positive("flower: seconds for a round; who has not answered by then is left out of it"),
         600.0,
@@ -476,6 +625,18 @@ class EngineSettings:
     keys: str | None = setting(
         file("flower: CSV file with the public key of each client's node: client, key")
     )
+    slices: str | None = setting(
+        file(
+            "flower: folder of the slices that the clients have approved (fedspend flower slices), "
+            "with the plan that they are of; a real run needs it"
+        )
+    )
+    silos: list[str] | None = setting(
+        several(
+            text(""),
+            "flower, methods for records: ids of the silos; default: those with keys",
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -483,6 +644,43 @@ class NodeSettings:
     client: str | None = setting(text("flower, at a node: the id of its client"))
     state: str | None = setting(
         file("flower, at a node: folder where it keeps its answers; default: state, beside it")
+    )
+    budget: float | None = setting(
+        positive("flower, at a node: the epsilon that its client allows over all runs, its own")
+    )
+    delta: float | None = setting(
+        number(
+            "a number above 0 and below 1",
+            lambda x: 0 < x < 1,
+            "flower, at a node: the delta of its client's own budget",
+        )
+    )
+    key: str | None = setting(
+        file("flower, at a node: its private key, the one that flower-supernode is started with")
+    )
+    unit: str = setting(
+        choice(
+            "client",
+            "record",
+            help="flower, at a node: protect the client as a whole, or each of its records by a "
+            "budget of its own",
+        ),
+        "client",
+    )
+    batch: float | None = setting(
+        positive(
+            "flower, at a node with unit record: what its sums are divided by, which its noise "
+            "shows; default: the sum of its records' rates"
+        )
+    )
+    sampling: str = setting(
+        choice(
+            "counted",
+            "ignored",
+            help="flower, at a node with unit record: count on the server to draw at random who "
+            "takes part in a round, or plan as if this silo always did",
+        ),
+        "counted",
     )
 
 
@@ -492,6 +690,7 @@ class Settings:
 
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
+    task: TaskSettings = field(default_factory=TaskSettings)
     method: MethodSettings = field(default_factory=MethodSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     train: TrainSettings = field(default_factory=TrainSettings)

@@ -17,6 +17,7 @@ from fedspend.data.partition import (
     statistics,
 )
 from fedspend.data.public_rows import set_aside
+from fedspend.data.sequences import next_tokens, padded
 from fedspend.data.sources import SOURCES, Source, SourceFile, Status, find, status
 
 __all__ = [
@@ -38,8 +39,10 @@ __all__ = [
     "from_clients",
     "get",
     "load",
+    "next_tokens",
     "of_named",
     "options_of",
+    "padded",
     "partition",
     "rows",
     "sample",

@@ -1,12 +1,12 @@
 """A data set in memory: shared arrays of training rows and test rows.
 
-Guarantee: features are finite float32, labels lie in 0..classes-1, lengths agree and no part is
-empty, except the training rows where clients keep them on machines of their own; an error names the
-row and the value. Features are only ever scaled by bounds that somebody stated: nothing here is
-learned from the rows, because a mean, a standard deviation or a maximum is itself a release that no
-budget covers. By default, hold-out and samples are drawn from the pool of all rows, in proportion
-by label; this is for rows that are dealt to simulated clients. Where clients are real, `by_row`
-decides for every row by itself (`row_choice`).
+Guarantee: features are finite float32, targets are of their kind (classes lie in 0..classes-1),
+lengths agree and no part is empty, except the training rows where clients keep them on machines of
+their own; an error names the row and the value. Features are only ever scaled by bounds that
+somebody stated: nothing here is learned from the rows, because a mean, a standard deviation or a
+maximum is itself a release that no budget covers. By default, hold-out and samples are drawn from
+the pool of all rows, in proportion by label; this is for rows that are dealt to simulated clients.
+Where clients are real, `by_row` decides for every row by itself (`row_choice`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.choices import choose
 from fedspend.budgets.identity import read_array
 from fedspend.budgets.population import apportion
 from fedspend.data.row_choice import chosen_rows
-from fedspend.errors import InvalidInput, finite_number, whole_number
+from fedspend.data.targets import Targets, as_targets, check_targets, read_classes
+from fedspend.errors import InvalidInput, finite_number
 from fedspend.noise.randomness import Randomness
+from fedspend.tasks.kinds import BY_CLASS, CLASSES, KINDS
 
 Features = npt.NDArray[np.float32]
 Bounds = Sequence[float] | Mapping[str, Sequence[float]]
@@ -50,10 +53,10 @@ class Dataset:
 
     name: str
     features: Features
-    labels: IntArray
+    labels: Targets
     test_features: Features
-    test_labels: IntArray
-    classes: int
+    test_labels: Targets
+    classes: int  # of numbers and labels: how many a row has
     client_of: npt.NDArray[Any] | None = None
     public: bool = False
     # epsilon of each training row, if the data has a column for it
@@ -67,17 +70,28 @@ class Dataset:
     test_client_of: npt.NDArray[Any] | None = None
     untested: bool = False  # there are no test rows, which a real run may do without
     elsewhere: bool = False  # the training rows are on the clients' own machines: there are none
+    kind: str = CLASSES  # what a target is (`tasks.kinds`)
 
     def __post_init__(self) -> None:
-        whole_number("classes", self.classes, at_least=2)
+        read_classes(self.classes, self.kind)
         if not self.elsewhere:
-            check_rows("features", self.features, "labels", self.labels, self.classes)
+            check_rows("features", self.features, "labels", self.labels, self.classes, self.kind)
         elif self.features.size or self.labels.size:
             raise InvalidInput("the training rows are elsewhere, but some were given; drop them")
         if not self.untested:
             check_rows(
-                "test_features", self.test_features, "test_labels", self.test_labels, self.classes
+                "test_features",
+                self.test_features,
+                "test_labels",
+                self.test_labels,
+                self.classes,
+                self.kind,
             )
+            if not (self.elsewhere or self.labels.shape[1:] == self.test_labels.shape[1:]):
+                raise InvalidInput(
+                    f"a test target has shape {self.test_labels.shape[1:]}, a training target "
+                    f"{self.labels.shape[1:]}; make them the same"
+                )
         if self.features.shape[1:] != self.test_features.shape[1:]:
             raise InvalidInput(
                 f"a test row has shape {self.test_features.shape[1:]}, a training row "
@@ -115,10 +129,10 @@ class Rows:
     """The rows that a reader found, before any hold-out; there may be no test rows yet."""
 
     features: Features
-    labels: IntArray
+    labels: Targets
     classes: int
     test_features: Features | None = None
-    test_labels: IntArray | None = None
+    test_labels: Targets | None = None
     client_of: npt.NDArray[Any] | None = None
     budget_of: FloatArray | None = None
     public_features: Features | None = None
@@ -126,6 +140,7 @@ class Rows:
     test_client_of: npt.NDArray[Any] | None = None
     test_record_of: npt.NDArray[Any] | None = None
     elsewhere: bool = False  # the clients keep their rows themselves
+    kind: str = CLASSES  # what a target is (`tasks.kinds`)
 
     def only_tests(self) -> Rows:
         """These rows as test rows, for a server whose clients keep their own."""
@@ -138,6 +153,7 @@ class Rows:
             np.zeros(0, dtype="<U1"),
             public_features=self.public_features,
             elsewhere=True,
+            kind=self.kind,
         )
 
     @cached_property
@@ -159,17 +175,24 @@ def rows(
     test_labels: npt.ArrayLike | None = None,
     client_of: npt.ArrayLike | None = None,
     bounds: Bounds | None = None,
+    kind: str = CLASSES,
 ) -> Rows:
-    """What your own reader should return: arrays, converted and scaled by public `bounds`."""
+    """What your own reader should return: arrays, converted and scaled by public `bounds`.
+
+    `kind` says what a target is: classes, binary, numbers, several (labels), or tokens. For numbers
+    and several labels, `classes` is how many a row has.
+    """
+    choose("kind of target", kind, KINDS)
     return Rows(
         scaled(as_features("features", features), bounds),
-        as_labels("labels", labels),
-        whole_number("classes", classes, at_least=2),
+        as_targets("labels", labels, kind),
+        read_classes(classes, kind),
         None
         if test_features is None
         else scaled(as_features("test_features", test_features), bounds),
-        None if test_labels is None else as_labels("test_labels", test_labels),
+        None if test_labels is None else as_targets("test_labels", test_labels, kind),
         None if client_of is None else read_array(client_of),
+        kind=kind,
     )
 
 
@@ -186,6 +209,7 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
     public: bool = False,
+    kind: str = CLASSES,
 ) -> Dataset:
     """A data set from your own arrays. Give test rows, or hold out a share `validation` of the
     training rows.
@@ -203,6 +227,7 @@ def from_arrays(
         test_labels=test_labels,
         client_of=client_of,
         bounds=bounds,
+        kind=kind,
     )
     return finished(name, found, validation, seed, public)
 
@@ -242,8 +267,10 @@ def finished(
             rows.client_of,
         )
         rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
-        return Dataset(name, *found, public, rows.budget_of, *rest, untested, rows.elsewhere)
-    check_rows("features", rows.features, "labels", rows.labels, rows.classes)
+        return Dataset(
+            name, *found, public, rows.budget_of, *rest, untested, rows.elsewhere, rows.kind
+        )
+    check_rows("features", rows.features, "labels", rows.labels, rows.classes, rows.kind)
     check_columns(
         rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of
     )
@@ -260,7 +287,9 @@ def finished(
         )
     else:
         held = stratified(
-            rows.labels, share, Randomness(seed).generator("data", _VALIDATION_STREAM)
+            strata(rows.labels, rows.kind),
+            share,
+            Randomness(seed).generator("data", _VALIDATION_STREAM),
         )
     return Dataset(
         name,
@@ -276,6 +305,7 @@ def finished(
         None if rows.record_of is None else rows.record_of[~held],
         rows.clients,
         None if rows.client_of is None else rows.client_of[held],
+        kind=rows.kind,
     )
 
 
@@ -289,7 +319,7 @@ def sample(
         kind: int,
         client_of: npt.NDArray[Any] | None,
         features: Features,
-        labels: IntArray,
+        labels: Targets,
         record_of: npt.NDArray[Any] | None = None,
     ) -> slice | IntArray:
         if share == 1:
@@ -299,7 +329,7 @@ def sample(
                 chosen_rows(client_of, features, labels, share, SAMPLES[kind], 0, record_of)
             )
         generator = Randomness(0).generator("data", _SAMPLE_STREAMS[kind])
-        return np.flatnonzero(stratified(labels, share, generator))
+        return np.flatnonzero(stratified(strata(labels, dataset.kind), share, generator))
 
     kept = part(share, 0, dataset.client_of, dataset.features, dataset.labels, dataset.record_of)
     tested = part(
@@ -344,6 +374,11 @@ def without_tests_of(dataset: Dataset, clients: Collection[str]) -> Dataset:
     )
 
 
+def strata(labels: Targets, kind: str) -> IntArray:
+    """What rows are drawn in proportion by: their class; targets without classes are all alike."""
+    return labels if kind in BY_CLASS else np.zeros(len(labels), dtype=np.int64)
+
+
 def stratified(labels: IntArray, share: float, generator: np.random.Generator) -> BoolArray:
     """Marks `share` of the rows, in proportion by class; at least one row is in and one is out."""
     total = len(labels)
@@ -374,21 +409,6 @@ def as_features(what: str, values: npt.ArrayLike) -> Features:
     # A number too large for float32 becomes infinite, which is refused later.
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, dtype=np.float32)
-
-
-def as_labels(what: str, values: npt.ArrayLike) -> IntArray:
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise InvalidInput(
-            f"{what} must be whole numbers, got {array.dtype}; number the classes from 0"
-        )
-    whole = (
-        array.astype(np.int64) if array.dtype.kind != "f" else np.nan_to_num(array).astype(np.int64)
-    )
-    if not (whole == array).all():
-        row = int(np.flatnonzero(whole.ravel() != array.ravel())[0])
-        raise InvalidInput(f"{what}[{row}] must be a whole number, got {array.ravel()[row]!s}")
-    return whole
 
 
 def scaled(features: Features, bounds: Bounds | None) -> Features:
@@ -427,7 +447,7 @@ def read_bounds(what: str, pair: Any) -> tuple[float, float]:
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def check_columns(labels: IntArray, **columns: npt.NDArray[Any] | None) -> None:
+def check_columns(labels: Targets, **columns: npt.NDArray[Any] | None) -> None:
     """Checks that each column has one value per row."""
     words = {
         "client_of": "client",
@@ -436,7 +456,7 @@ def check_columns(labels: IntArray, **columns: npt.NDArray[Any] | None) -> None:
         "record_of": "id",
     }
     for name, column in columns.items():
-        if column is not None and column.shape != labels.shape:
+        if column is not None and column.shape != labels.shape[:1]:
             raise InvalidInput(
                 f"{name} has shape {column.shape}; it needs one {words[name]} for each of "
                 f"{len(labels)} rows"
@@ -444,14 +464,19 @@ def check_columns(labels: IntArray, **columns: npt.NDArray[Any] | None) -> None:
 
 
 def check_rows(
-    what: str, features: Features, labels_name: str, labels: IntArray, classes: int
+    what: str,
+    features: Features,
+    labels_name: str,
+    labels: Targets,
+    classes: int,
+    kind: str = CLASSES,
 ) -> None:
-    if features.dtype != np.float32 or labels.dtype != np.int64:
+    if features.dtype != np.float32 or (kind in BY_CLASS and labels.dtype != np.int64):
         raise InvalidInput(
             f"{what} must be float32 and {labels_name} int64, got {features.dtype} and "
             f"{labels.dtype}; use from_arrays to convert"
         )
-    if features.ndim < 2 or labels.ndim != 1:
+    if features.ndim < 2 or (kind in BY_CLASS and labels.ndim != 1):
         raise InvalidInput(
             f"{what} needs one row per example and {labels_name} one number per example, got "
             f"shapes {features.shape} and {labels.shape}"
@@ -464,13 +489,7 @@ def check_rows(
         raise InvalidInput(
             f"{what} is empty, its shape is {features.shape}; give at least one row and one column"
         )
-    bad = (labels < 0) | (labels >= classes)
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise InvalidInput(
-            f"{labels_name}[{row}] is {labels[row]}; with {classes} classes it must be between 0 "
-            f"and {classes - 1}"
-        )
+    check_targets(labels_name, labels, classes, kind)
     for start in range(0, len(features), _ROWS_AT_A_TIME):
         good = np.isfinite(features[start : start + _ROWS_AT_A_TIME])
         if not good.all():

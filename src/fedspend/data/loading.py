@@ -13,12 +13,16 @@ from typing import Any
 from fedspend.basics.choices import only
 from fedspend.basics.registry import Entry, Registry
 from fedspend.data.adult import load_adult
+from fedspend.data.array_files import read_npy
+from fedspend.data.arrow_files import ARROW_OPTIONS, read_huggingface, read_parquet
 from fedspend.data.dataset import Dataset, Rows, finished
+from fedspend.data.diabetes import load_diabetes
 from fedspend.data.heart import load_heart
+from fedspend.data.image_folders import read_images
 from fedspend.data.images import load_cifar10, load_digits, load_mnist, load_writers
 from fedspend.data.sources import BUNDLED, SOURCES
 from fedspend.data.synthetic import make_synthetic
-from fedspend.data.tables import read_csv, read_npz
+from fedspend.data.tables import CSV_OPTIONS, read_csv, read_npz
 from fedspend.errors import InvalidInput, whole_number
 
 _READERS: dict[str, Callable[[Path | None, int], Rows]] = {
@@ -58,6 +62,7 @@ def _bundled_or_found(
 DATA_SETS: Registry[DataSet] = Registry(
     "data set",
     _bundled_or_found("digits", lambda _folder, _seed: load_digits()),
+    _bundled_or_found("diabetes", lambda _folder, _seed: load_diabetes()),
     _bundled_or_found(
         "synthetic",
         lambda _folder, seed, **keys: make_synthetic(seed, **keys),
@@ -70,8 +75,20 @@ DATA_SETS: Registry[DataSet] = Registry(
     DataSet(
         "csv",
         "your own CSV file with a label column",
-        _options(read_csv),
+        CSV_OPTIONS,
         lambda _folder, _seed, **keys: read_csv(**keys),
+    ),
+    DataSet(
+        "parquet",
+        "your own Parquet file with a label column",
+        ARROW_OPTIONS,
+        lambda _folder, _seed, **keys: read_parquet(**keys),
+    ),
+    DataSet(
+        "huggingface",
+        "your own data set that Hugging Face's datasets saved on disk",
+        ARROW_OPTIONS,
+        lambda _folder, _seed, **keys: read_huggingface(**keys),
     ),
     DataSet(
         "npz",
@@ -79,9 +96,23 @@ DATA_SETS: Registry[DataSet] = Registry(
         _options(read_npz),
         lambda _folder, _seed, **keys: read_npz(**keys),
     ),
+    DataSet(
+        "npy",
+        "your own folder of NPY files, mapped into memory",
+        _options(read_npy),
+        lambda _folder, _seed, **keys: read_npy(**keys),
+    ),
+    DataSet(
+        "images",
+        "your own folder of images, by client and label",
+        _options(read_images),
+        lambda _folder, _seed, **keys: read_images(**keys),
+    ),
     section="data",
 )
-FILES = ("csv", "npz")
+TABLES = ("csv", "parquet", "huggingface")
+FILES = (*TABLES, "npz", "npy", "images")
+_FOLDERS = ("huggingface", "npy", "images")
 
 
 class Those:
@@ -164,7 +195,11 @@ def read(name: str, *, folder: Path | None = None, seed: int = 0, **options: Any
             )
     only(f"data set {name!r}", options, known)
     if name in FILES and options.get("path") is None:
-        raise InvalidInput(f"data set {name!r} needs a file; give path = 'FILE.{name}'")
+        wanted = "a folder; give path = 'FOLDER'"
+        raise InvalidInput(
+            f"data set {name!r} needs "
+            + (wanted if name in _FOLDERS else f"a file; give path = 'FILE.{name}'")
+        )
     found = DATA_SETS[name].read(folder, seed, **options)
     if not isinstance(found, Rows):
         raise InvalidInput(

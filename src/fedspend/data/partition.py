@@ -16,16 +16,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedspend.basics import shards
 from fedspend.basics.arrays import BoolArray, IntArray
 from fedspend.basics.choices import only
 from fedspend.basics.registry import Entry, Registry
 from fedspend.budgets.identity import read_mapping
 from fedspend.budgets.population import numbered
-from fedspend.data.dataset import Bounds, Dataset, as_features, as_labels, from_arrays, natural_ids
+from fedspend.data.dataset import Bounds, Dataset, as_features, from_arrays, natural_ids
+from fedspend.data.targets import as_targets
 from fedspend.errors import InvalidInput, finite_number, whole_number
 from fedspend.noise.randomness import Randomness
+from fedspend.tasks.kinds import BY_CLASS, CLASSES, IN_WORDS
 
 _MOST_ALPHA = 1e9  # equal shares to nine digits; beyond it the sampler overflows
+BY_LABEL = ("dirichlet", "shards", "classes")  # partitions that deal rows by their class
 ABSENT = -1  # in a shard: a record that is listed and has no row
 # rounds of trading classes in pairs, many more than it takes to forget who began with what
 _TRADES = 30
@@ -41,7 +45,7 @@ class Federation:
 
     dataset: Dataset
     clients: tuple[str, ...]
-    shards: tuple[IntArray, ...]
+    shards: Sequence[IntArray]
     records: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -57,8 +61,10 @@ class Federation:
             raise InvalidInput(f"client {twice!r} is listed twice; remove one")
         if self.records is not None and [*map(len, self.records)] != [*map(len, self.shards)]:
             raise InvalidInput("a federation of listed records needs a place for each in a shard")
-        rows = np.concatenate(self.shards if self.records is None else self.held)
         total = len(self.dataset.labels)
+        if isinstance(self.shards, shards.Shards) and self.shards.end <= total:
+            return  # no two of them have a row in common
+        rows = np.concatenate(self.shards if self.records is None else self.held)
         if rows.size and not (rows.min() >= 0 and rows.max() < total):
             raise InvalidInput(
                 f"a client holds row {rows.max() if rows.max() >= total else rows.min()}, but "
@@ -107,8 +113,13 @@ def partition(
             f"clients must be at most the number of training rows, {rows:,}, got {count:,}"
         )
     used = {key: options[key] for key in entry.keys if options.get(key) is not None}
+    if kind in BY_LABEL and dataset.kind not in BY_CLASS:
+        raise InvalidInput(
+            f"partition {kind!r} deals rows by their class, and targets here are "
+            f"{IN_WORDS[dataset.kind]}; choose iid, or natural"
+        )
     owner = check_dealt(kind, entry.deal(dataset.labels, count, generator, **used), rows, count)
-    return Federation(dataset, numbered(count), _by_owner(owner, count))
+    return Federation(dataset, numbered(count), shards.by_owner(owner, count))
 
 
 def check_dealt(kind: str, owner: Any, rows: int, clients: int) -> IntArray:
@@ -133,6 +144,7 @@ def from_clients(
     classes: int,
     bounds: Bounds | None = None,
     name: str = "arrays",
+    kind: str = CLASSES,
 ) -> Federation:
     """A federation from each client's own (features, labels); a client without rows is kept.
 
@@ -141,7 +153,8 @@ def from_clients(
     >>> federation.clients, [len(rows) for rows in federation.shards]
     (('a', 'b'), [1, 0])
     """
-    return of_named(read_mapping(clients), test=test, classes=classes, bounds=bounds, name=name)
+    named = read_mapping(clients)
+    return of_named(named, test=test, classes=classes, bounds=bounds, name=name, kind=kind)
 
 
 def of_named(
@@ -151,6 +164,7 @@ def of_named(
     classes: int,
     bounds: Bounds | None = None,
     name: str = "arrays",
+    kind: str = CLASSES,
 ) -> Federation:
     """Like `from_clients`, for names that have already been normalised."""
     parts = {
@@ -168,7 +182,7 @@ def of_named(
     full = [
         (
             as_features(f"features of client {client!r}", features),
-            as_labels(f"labels of client {client!r}", labels),
+            as_targets(f"labels of client {client!r}", labels, kind),
         )
         for client, (features, labels) in parts.items()
         if len(labels)
@@ -180,6 +194,11 @@ def of_named(
             "rows must have the same shape at every client, got "
             f"{sorted({features.shape[1:] for features, _ in full})}"
         )
+    if len({(labels.shape[1:], labels.dtype) for _, labels in full}) > 1:
+        raise InvalidInput(
+            "targets must have the same shape and type at every client, got "
+            f"{sorted({f'{labels.dtype}{labels.shape[1:]}' for _, labels in full})}"
+        )
     features = np.concatenate([features for features, _ in full])
     labels = np.concatenate([labels for _, labels in full])
     data = from_arrays(
@@ -190,6 +209,7 @@ def of_named(
         test_labels=test[1],
         bounds=bounds,
         name=name,
+        kind=kind,
     )
     ends = np.cumsum([len(labels) for _, labels in parts.values()])
     return Federation(data, tuple(parts), tuple(np.split(np.arange(len(labels)), ends[:-1])))
@@ -213,16 +233,12 @@ def by_id(dataset: Dataset, clients: Sequence[str]) -> Federation:
     shard; rows of other clients are not used.
     """
     assert dataset.client_of is not None
-    none = np.zeros(0, dtype=np.int64)
-    if not dataset.client_of.size:  # the clients keep their rows themselves
-        return Federation(dataset, tuple(clients), (none,) * len(clients))
-    names, owner = np.unique(dataset.client_of, return_inverse=True)
-    shard_of = dict(
-        zip(map(str, names.tolist()), _by_owner(owner.astype(np.int64), len(names)), strict=True)
-    )
-    return Federation(
-        dataset, tuple(clients), tuple(shard_of.get(client, none) for client in clients)
-    )
+    return Federation(dataset, tuple(clients), rows_by_id(dataset.client_of, clients))
+
+
+def rows_by_id(client_of: npt.NDArray[Any], clients: Sequence[str]) -> Sequence[IntArray]:
+    """Which rows each of these clients has; none, if the clients keep their rows themselves."""
+    return shards.by_id(client_of, clients)
 
 
 def choose_among(names: Sequence[str], clients: int, seed: int, data: str) -> tuple[str, ...]:
@@ -381,12 +397,6 @@ PARTITIONS: Registry[Partition] = Registry(
     Partition("natural", "by the data set's own clients"),
     section="data",
 )
-
-
-def _by_owner(owner: IntArray, clients: int) -> tuple[IntArray, ...]:
-    """Each client's rows in ascending order."""
-    order = np.argsort(owner, kind="stable")
-    return tuple(np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1]))
 
 
 # --- summary --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.basics.arrays import BoolArray, IntArray
+from fedspend.basics.arrays import BoolArray
 from fedspend.errors import InvalidInput
 
 _ROWS_AT_A_TIME = 4096
@@ -28,7 +28,7 @@ _ROWS_AT_A_TIME = 4096
 def chosen_rows(
     client_of: npt.NDArray[Any] | None,
     features: npt.NDArray[np.float32],
-    labels: IntArray,
+    labels: npt.NDArray[Any],
     share: float,
     purpose: str,
     seed: int,
@@ -73,7 +73,7 @@ def chosen_ids(
 def _by_content(
     owners: Sequence[Any],
     features: npt.NDArray[np.float32],
-    labels: IntArray,
+    labels: npt.NDArray[Any],
     share: float,
     beginning: _Beginnings,
 ) -> BoolArray:
@@ -81,13 +81,18 @@ def _by_content(
     for start in range(0, len(labels), _ROWS_AT_A_TIME):
         part = slice(start, start + _ROWS_AT_A_TIME)
         rows = np.ascontiguousarray(features[part], dtype="<f4").reshape(len(labels[part]), -1)
-        names = labels[part].astype("<i8")
+        names = _little_endian(labels[part])
         for n, owner in enumerate(owners[part]):
             digest = beginning(owner)
             digest.update(rows[n].data)
             digest.update(names[n].tobytes())
             digests.append(digest.digest())
     return _below(share, digests)
+
+
+def _little_endian(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same bytes on every machine: whole numbers as int64, others as float32."""
+    return np.ascontiguousarray(labels, dtype="<i8" if labels.dtype.kind in "iu" else "<f4")
 
 
 class _Beginnings:

@@ -189,6 +189,10 @@ BUNDLED: Mapping[str, tuple[str, str]] = MappingProxyType(
             "handwritten digits, 1,437 + 360 images of 8x8, bundled with scikit-learn",
             "sklearn",
         ),
+        "diabetes": (
+            "regression: progress of the disease, 350 + 92 rows, bundled with scikit-learn",
+            "sklearn",
+        ),
         "synthetic": ("Gaussian clusters, generated on the fly", "numpy"),
     }
 )

@@ -26,6 +26,7 @@ from fedspend.design.sorting import non_dominated
 __all__ = [
     "KEstimate",
     "case_of",
+    "choose",
     "estimate_k",
     "noise_for",
     "non_dominated",
@@ -38,6 +39,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "choose":
+        from fedspend.design.choosing import choose
+
+        return choose
     if name == "run_search":
         from fedspend.design.searching import run_search
 

@@ -11,8 +11,8 @@ from typing import Any
 from fedspend.accounting import noise_multiplier
 from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.rdp import NOISE_RANGE
+from fedspend.basics.toml_text import config_text
 from fedspend.design.pareto import case_of, noise_for, objectives, pareto_noise, positive_number
-from fedspend.design.recommendation import config_text
 from fedspend.errors import InvalidInput, Refused, whole_number
 from fedspend.server.methods import dp_fedsgd
 from fedspend.server.methods.dp_fedsgd import budget_of, multiplier_of, noise_level_of

@@ -31,18 +31,19 @@ from fedspend.basics.choices import choose
 from fedspend.basics.files import write_whole
 from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import Config
+from fedspend.configuration.method_name import method_of
 from fedspend.configuration.plan_inputs import resolve
 from fedspend.data.loading import OWN
 from fedspend.errors import InvalidInput, Refused, whole_number
 from fedspend.planning.influence import FORMAT, Course
 from fedspend.planning.plan import Plan
-from fedspend.server.methods.table import DEFAULT, METHODS
+from fedspend.server.methods.table import METHODS
 
 if TYPE_CHECKING:
     from fedspend.planning.request import PlanRequest
     from fedspend.server.mechanism import Memory, Noised, Sum
     from fedspend.server.methods.base import Release
-    from fedspend.server.rounds import TrainingState
+    from fedspend.server.rounds import Kept, TrainingState
 
 MOST_MEASURED = 25  # rounds; those in between are read off
 PUSH = 0.3  # length of a push, relative to the noise of an average planned round
@@ -146,7 +147,7 @@ class WithoutNoise:
 
 def refuse_private(config: Config) -> None:
     """Refuse rows that someone's budget should cover, and methods without a linear influence."""
-    name, method = config.data.name, config.method.name or DEFAULT
+    name, method = config.data.name, method_of(config)
     if name in OWN:
         raise Refused(
             "measuring influence trains on its data again and again, and no budget covers that: "
@@ -307,14 +308,12 @@ class Trial:
     server_lr: float
     course: Course
     clip_factors: FloatArray  # (rounds,)
+    norms: FloatArray | None = None  # (rounds,) mean norm of a client's update before clipping
 
     @classmethod
     def of(cls, config: Config) -> Trial:
-        import torch
-
         from fedspend.configuration.learning_rates import relative_rates
         from fedspend.engines.local import make_engine
-        from fedspend.models.evaluation import evaluate
         from fedspend.runs.setup import flat_parameters, from_config
         from fedspend.server.rounds import begin, play, step
 
@@ -325,33 +324,30 @@ class Trial:
             setup.training, noise_place="central", bits=None, grid_steps=None, mechanism=mechanism
         )
         engine = make_engine(setup.engine, setup.workload(), setup.workers)
-        rows, labels = (
-            torch.from_numpy(setup.federation.dataset.test_features),
-            torch.from_numpy(setup.federation.dataset.test_labels),
-        )
 
-        def played(state: TrainingState) -> Release:
-            return play(state, method, engine, training, setup.randomness, mechanism, {}).release
+        def kept(state: TrainingState) -> Kept:
+            return play(state, method, engine, training, setup.randomness, mechanism, {})
 
         def stepped(state: TrainingState, release: Release) -> TrainingState:
             return step(state, release, method, server)
 
         def loss(model: Float32Array) -> float:
-            return evaluate(setup.module, torch.from_numpy(model), rows, labels)[0]
+            return setup.measured(model)[0]
 
-        states, releases = [begin(flat_parameters(setup.module), method)], []
+        states, rounds = [begin(flat_parameters(setup.module), method)], []
         for _ in range(server.rounds):
-            releases.append(played(states[-1]))
-            states.append(stepped(states[-1], releases[-1]))
+            rounds.append(kept(states[-1]))
+            states.append(stepped(states[-1], rounds[-1].release))
         planned = relative_rates(config.train, plan.rounds + plan.dropped_rounds)
         rates = None if planned is None else np.array(planned[: plan.rounds])
         return cls(
             states=states[:-1],
-            releases=releases,
+            releases=[one.release for one in rounds],
             iterates=[state.parameters for state in states[1:]],
-            play=played,
+            play=lambda state: kept(state).release,
             step=stepped,
             loss=loss,
+            norms=np.array([one.statistics["mean_norm"] for one in rounds]),
             deviation=float(np.sqrt(np.mean(np.square(plan.noise_of_average)))),
             seed=config.train.seed,
             server_lr=server.lr,

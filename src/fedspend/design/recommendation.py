@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import BoolArray
+from fedspend.basics.toml_text import config_text
 from fedspend.design.analysis import Findings
 from fedspend.design.pareto import positive_number
 from fedspend.errors import Refused
@@ -67,20 +68,3 @@ def config_of_point(findings: Findings, point: dict[str, Any]) -> str:
     tables["privacy"] |= {"clip": search.clip, "delta": search.delta}
     tables["train"] = {"rounds": point["rounds"]}
     return config_text(tables)
-
-
-def config_text(tables: dict[str, dict[str, Any]]) -> str:
-    """Sections and their values, as the text of a config file."""
-    return "\n".join(
-        f"[{section}]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in table.items())
-        for section, table in tables.items()
-    )
-
-
-def toml(value: Any) -> str:
-    """A value in TOML syntax.
-
-    >>> toml("uniform"), toml(1e-05), toml(25)
-    ('"uniform"', '1e-05', '25')
-    """
-    return f'"{value}"' if isinstance(value, str) else repr(value)

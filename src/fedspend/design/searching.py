@@ -49,7 +49,7 @@ def run_search(
         raise InvalidInput(f"workers must be at least 1, got {workers}")
     search = read_search(any_config(config, overrides))
     assert search.plans  # every setting has a plan before anything is written
-    trainings = Trainings(Path(output), search)
+    trainings = Trainings(Path(output), search.settings(), Line)
     jobs = [(candidate, seed) for seed in search.seeds for candidate in search.candidates]
     missing = [
         (candidate, seed) for candidate, seed in jobs if trainings.get(candidate.key, seed) is None

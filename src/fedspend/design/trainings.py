@@ -11,14 +11,14 @@ import json
 import time
 import warnings
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, cast
 
 import numpy as np
 
 from fedspend.basics.files import append_line, as_line, read_lines, write_whole
 from fedspend.configuration.config import Config
-from fedspend.design.candidates import Search
 from fedspend.errors import FedspendWarning, InvalidInput
+from fedspend.tasks.words import ACCURACY
 
 
 class Line(TypedDict):
@@ -37,11 +37,8 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     """Loss and accuracy after every round, and seconds per round. Nothing is stored and no plan is
     certified: this protects nobody.
     """
-    import torch
-
     from fedspend.basics.threads import single_threaded
     from fedspend.engines.local import make_engine
-    from fedspend.models.evaluation import evaluate
     from fedspend.runs.setup import flat_parameters, from_config
     from fedspend.runs.stores import MemoryStore
     from fedspend.server.rounds import Statistics, TrainingState, begin, run_rounds
@@ -51,11 +48,11 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
         # The search has already made the plan and given its warnings.
         warnings.simplefilter("ignore", FedspendWarning)
         setup = from_config(config)
-    dataset = setup.federation.dataset
-    test_features, test_labels = (
-        torch.from_numpy(dataset.test_features),
-        torch.from_numpy(dataset.test_labels),
-    )
+    if ACCURACY not in {metric.name for metric in setup.task.metrics}:
+        raise InvalidInput(
+            f"a search shows accuracy beside the loss, and loss {setup.task.name!r} has none here; "
+            "add it to task.metrics, or choose a loss with classes"
+        )
     engine = make_engine(setup.engine, setup.workload(), 1)
     evaluating = 0.0
     losses: list[float | None] = []
@@ -64,11 +61,9 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     def observe(state: TrainingState, _statistics: Statistics) -> MetricsLine:
         nonlocal evaluating
         start = time.perf_counter()
-        loss, accuracy = evaluate(
-            setup.module, torch.from_numpy(state.model), test_features, test_labels
-        )
+        loss, found = setup.measured(state.model)
         losses.append(loss if np.isfinite(loss) else None)
-        accuracies.append(accuracy)
+        accuracies.append(found[ACCURACY])
         evaluating += time.perf_counter() - start
         return {}
 
@@ -83,15 +78,23 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     return losses, accuracies, (time.perf_counter() - start - evaluating) / len(losses)
 
 
-class Trainings:
+class AnyLine(Protocol):
+    """What the line of any training has: which setting was trained, and with which seed."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+L = TypeVar("L", bound=AnyLine)
+
+
+class Trainings(Generic[L]):
     """The folder of a search: `search.json` has the settings that its trainings share,
-    `trainings.jsonl` a line for each training.
+    `trainings.jsonl` a line for each training, with the keys of `kind`.
     """
 
-    def __init__(self, folder: Path, search: Search) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any], kind: type[L]) -> None:
         self.folder = folder
         self._file = folder / "trainings.jsonl"
-        settings = search.settings()
         if (folder / "search.json").exists():
             _same_settings(folder, settings)
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -105,25 +108,25 @@ class Trainings:
                 (json.dumps({"settings": settings}, indent=1) + "\n").encode(),
             )
         lines = read_lines(self._file)
-        self._done: dict[tuple[str, int], Line] = {}
+        self._done: dict[tuple[str, int], L] = {}
         for number, line in enumerate(lines, start=1):
-            if not (isinstance(line, dict) and line.keys() == Line.__annotations__.keys()):
+            if not (isinstance(line, dict) and line.keys() == kind.__annotations__.keys()):
                 raise InvalidInput(
                     f"{self._file}:{number}: not the record of a training; remove this line or "
                     "choose another folder"
                 )
-            self._remember(line)  # type: ignore[arg-type]
+            self._remember(cast(L, line))
         # drops an incomplete last line, which a kill may have left
         write_whole(self._file, b"".join(map(as_line, lines)))
 
-    def _remember(self, line: Line) -> None:
+    def _remember(self, line: L) -> None:
         self._done[json.dumps(line["candidate"], sort_keys=True), line["seed"]] = line
 
-    def add(self, line: Line) -> None:
-        append_line(self._file, as_line(dict(line)))
+    def add(self, line: L) -> None:
+        append_line(self._file, as_line(cast(dict[str, Any], line)))
         self._remember(line)
 
-    def get(self, key: str, seed: int) -> Line | None:
+    def get(self, key: str, seed: int) -> L | None:
         return self._done.get((key, seed))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -20,7 +21,9 @@ from fedspend.client.rows import Rows
 from fedspend.client.state import MemoryStates, States
 from fedspend.client.task import ClientTask
 from fedspend.client.work import Tools
+from fedspend.models.inputs import as_input
 from fedspend.noise.randomness import Randomness
+from fedspend.tasks.task import CLASSIFY, Task
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Elsewhere:
     patience: Patience = Patience()
     keys: Mapping[str, str] | None = None  # client -> public key; None: nodes are believed
     begun: bool = False  # a resumed run needs a quorum to go on; a new one needs everyone
+    plan: str = ""  # root of the slices that the clients have approved; simulations may have none
+    silo_plan: str = ""  # the public plan of a run whose records stay at their silos, and
+    certificates: Mapping[str, str] | None = None  # what each of them handed in for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +57,8 @@ class HeldOut:
     labels: torch.Tensor
     shards: Mapping[str, IntArray]
 
-    def rows(self, client: str) -> Rows:
-        return Rows(self.features, self.labels, self.shards[client])
+    def rows(self, client: str, *, integers: bool = False) -> Rows:
+        return Rows(self.features, self.labels, self.shards[client], integers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +77,21 @@ class Workload:
     elsewhere: Elsewhere | None = None
     size: int = 0  # how many numbers a client sends, if not one for each parameter
     held_out: HeldOut | None = None
+    task: Task = CLASSIFY
+    integers: bool = False  # whether the model takes whole numbers, such as tokens
 
     def rows(self, client: str) -> Rows:
-        return Rows(self.features, self.labels, self.shards[client])
+        return Rows(self.features, self.labels, self.shards[client], self.integers)
 
     @property
     def tools(self) -> Tools:
-        held_out = None if self.held_out is None else self.held_out.rows
-        return Tools(self.module, self.randomness, self.public_rows, self.states, held_out)
+        held_out = None
+        if self.held_out is not None:
+            held_out = partial(self.held_out.rows, integers=self.integers)
+        public = self.public_rows
+        if public is not None:
+            public = as_input(public, integers=self.integers)
+        return Tools(self.module, self.randomness, public, self.states, held_out, self.task)
 
 
 class Engine(Protocol):
@@ -95,6 +108,15 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Carrying(Protocol):
+    """An engine that sends tasks and answers over a line."""
+
+    def carried(self) -> dict[str, float]:
+        """What the last round took: seconds, and bytes of a task and of an answer, on average."""
+        ...
 
 
 @runtime_checkable

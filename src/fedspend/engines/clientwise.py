@@ -84,7 +84,13 @@ class ClientTrainer:
         if self._flat is None or not self._forgets or self._flat[0] != training:
             self._flat = (
                 training,
-                FlatModule(self._work.module, training.momentum, training.shape.blur),
+                FlatModule(
+                    self._work.module,
+                    training.momentum,
+                    training.shape.blur,
+                    self._work.task,
+                    training.descent,
+                ),
             )
         return self._flat[1]
 
@@ -97,7 +103,8 @@ class ClientwiseEngine:
 
     def __init__(self, work: Workload, workers: int = 1) -> None:
         check_module(work.module)
-        refuse_memory_outside(work.module, tuple(work.features.shape[1:]))
+        shape = tuple(work.features.shape[1:])
+        refuse_memory_outside(work.module, shape, integers=work.integers)
         self._trainer = ClientTrainer(work)
         self._workers = (
             Workers(self._trainer, parameter_count(work.module), workers) if workers > 1 else None

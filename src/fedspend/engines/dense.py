@@ -32,6 +32,8 @@ from fedspend.client.shaping import sparsify
 from fedspend.client.task import ClientTask, LocalTraining
 from fedspend.client.work import finished
 from fedspend.engines.base import Workload
+from fedspend.engines.clientwise import ClientTrainer
+from fedspend.engines.slopes import CROSS_ENTROPY, Slope, slope_of
 from fedspend.errors import InvalidInput
 from fedspend.models.checking import check_module
 from fedspend.models.flat import layer_sizes, parameter_count
@@ -59,16 +61,26 @@ class DenseEngine:
                 "the dense engine takes a Sequential of Flatten, Linear and ReLU only; "
                 "use engine 'local'"
             )
+        slope = slope_of(work.task)
+        if slope is None:
+            raise InvalidInput(
+                f"the dense engine has no products for loss {work.task.name!r}; use engine 'local'"
+            )
+        self._slope = slope
         self._size, self._sizes = parameter_count(work.module), layer_sizes(work.module)
         self._work = work
         self._features = work.features.detach().reshape(len(work.features), -1)
         lie_together = self._features.is_contiguous()
         self._array = self._features.numpy() if lie_together else None
         self._scratch = Scratch()
+        self._one_by_one = ClientTrainer(work)
         # how many clients may share a product
         self._together: dict[tuple[int, LocalTraining], int] = {}
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:
+        if tasks and not tasks[0].shared.training.descent.plain:
+            yield from map(self._one_by_one, tasks)  # products are written for plain SGD
+            return
         several = max(1, min(_MOST_CLIENTS, _HELD_BYTES // (4 * self._size)))
         tools, shards = self._work.tools, self._work.shards
         for start in range(0, len(tasks), several):
@@ -131,11 +143,13 @@ class DenseEngine:
         rows, counts = self._tables([task.client for task in tasks], width, training, draws)
         with torch.inference_mode():  # spares each call the preparations for autograd
             labels = self._work.labels.index_select(0, torch.from_numpy(rows).view(-1))
-            label_of = labels.view(-1, clients, 1, width).unbind()
+            label_of = self._slope.arranged(labels, clients, width).unbind()
             share_of = shares(counts, width)[:, :, None].unbind()
             radius = torch.tensor([task.clip_norm for task in tasks], dtype=torch.float32)
             start = torch.from_numpy(shared.parameters)
-            block = _Block(self._layers, start, shared.lr, training, radius, self._scratch)
+            block = _Block(
+                self._layers, start, shared.lr, training, radius, self._scratch, self._slope
+            )
             space = self._scratch.take("batch", clients, width, self._features.shape[1])
             active = [*(counts > 0).sum(axis=1).tolist(), 0]
             for step, (many, staying) in enumerate(pairwise(active)):
@@ -192,7 +206,9 @@ class DenseEngine:
             one_client = 4 * (2 * self._size + width * activations)
             space = _BLOCK_BYTES * (1 + len(self._layers))
             fit = max(1, min(_MOST_CLIENTS, space // one_client))
-            alike = fit == 1 or company_changes_nothing(self._layers, width, training, fit)
+            alike = fit == 1 or company_changes_nothing(
+                self._layers, width, training, fit, self._slope
+            )
             self._together[width, training] = fit if alike else 1
         return self._together[width, training]
 
@@ -223,7 +239,11 @@ def _shares_of(width: int) -> Float32Array:
 
 
 def company_changes_nothing(
-    layers: list[Layer], width: int, training: LocalTraining, most: int
+    layers: list[Layer],
+    width: int,
+    training: LocalTraining,
+    most: int,
+    slope: Slope = CROSS_ENTROPY,
 ) -> bool:
     """Whether a client of made-up numbers gets the same bits alone, beside one other and beside
     many, in any place.
@@ -234,11 +254,11 @@ def company_changes_nothing(
     )
     start = torch.randn(size, generator=generator) / math.sqrt(layers[0].inputs)
     features = torch.randn(most, most_steps, width, layers[0].inputs, generator=generator)
-    labels = torch.randint(layers[-1].outputs, (most, most_steps, 1, width), generator=generator)
+    labels = slope.made_up(layers[-1].outputs, (most, most_steps), width, generator)
     share, radius = torch.full((most, 1, width), 1 / width), torch.full((most,), 0.01)
 
     def moved(clients: list[int], lr: float, steps: int) -> torch.Tensor:
-        block = _Block(layers, start, lr, training, radius[clients], Scratch())
+        block = _Block(layers, start, lr, training, radius[clients], Scratch(), slope)
         for step in range(steps):
             ending = slice(0, len(clients) if step == steps - 1 else 0)
             block.step(features[clients, step], labels[clients, step], share[clients], ending)
@@ -300,11 +320,11 @@ class _Block:
         training: LocalTraining,
         radius: torch.Tensor,
         scratch: Scratch,
+        slope: Slope = CROSS_ENTROPY,
     ) -> None:
-        clients = radius.shape[0]
+        clients, self._slope = radius.shape[0], slope
         self._start, self._lr, self._radius, self._scratch = parameters, lr, radius, scratch
         self._blur, self._lus, self._moved = training.shape.blur, training.shape.lus, False
-        self._minus_one = torch.full((1, 1, 1), -1.0)
         # the loss gradient of each client's last step: LUS asks for it
         self.gradients = scratch.take("gradients", clients if self._lus else 0, parameters.numel())
         self._parts = [
@@ -329,8 +349,8 @@ class _Block:
         """One step of the first `len(batch)` clients on (clients, examples, features); for those in
         `ending` it is the last.
 
-        `labels` and `share` are (clients, 1, examples); a share is what an example weighs in its
-        client's mean loss.
+        `labels` are as the loss's `Slope` arranges them; `share` is (clients, 1, examples): what an
+        example weighs in its client's mean loss.
         """
         parts = self._of_first(batch.shape[0])
         pull = self._pull(batch.shape[0]) if self._blur else None
@@ -338,8 +358,7 @@ class _Block:
         for part in parts:
             inputs.append(value)
             value = part.forward(value)
-        gradient = torch.softmax(value, 1)
-        gradient.scatter_add_(1, labels, self._minus_one.expand_as(labels)).mul_(share)
+        gradient = self._slope.at(value, labels).mul_(share)
         for number in range(len(parts) - 1, -1, -1):
             part, entering = parts[number], inputs[number]
             below = torch.bmm(part.turned, gradient) if number else None

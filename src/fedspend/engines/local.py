@@ -7,6 +7,7 @@ import os
 from fedspend.engines.base import Engine, Workload
 from fedspend.engines.clientwise import ClientwiseEngine
 from fedspend.engines.dense import DenseEngine
+from fedspend.engines.slopes import slope_of
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
 from fedspend.models.linear import supports
@@ -20,8 +21,8 @@ def make_engine(name: str, work: Workload, workers: int | None = None) -> Engine
 
 
 def local(work: Workload, workers: int | None) -> Engine:
-    """The batched engine for dense models, the clientwise one for others."""
-    if supports(work.module):
+    """The batched engine for dense models and losses of ours, the clientwise one for others."""
+    if supports(work.module) and slope_of(work.task) is not None:
         return DenseEngine(work)
     return ClientwiseEngine(work, cores() if workers is None else workers)
 

@@ -18,7 +18,8 @@ class ReferenceEngine:
 
     def __init__(self, work: Workload) -> None:
         check_module(work.module)
-        refuse_memory_outside(work.module, tuple(work.features.shape[1:]))
+        shape = tuple(work.features.shape[1:])
+        refuse_memory_outside(work.module, shape, integers=work.integers)
         self._work = work
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[Reply]:

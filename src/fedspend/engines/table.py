@@ -56,18 +56,19 @@ ENGINES: Registry[EngineEntry] = Registry(
         "local",
         "on this machine: dense models in batches of clients, other models client by client in "
         "worker processes",
-        ("workers",),
+        ("workers", "ask"),
         make=_local,
     ),
     EngineEntry(
         "reference",
         "on this machine, one client at a time, without optimisations",
+        ("ask",),
         make=_reference,
     ),
     EngineEntry(
         "flower",
         "on other machines, each with its own rows, reached through Flower (docs/flower.md)",
-        ("deadline", "retries", "quorum", "without_quorum", "keys"),
+        ("ask", "deadline", "retries", "quorum", "without_quorum", "keys", "slices", "silos"),
         make=_flower,
         elsewhere=True,
     ),

@@ -138,6 +138,11 @@ GROUPS: dict[str, dict[str, str]] = {
             "Working out what several releases reveal together. The total is less than the sum of "
             "their epsilons."
         ),
+        "private tune": (
+            "Trying settings on private data, a random number of times, and releasing only the "
+            "best. It costs little more than a few tries, as long as nobody learns how many there "
+            "were."
+        ),
         "accountant": "The calculation that turns noise and rates into an epsilon.",
         "Rényi divergence": (
             "A measure of how different the worlds with and without a person look. It adds up over "

@@ -128,7 +128,7 @@ def _opened(state: State, plan: AnyPlan) -> Run:
     proposal = plan.proposal()
     who = rules.members(state, proposal)
     rules.refuse_overdrawn(state, proposal.as_run(IMAGINED, who), joining=True, hint=proposal.order)
-    _add(state, {"kind": "open", "run": IMAGINED, "folder": ""} | proposal.opening(who))
+    _add(state, {"kind": proposal.kind, "run": IMAGINED, "folder": ""} | proposal.opening(who))
     return state.runs[IMAGINED]
 
 

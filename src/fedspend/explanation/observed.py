@@ -93,6 +93,22 @@ def sights(
     )
 
 
+def seen_by(plan: AnyPlan, schedule: int) -> tuple[Observer, ...]:
+    """Epsilon of one schedule against each observer, without curves: a fraction of the time."""
+    return _BY_UNIT[plan.unit](plan, schedule, 0).observers
+
+
+def at_once(plan: Plan, schedule: int) -> TradeOff:
+    """What the promised observer of one client could tell, in closed form: above the curve of
+    `sights`, since it counts every round as if the client surely took part.
+    """
+    claim = from_claim(float(plan.schedules.epsilon[schedule]), plan.delta)
+    if plan.discrete and plan.grid_steps is None:
+        return claim
+    rounds = _counted(plan.schedules.sampling_rate[:, schedule], plan.accounted_noise[:, schedule])
+    return tightest(_Continuous(plan.orders).always(rounds), claim)
+
+
 def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
     """The curve, capped at what the observer's epsilon allows.
 

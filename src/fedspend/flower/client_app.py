@@ -14,7 +14,7 @@ from collections.abc import Callable
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedspend.engines.flower.wire import HELLO, TASK
+from fedspend.engines.flower.wire import HELLO, LOOK, TASK
 from fedspend.errors import InvalidInput
 from fedspend.flower.node import Node, failed, open_node
 
@@ -29,6 +29,10 @@ def client_app() -> ClientApp:
     @app.query(_action(HELLO))
     def hello(message: Message, context: Context) -> Message:
         return replied(message, context, Node.hello)
+
+    @app.query(_action(LOOK))
+    def look(message: Message, context: Context) -> Message:
+        return replied(message, context, Node.look)
 
     @app.train(_action(TASK))
     def task(message: Message, context: Context) -> Message:

@@ -5,6 +5,8 @@ Guarantee: it listens on 127.0.0.1 and nowhere else, private keys are readable b
 and only processes that it started itself are ended.
 
     python -m fedspend.flower.loopback examples/flower --output runs/flower
+    python -m fedspend.flower.loopback examples/flower --app examples/flower-adapter \\
+        --run-config 'server="{folder}/server"' --output runs/adapter
 """
 
 from __future__ import annotations
@@ -36,8 +38,12 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from fedspend.approval.node_config import node_ledger
+from fedspend.approval.slices import load_slice
 from fedspend.basics.files import write_whole
+from fedspend.configuration.config import load_config
 from fedspend.errors import FedspendError, InvalidInput
+from fedspend.runs.slicing import make_slices
 from fedspend.stored.files import REPORT
 
 HOST = "127.0.0.1"
@@ -125,11 +131,15 @@ class Loopback:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
-    def made_from(cls, project: Path, folder: Path) -> Loopback:
-        """A copy of a project, with fresh certificates and keys."""
+    def made_from(cls, project: Path, folder: Path, app: Path | None = None) -> Loopback:
+        """A copy of a project, with fresh certificates and keys; `app` in place of its own app."""
         if folder.exists():
             raise InvalidInput(f"{folder} exists already; remove it, or choose another folder")
-        shutil.copytree(project, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        compiled = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(project, folder, ignore=compiled)
+        if app is not None:
+            shutil.rmtree(folder / "app")
+            shutil.copytree(app, folder / "app", ignore=compiled)
         folder.chmod(0o700)
         made = cls(folder)
         make_certificates(folder / "tls")
@@ -148,6 +158,15 @@ class Loopback:
 
     def node(self, client: str) -> Path:
         return self.folder / "nodes" / client
+
+    def approve(self, slices: str = "slices") -> None:
+        """The server makes slices, and every client approves its own."""
+        server = self.folder / "server"
+        offer, files = make_slices(server / "training.toml", server / slices)
+        for client, file in zip(offer.plan.clients, files, strict=True):
+            shutil.copy(file, self.node(client))  # as if by a letter
+            config = load_config(self.node(client) / "node.toml")
+            node_ledger(config).approve(load_slice(self.node(client) / file.name))
 
     def start_superlink(self) -> None:
         tls = self.folder / "tls"
@@ -176,13 +195,17 @@ class Loopback:
             *("--host", HOST, "--port", str(port)),
             *("--ssl-certfile", tls / "server.crt", "--ssl-keyfile", tls / "server.key"),
             *("--ssl-ca-certfile", tls / "ca.crt"),
-            *("--node-config", f'fedspend="{own / "node.toml"}"'),
+            # the second is for apps of others, which find the node's rows by it
+            *("--node-config", f'fedspend="{own / "node.toml"}" folder="{own}"'),
             home=own / "flwr",
         )
 
     def submit(self, **settings: Any) -> str:
         """Start a run; its id at Flower."""
-        given = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+        return self.submit_as(" ".join(f"{key}={json.dumps(settings[key])}" for key in settings))
+
+    def submit_as(self, given: str) -> str:
+        """The same, with a run config as Flower writes it."""
         app = self.folder / "app"
         told = json.loads(self.flwr("run", app, NAME, "--run-config", given, "--format", "json"))
         if "run-id" not in told:
@@ -293,9 +316,9 @@ def _program(name: str) -> str:
 
 
 @contextmanager
-def federation(project: Path, folder: Path) -> Iterator[Loopback]:
+def federation(project: Path, folder: Path, app: Path | None = None) -> Iterator[Loopback]:
     """All of it running, until the block ends."""
-    made = Loopback.made_from(project, folder)
+    made = Loopback.made_from(project, folder, app)
     try:
         made.start()
         yield made
@@ -326,15 +349,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Try a federation on this machine.")
     parser.add_argument("project", type=Path, help="folder of the app, the server and the nodes")
     parser.add_argument("--output", type=Path, required=True, help="where everything is written")
+    parser.add_argument(
+        "--app", type=Path, help="a Flower app to run in place of the project's own"
+    )
+    parser.add_argument(
+        "--run-config",
+        help="what the app is told, as for flwr run; {folder} is where everything is",
+    )
     args = parser.parse_args(argv)
-    folder = args.output.resolve()
+    folder, app = args.output.resolve(), None if args.app is None else args.app.resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is shut down
-    with federation(args.project.resolve(), folder) as made:
-        run = made.submit(**settings_of(folder, folder / "run", {}))
+    with federation(args.project.resolve(), folder, app) as made:
+        if args.run_config is None:
+            made.approve()
+            run = made.submit(**settings_of(folder, folder / "run", {}))
+        else:
+            run = made.submit_as(args.run_config.replace("{folder}", str(folder)))
         print(f"SuperLink and {len(made.clients)} nodes are running; training ...", flush=True)
         status = wait_for(made, run)
         print(made.flwr("log", run, NAME, "--show"))
-    print(f"{status}; report: {REPORT.of(folder / 'run')}")
+    report = REPORT.of(folder / "run")
+    print(f"{status}; report: {report}" if report.exists() else status)
     return 0 if status == "finished:completed" else 1
 
 

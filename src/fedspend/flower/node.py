@@ -8,8 +8,10 @@ words; whatever goes wrong here, its text stays in the node's own log, since it 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,22 @@ import torch
 from flwr.app import RecordDict
 
 import fedspend
-from fedspend import models
-from fedspend.budgets.identity import read_ids
+from fedspend.approval.node_config import account_of, client_of, own_account, state_folder
 from fedspend.client.answering import Answered, Declined, OwnAccount, ServersAccount, answer
 from fedspend.client.contribution import Contribution, Reply
 from fedspend.client.state import FolderStates, States
 from fedspend.client.task import ClientTask
-from fedspend.configuration.config import Config, any_config, needed
+from fedspend.configuration.config import Config, any_config
 from fedspend.configuration.data_inputs import Source, is_real
+from fedspend.configuration.silo_inputs import own_records
+from fedspend.configuration.task_inputs import configured_task
 from fedspend.data.dataset import Rows, check_rows
 from fedspend.engines.base import Engine, Workload
 from fedspend.engines.flower.wire import (
+    Condition,
     Hello,
     Introduction,
+    Look,
     Refusal,
     greeting_content,
     read_greeting,
@@ -38,11 +43,14 @@ from fedspend.engines.flower.wire import (
     sent_content,
 )
 from fedspend.engines.local import local
+from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import FedspendError, InvalidInput
+from fedspend.flower.silo import Silo
+from fedspend.ledger.storage import may_hold_ledger
 from fedspend.models import features as maps
-from fedspend.models.flat import parameter_count
+from fedspend.models.flat import fingerprint, parameter_count
 from fedspend.noise.randomness import Randomness
-from fedspend.runs.setup import model_options
+from fedspend.runs.setup import build_model, check_fits, integers_of
 
 LOG = logging.getLogger("fedspend.node")
 
@@ -57,10 +65,18 @@ class Node:
     simulation: bool
     answered: Answered
     account: OwnAccount
+    loss: str
+    model: str  # tells it apart from models of the same size
+    silo: Silo | None = None  # if its records have budgets of their own
+    ledger: str | None = None  # where its own account is
 
     def hello(self, content: RecordDict) -> RecordDict:
         """Who this is, in reply to a server's first message."""
         return self._safely(self._hello, content)
+
+    def look(self, content: RecordDict) -> RecordDict:
+        """How this node is, for a server that checks the federation."""
+        return self._safely(self._look, content)
 
     def task(self, content: RecordDict) -> RecordDict:
         """The contribution, in reply to a task."""
@@ -72,20 +88,67 @@ class Node:
             raise Declined(
                 "simulation", "a server whose randomness is seeded asked for this node's real rows"
             )
-        me = Introduction(self.client, fedspend.__version__, self.simulation, self.parameters)
-        return greeting_content(me)
+        certificate = self._certificate(said)
+        self.account.join(said.plan)
+        return greeting_content(
+            Introduction(
+                self.client,
+                fedspend.__version__,
+                self.simulation,
+                self.parameters,
+                self.loss,
+                self.model,
+                certificate,
+            )
+        )
+
+    def _look(self, content: RecordDict) -> RecordDict:
+        read_greeting(Look, content)
+        return greeting_content(
+            Condition(
+                client=self.client,
+                version=fedspend.__version__,
+                flwr=version("flwr"),
+                torch=str(torch.__version__),
+                simulation=self.simulation,
+                unit="client" if self.silo is None else "record",
+                parameters=self.parameters,
+                ledger=self.ledger is not None and may_hold_ledger(self.ledger),
+                clock=time.time(),
+            )
+        )
+
+    def _certificate(self, said: Hello) -> str:
+        """What a silo hands in; empty for a node that is protected as a whole."""
+        if (self.silo is not None) != bool(said.silo_offer or said.silo_plan):
+            raise Declined(
+                "records",
+                "the server protects whole clients, but this node its records (node.unit)"
+                if self.silo is not None
+                else "the server offers terms for records, but node.unit is 'client' here",
+            )
+        if self.silo is None:
+            return ""
+        return (
+            self.silo.hand_in(said.silo_offer)
+            if said.silo_offer
+            else self.silo.bind(said.silo_plan)
+        )
 
     def _task(self, content: RecordDict) -> RecordDict:
         try:
             task = read_task(content)
         except InvalidInput as error:
             raise Declined("task", str(error)) from None
-        if task.records is not None or task.shared.parameters.size != self.parameters:
-            raise Declined("task", "the task is for another model, or for records")
-        if not self.simulation and not (
-            task.clip_norm < np.inf and task.shared.run and task.shared.plan
-        ):
+        if task.shared.parameters.size != self.parameters:
+            raise Declined("task", "the task is for another model")
+        if (task.records is None) != (self.silo is None):
+            raise Declined("records", "a task came for another unit than node.unit says")
+        bounded = task.clip_norm < np.inf or self.silo is not None
+        if not self.simulation and not (bounded and task.shared.run and task.shared.plan):
             raise Declined("unprotected", "a task without a clip, a run or a plan came")
+        if self.silo is not None and task.client == self.client:
+            self.silo.check(task)
         return sent_content(answer(task, self.client, self.account, self.answered, self.work))
 
     def _safely(self, reply: Callable[[RecordDict], RecordDict], content: RecordDict) -> RecordDict:
@@ -117,8 +180,7 @@ def open_node(
     what it trains; privacy.randomness and train.seed are the node's own.
     """
     settings = any_config(config)
-    name = needed(settings.node.client, "node.client")
-    (client,) = read_ids([name], what="node.client")
+    client = client_of(settings)
     refuse_foreign_keys(settings)
     source = Source(settings)
     rows = own_rows(source, client)
@@ -127,13 +189,10 @@ def open_node(
     if settings.model.features != "none":
         features = maps.features(settings.model.features, features)
         public = None if public is None else maps.features(settings.model.features, public)
-    module = models.build(
-        needed(settings.model.name, "model.name"),
-        input_shape=features.shape[1:],
-        classes=rows.classes,
-        seed=settings.train.seed,
-        **model_options(settings),
-    )
+    shown = replace(rows, features=features, test_features=None)
+    module, task = build_model(settings, shown), configured_task(settings)
+    integers = integers_of(module, shown)
+    check_fits(module, task, shown, integers=integers)
     randomness = Randomness(settings.train.seed, "os" if is_real(settings) else "seeded")
     work = Workload(
         module=module,
@@ -142,9 +201,31 @@ def open_node(
         shards={client: np.arange(len(rows.labels), dtype=np.int64)},
         randomness=randomness,
         public_rows=None if public is None else torch.from_numpy(public),
+        task=task,
+        integers=integers,
     )
     states = states or FolderStates(state_folder(settings))
-    return node_of(client, work, local(work, workers=0), states, account)
+    if settings.node.unit == "client":
+        books = own_account(settings)
+        made = node_of(client, work, local(work, workers=0), states, account or books)
+        return replace(made, ledger=None if books is None else books.location)
+    records = own_records(source, rows, client)
+    silo = Silo(client, settings, records, account_of(settings))
+    work = replace(work, shards={client: records.shards[0]})
+    return silo_node(silo, work, states)
+
+
+def silo_node(silo: Silo, work: Workload, states: States) -> Node:
+    """A node that plans its own records. They are trained by the reference engine, as on one
+    machine.
+    """
+    engine = ReferenceEngine(work)
+    made = node_of(silo.client, work, engine, states, silo)
+
+    def contribution(task: ClientTask) -> Contribution:
+        return made.work(silo.own_task(task))
+
+    return replace(made, work=contribution, silo=silo, ledger=silo.books.location)
 
 
 def node_of(
@@ -165,6 +246,8 @@ def node_of(
         assert isinstance(reply, Reply)
         return reply.contribution
 
+    if account is None and not work.randomness.simulation:
+        raise InvalidInput("a node whose rows are real needs an account of its own")
     return Node(
         client=client,
         work=contribution,
@@ -172,6 +255,8 @@ def node_of(
         simulation=work.randomness.simulation,
         answered=Answered(states),
         account=account or ServersAccount(),
+        loss=work.task.terms,
+        model=fingerprint(work.module),
     )
 
 
@@ -184,7 +269,7 @@ def own_rows(source: Source, client: str) -> Rows:
             f"the node's data has rows of client {stranger!r}, but the node is client "
             f"{client!r} (node.client); give each node a file of its own"
         )
-    check_rows("features", rows.features, "labels", rows.labels, rows.classes)
+    check_rows("features", rows.features, "labels", rows.labels, rows.classes, rows.kind)
     return rows
 
 
@@ -196,16 +281,19 @@ def refuse_foreign_keys(config: Config) -> None:
                 f"{config.where(key)}: a node uses all rows of its file; drop "
                 f"{key.partition('.')[2]}, and choose rows when you make the file"
             )
+    if config.node.unit == "client":
+        for key in ("node.batch", "node.sampling"):
+            if config.given(key):
+                raise InvalidInput(
+                    f'{config.where(key)}: {key} is for a node with node.unit = "record"; drop it'
+                )
+    else:
+        for key in ("node.budget", "node.delta"):
+            if config.given(key):
+                raise InvalidInput(
+                    f"{config.where(key)}: records have budgets of their own; drop {key}"
+                )
     if config.given("engine.name"):
         raise InvalidInput(
             f"{config.where('engine.name')}: a node trains on its own machine; drop engine.name"
         )
-
-
-def state_folder(config: Config) -> Path:
-    """Where the node remembers its answers: beside its config, unless that says otherwise."""
-    if config.node.state is not None:
-        return Path(config.node.state)
-    if config.path is None:
-        raise InvalidInput("node.state is missing: say where the node keeps its answers")
-    return config.path.resolve().parent / "state"

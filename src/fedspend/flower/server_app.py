@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 from fedspend.flower.client_app import log_here
+from fedspend.flower.looking import look
 from fedspend.ledger.storage import is_url
 from fedspend.report.html import write_report
 from fedspend.runs.result import Result
@@ -28,6 +30,7 @@ from fedspend.runs.stopping import Stopped, stop_after_round
 from fedspend.runs.training import train
 from fedspend.stored.files import REPORT
 from fedspend.stored.run import MetricsLine
+from fedspend.tasks.words import metric_of, shown
 
 LOG = logging.getLogger("fedspend.flower")
 
@@ -42,12 +45,13 @@ class Asked:
     replan: bool = False
     ledger: str | None = None
     project: str | None = None
+    check: bool = False  # only say what is wrong with the nodes
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Asked:
         """From Flower's run config, whose keys are `config`, `output`, `resume`, `replan`,
-        `ledger` and `project`; paths are of the server's machine, and must be absolute: Flower
-        starts the app in a folder of its own.
+        `ledger`, `project` and `check`; paths are of the server's machine, and must be absolute:
+        Flower starts the app in a folder of its own.
         """
         for key in ("config", "output"):
             if not (isinstance(given.get(key), str) and Path(str(given[key])).is_absolute()):
@@ -55,7 +59,7 @@ class Asked:
                     f"{key} must be an absolute path on the server, got {given.get(key)!r}; give "
                     f"--run-config '{key}=\"/...\"'"
                 )
-        for key in ("resume", "replan"):
+        for key in ("resume", "replan", "check"):
             if type(given.get(key, False)) is not bool:
                 raise InvalidInput(f"{key} must be true or false, got {given[key]!r}")
         ledger, project = given.get("ledger") or None, given.get("project") or None
@@ -71,6 +75,7 @@ class Asked:
             given.get("replan", False),
             ledger,
             project,
+            given.get("check", False),
         )
 
 
@@ -82,12 +87,34 @@ def server_app() -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            serve(grid, Asked.read(context.run_config))
+            asked = Asked.read(context.run_config)
+            if asked.check:
+                look(grid, asked.config)
+            else:
+                serve(grid, asked)
         except FedspendError as error:
             LOG.error("%s", error)
             raise
 
     return app
+
+
+class Remaining:
+    """How long the rounds that are left will take, if they take as long as those so far."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._began = now, now()
+        self._first: int | None = None  # the round that was played first, here
+
+    def after(self, done: int, rounds: int) -> list[str]:
+        """In words; nothing after the last round."""
+        self._first = done if self._first is None else self._first
+        each = (self._now() - self._began) / (done - self._first + 1)
+        left = each * (rounds - done)
+        if done >= rounds:
+            return []
+        minutes = round(left / 60)
+        return [f"about {minutes} min left" if minutes else "less than a minute left"]
 
 
 @contextmanager
@@ -112,15 +139,15 @@ def serve(grid: Grid, asked: Asked) -> Result | None:
 
     When the SuperLink is gone, Flower sends its apps a signal, and there is no round to finish.
     """
-    parent = os.getppid()
+    parent, clock = os.getppid(), Remaining()
     with stop_after_round(lambda: os.getppid() != parent) as stopping, warnings_in_the_log():
 
         def on_round(line: MetricsLine, rounds: int) -> None:
-            good = line.get("accuracy")  # not every run says how good it is
-            LOG.info(
-                "round %d of %d%s",
-                *(line["round"], rounds, "" if good is None else f": accuracy {good:.1%}"),
-            )
+            metric = metric_of(line)
+            good = line.get(metric)  # not every run says how good it is
+            told = [] if good is None else [shown(metric, good)]
+            told += clock.after(line["round"], rounds)
+            LOG.info("round %d of %d%s", line["round"], rounds, ": " * bool(told) + "; ".join(told))
             if stopping() and line["round"] < rounds:
                 raise Stopped(f"stopped after round {line['round']} of {rounds}")
 

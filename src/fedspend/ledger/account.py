@@ -73,12 +73,26 @@ class RunAccount:
         if self.goes_on and self.run.about["plan"] != proposal.plan:
             self.ledger.replan(self.id, proposal, files=files)
         else:
+            if proposal.own and not self.admitted:
+                self._open_accounts(proposal)
             self.ledger.admit(
                 self.id, proposal, simulation=simulation, place=self.place, files=files
             )
         if self.goes_on and self.run.place is None and self.place is not None:
             self.ledger.move(self.id, self.place)  # begun by version 0.1: from now on it has one
         self._keep_head()
+
+    def _open_accounts(self, proposal: Proposal) -> None:
+        """The accounts of a run that has its own; a run that was killed here has them already."""
+        known = self.ledger.accounts(proposal.unit).number
+        new = [n for n, name in enumerate(proposal.names) if name not in known]
+        if new:
+            self.ledger.register(
+                [proposal.names[n] for n in new],
+                proposal.budgets[new],
+                delta=proposal.delta,
+                unit=proposal.unit,
+            )
 
     def reserve(self, round: int, start: str | None = None) -> None:
         self.ledger.reserve(self.id, round, place=self.place, start=start)

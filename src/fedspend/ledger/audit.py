@@ -7,6 +7,7 @@ shares no code with the first, and is within its budget.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +38,13 @@ class Finding:
     good: bool | None
     words: str
 
+    def to_dict(self) -> dict[str, Any]:
+        return {"check": self.check, "ok": self.good, "detail": self.words}
+
+
+def none_failed(findings: Sequence[Finding]) -> bool:
+    return not any(finding.good is False for finding in findings)
+
 
 @dataclass
 class Audit:
@@ -47,16 +55,13 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        return not any(finding.good is False for finding in self.checks)
+        return none_failed(self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "ok": self.ok,
             "head": self.head,
-            "checks": [
-                {"check": finding.check, "ok": finding.good, "detail": finding.words}
-                for finding in self.checks
-            ],
+            "checks": [finding.to_dict() for finding in self.checks],
         }
 
 
@@ -221,8 +226,13 @@ def _recomputed(
     state: State, unit: str, classes: tuple[int, ...], *, held: bool, order: float, delta: float
 ) -> float:
     rates, noises, client_rates, steps = (np.zeros(0) for _ in range(4))
+    tuned = [
+        (run, own)
+        for run, own in zip(state.runs_of(unit), classes, strict=True)
+        if own >= 0 and run.is_tune
+    ]
     for run, own in zip(state.runs_of(unit), classes, strict=True):
-        if own >= 0:
+        if own >= 0 and not run.is_tune:
             if run.discrete and not (order >= 2 and order == int(order)):
                 raise FedspendError(
                     f"an account with discrete noise (run {run.id}) was read at order {order:g}, "
@@ -235,12 +245,26 @@ def _recomputed(
             )
             client_rates = np.append(client_rates, np.full(upto, run.client_rate))
             steps = np.append(steps, run.steps[:upto, own])
-    if not (rates > 0).any():
+    if not (rates > 0).any() and not tuned:
         return 0.0
+    if order == 0 and tuned:
+        raise FedspendError(
+            f"an account with a private tune (run {tuned[0][0].id}) was read by PLD, which proves "
+            "nothing"
+        )
     if order == 0:
         pairs, counts = np.unique(np.stack([rates, noises]), axis=1, return_counts=True)
         return pld_epsilon(pairs[0].tolist(), pairs[1].tolist(), counts.tolist(), delta)
-    return float(epsilon_at(_divergence(rates, noises, client_rates, steps, order), order, delta))
+    total = sum(_tuned_divergence(run, own, order) for run, own in tuned)
+    if (rates > 0).any():
+        total += _divergence(rates, noises, client_rates, steps, order)
+    return float(epsilon_at(total, order, delta))
+
+
+def _tuned_divergence(run: Run, own: int, order: float) -> float:
+    """The curve of a tune at an order: the smallest that it lists at this order or above."""
+    curve = () if run.curves is None else zip(run.orders.tolist(), run.curves[own], strict=True)
+    return min((float(value) for listed, value in curve if listed >= order), default=math.inf)
 
 
 def _divergence(

@@ -52,7 +52,7 @@ from fedspend.ledger.storage import (
 
 # Entries that say when a person did something. How long a round takes tells how many clients were
 # sampled, so all others of a real ledger are dated to the day.
-BY_PEOPLE = ("ledger", "change", "withdraw")
+BY_PEOPLE = ("ledger", "change", "withdraw", "rotate-key")
 
 
 class Ledger:
@@ -369,6 +369,37 @@ class Ledger:
 
         self._write(entry)
 
+    # --- keys of nodes ---
+
+    def enter_keys(self, keys: Mapping[str, str]) -> None:
+        """Note the public keys of clients' nodes; refuses other keys than those noted before."""
+
+        def entry(state: State) -> list[Body]:
+            rules.refuse_other_keys(state.keys, keys)
+            fresh = [name for name in keys if name not in state.keys]
+            if not fresh:
+                return []
+            return [{"kind": "keys", "names": fresh, "keys": [keys[name] for name in fresh]}]
+
+        self._write(entry)
+
+    def rotate_key(
+        self, client: str, old: str, new: str, *, reason: str, signature: str | None = None
+    ) -> None:
+        """Note that a client's node has a new key. `signature` is by the old one, over the
+        statement that says so (`approval.rotation`); None if that is lost.
+        """
+        reason = rules.check_reason(reason)
+
+        def entry(state: State) -> list[Body]:
+            if state.keys.get(client, [])[-2:] == [old, new]:  # entered before
+                return []
+            rules.refuse_no_rotation(state.keys, client, old, new)
+            said = {} if signature is None else {"signature": signature}
+            return [{"kind": "rotate-key", "names": [client], "key": new, "reason": reason} | said]
+
+        self._write(entry)
+
     # --- runs ---
 
     def admit(
@@ -407,7 +438,7 @@ class Ledger:
             )
             return [
                 *registration,
-                {"kind": "open", "run": run, **where, "files": dict(files or {})}
+                {"kind": proposal.kind, "run": run, **where, "files": dict(files or {})}
                 | proposal.opening(who),
             ]
 
@@ -443,12 +474,9 @@ class Ledger:
                 rules.refuse_second_hand(state, run, round)
                 return []
             mine = rules.open_run(state, run)
+            rules.refuse_tune(mine)
             rules.refuse_elsewhere(mine, place)
-            if mine.disturbed:
-                rules.refuse_withdrawn(
-                    state, mine.unit, mine.accounts[rules.busy(mine.rate[round:], mine.of_class)]
-                )
-                rules.refuse_overdrawn(state, mine, joining=False)
+            rules.refuse_disturbed(state, mine, round)
             if not round == mine.next_round < mine.planned:
                 raise Refused(
                     f"round {round + 1} of run {run} is not the next one planned: the run has "
@@ -456,6 +484,27 @@ class Ledger:
                 )
             known = {} if start is None else {"state": start}
             return [{"kind": "reserve", "run": run, "round": round} | known]
+
+        self._write(entry)
+
+    def reserve_through(self, run: str, round: int) -> None:
+        """Charge every round up to this one; those that are charged already stay as they are.
+
+        For a client's own ledger: it hears only of rounds in which it is asked, and the others have
+        cost it just as much.
+        """
+
+        def entry(state: State) -> list[Body]:
+            mine = rules.open_run(state, run)
+            begun = mine.next_round
+            if round < begun:
+                return []
+            rules.refuse_disturbed(state, mine, begun)
+            if not round < mine.planned:
+                raise Refused(f"run {run} has {mine.planned} rounds, and this is {round + 1}")
+            return [
+                {"kind": "reserve", "run": run, "round": next} for next in range(begun, round + 1)
+            ]
 
         self._write(entry)
 
@@ -514,6 +563,7 @@ class Ledger:
             mine = rules.open_run(state, run)
             if mine.about["plan"] == proposal.plan:
                 return []
+            rules.refuse_tune(mine)
             asked = proposal.as_run(run, rules.members(state, proposal))
             if not rules.same_beginning(asked, mine):
                 raise Refused(
@@ -539,9 +589,25 @@ class Ledger:
         reason = rules.check_reason(reason)
 
         def entry(state: State) -> list[Body]:
-            rules.refuse_elsewhere(rules.open_run(state, run), place)
+            mine = rules.open_run(state, run)
+            rules.refuse_elsewhere(mine, place)
+            rules.refuse_freeing(mine)
             known = {"ending": dict(ending)} if ending else {}
             return [{"kind": "close", "run": run, "reason": reason} | known]
+
+        self._write(entry)
+
+    def leave(self, run: str, *, reason: str) -> None:
+        """End a run in a client's own ledger. Unless it never began, all of its rounds are charged:
+        the client cannot know which of them took place.
+        """
+        reason = rules.check_reason(reason)
+
+        def entry(state: State) -> list[Body]:
+            mine = rules.open_run(state, run)
+            rest = range(mine.next_round, mine.planned) if mine.next_round else ()
+            charged: list[Body] = [{"kind": "reserve", "run": run, "round": t} for t in rest]
+            return [*charged, {"kind": "close", "run": run, "reason": reason}]
 
         self._write(entry)
 

@@ -29,9 +29,14 @@ COLUMNS = (
 
 
 def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
-    """Who spent what: one row per account and round begun."""
+    """Who spent what: one row per account and round begun, or per account and private tune, of
+    which the JSON export has the curves.
+    """
     names = ledger.accounts(unit).names
     for run in ledger.state.runs_of(unit):
+        if run.is_tune:
+            for account in run.accounts.tolist():
+                yield (unit, names[account], run.id, "", "tuned", "", "", "", "", "Rényi curve")
         for round, state in run.rounds.items():
             for account, own in zip(run.accounts.tolist(), run.of_class.tolist(), strict=True):
                 rate, noise, steps = (

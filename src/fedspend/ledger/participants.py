@@ -101,7 +101,7 @@ def plan_fits(ledger: Ledger, made: AnyPlan) -> None:
     check_planned_on(ledger, made)
     proposal = made.proposal()
     refuse_mixed(ledger.state, proposal.unit)
-    if len(ledger.accounts(proposal.unit)):
+    if len(ledger.accounts(proposal.unit)) and not proposal.own:
         refuse_overdrawn(
             ledger.state,
             proposal.as_run("", members(ledger.state, proposal)),

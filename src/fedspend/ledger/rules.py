@@ -30,6 +30,8 @@ from fedspend.stored.files import HEAD_SUFFIX
 if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
 
+APPROVED = "slice.json"  # the first file of a run in a client's own ledger: what it has approved
+
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
@@ -52,6 +54,12 @@ class Proposal:
     # discrete noise since then: `noise` is continuous noise that costs no less, as long as what is
     # drawn has so many steps of its grid
     grid_steps: int | None = None
+    # a private tune has no rounds (`rate` and `noise` are empty), but Rényi curves that are spent
+    # at once: (classes, orders)
+    curves: FloatArray | None = None
+    orders: FloatArray | None = None
+    # the accounts are of this run alone, and opened with it
+    own: bool = False
 
     @staticmethod
     def of_plan(plan: AnyPlan) -> Proposal:
@@ -71,7 +79,21 @@ class Proposal:
             steps=steps_table(self.steps, self.rate),
             discrete=self.discrete,
             grid_steps=self.grid_steps,
+            curves=self.curves,
+            orders=np.zeros(0) if self.orders is None else self.orders,
         )
+
+    @property
+    def kind(self) -> str:
+        """The kind of the entry that admits the run."""
+        return "open" if self.curves is None else "tune"
+
+    @property
+    def busy(self) -> BoolArray:
+        """Which members can be sampled at all."""
+        if self.curves is not None:
+            return np.ones(self.of_class.size, dtype=bool)
+        return busy(self.rate, self.of_class)
 
     def registration(self) -> Body:
         return {
@@ -92,6 +114,17 @@ class Proposal:
         }
 
     def opening(self, accounts: IntArray) -> Body:
+        """What the entry that admits the run says of it."""
+        if self.curves is not None and self.orders is not None:
+            return {
+                "unit": self.unit,
+                "method": self.method,
+                "plan": self.plan,
+                "accounts": to_ranges(accounts),
+                "classes": self.of_class.tolist(),
+                "orders": self.orders.tolist(),
+                "curves": self.curves.tolist(),
+            }
         about = {"unit": self.unit, "method": self.method, "accountant": self.accountant}
         mechanism: Body = {"client_rate": self.client_rate, "discrete": self.discrete}
         if self.grid_steps is not None:
@@ -102,7 +135,10 @@ class Proposal:
 # --- which project ---
 
 # entries that say which accounts
-OF_ACCOUNTS = ("register", "change", "withdraw", "rows", "accept-rows", "open")
+OF_ACCOUNTS = (
+    *("register", "change", "withdraw", "rows", "accept-rows", "open", "tune"),
+    *("keys", "rotate-key"),
+)
 
 
 def project_name(name: str) -> str:
@@ -189,7 +225,7 @@ def members(state: State, proposal: Proposal) -> IntArray:
             f"is registered at {accounts.delta[who[at]]:g}; a lifetime budget has one delta, so "
             "plan with that one"
         )
-    refuse_withdrawn(state, proposal.unit, who[busy(proposal.rate, proposal.of_class)])
+    refuse_withdrawn(state, proposal.unit, who[proposal.busy])
     return who
 
 
@@ -215,6 +251,45 @@ def refuse_known(state: State, unit: str, names: Sequence[str]) -> None:
         raise Refused(
             f"{unit} {known!r} is already registered; to change its budget: fedspend ledger change"
         )
+
+
+# --- by which key ---
+
+
+def refuse_other_keys(known: Mapping[str, list[str]], keys: Mapping[str, str]) -> None:
+    """A client's node keeps its key, unless it was rotated; and no key comes back."""
+    for client, key in keys.items():
+        of_client = known.get(client, [])
+        if of_client and key == of_client[-1]:
+            continue
+        owner = next((name for name, past in known.items() if key in past), None)
+        if owner is not None:
+            was = "has given up" if key in known[owner][:-1] else "has"
+            raise Refused(
+                f"engine.keys: client {client!r} is listed with a key that client {owner!r} {was}; "
+                "give it one of its own"
+            )
+        if of_client:
+            raise Refused(
+                f"engine.keys: client {client!r} has another key than the ledger knows; if it was "
+                "rotated, enter that first: fedspend ledger rotate-key"
+            )
+
+
+def refuse_no_rotation(known: Mapping[str, list[str]], client: str, old: str, new: str) -> None:
+    """A rotation is from the key that counts to one that nobody has had."""
+    if client not in known:
+        raise Refused(
+            f"the ledger knows no key of client {client!r}: there is none to rotate; a run enters "
+            "the keys that it begins with"
+        )
+    if known[client][-1] != old:
+        raise Refused(
+            f"the rotation is from another key than the one that client {client!r} has in the "
+            "ledger"
+        )
+    if any(new in past for past in known.values()):
+        raise Refused("the new key was used before, by this client or another; make a fresh one")
 
 
 # --- how much ---
@@ -278,6 +353,15 @@ def open_run(state: State, run: str) -> Run:
     return found
 
 
+def refuse_tune(run: Run) -> None:
+    """A tune is spent whole from its beginning: it has no rounds to begin or to replan."""
+    if run.is_tune:
+        raise Refused(
+            f"run {run.id} is a private tune: it was charged as a whole and does not go on; start "
+            "a new one"
+        )
+
+
 def refuse_elsewhere(run: Run, place: Place | None) -> None:
     """A run goes on in one place only. Of one of version 0.1 the place is not known, and what a
     person enters by hand has none.
@@ -291,6 +375,23 @@ def refuse_elsewhere(run: Run, place: Place | None) -> None:
         raise Refused(
             f"run {run.id} is {said}; go on where it is, or, if it was moved, add --moved: it then "
             "cannot go on in its old place"
+        )
+
+
+def refuse_disturbed(state: State, run: Run, round: int) -> None:
+    """A run whose clients withdrew, or lowered their budgets, may not be able to begin a round."""
+    if run.disturbed:
+        busy_ones = run.accounts[busy(run.rate[round:], run.of_class)]
+        refuse_withdrawn(state, run.unit, busy_ones)
+        refuse_overdrawn(state, run, joining=False)
+
+
+def refuse_freeing(run: Run) -> None:
+    """In a client's own ledger nothing is freed: rounds that it has not heard of may have begun."""
+    if APPROVED in run.files:
+        raise Refused(
+            f"run {run.id} was approved by a node, which cannot know how many of its rounds took "
+            "place; leave it with: fedspend node leave"
         )
 
 

@@ -2,8 +2,9 @@
 
 Guarantee: an epsilon is composed from the recorded mechanisms at the account's lifetime delta,
 never added up from epsilons, and is never too low: it is read with the exact kernel at one Rényi
-order, or by pessimistic PLD for accounts with a run that was planned by PLD. Accounts with equal
-histories are computed once.
+order, or by pessimistic PLD for accounts with a run that was planned by PLD. An account with a
+private tune is read at a Rényi order, whatever else it has. Accounts with equal histories are
+computed once.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def pld_epsilon(mechanisms: Mechanisms, history: int, delta: float, rough: float
         (mechanisms.client_rate[mine] == 1)
         & (mechanisms.steps[mine] == 1)
         & ~mechanisms.discrete[mine]
+        & (mechanisms.curve[mine] < 0)
     ):
         return rough
     counts = mechanisms.count[mine].astype(np.int64)
@@ -200,7 +202,7 @@ def remaining(state: State, unit: str, past: Histories) -> FloatArray:
     started = np.zeros(len(accounts), dtype=bool)
     for run in state.runs_of(unit):
         started[run.accounts] = True
-        if unit == "client":
+        if unit == "client" and not run.is_tune:
             rate[run.accounts], rounds[run.accounts] = run.rate[-1][run.of_class], run.planned
     left = accounts.budget.copy()
     who = np.flatnonzero(started)

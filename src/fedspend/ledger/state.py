@@ -14,12 +14,15 @@ client 1. What has no project is in the one without a name, "".
 | `register` | names, lifetime budgets, and the one delta of these accounts |
 | `change`, `withdraw` | new budgets, or names that no longer take part; with a reason |
 | `open` | a run was admitted: accounts, their classes, each class's rates, noise and steps |
+| `tune` | a private tune was admitted and is spent: accounts, their classes, each class's curve |
 | `reserve` | a round is about to be sampled: from here on every account of the run has spent it |
 | `commit` | its release was stored; the SHA-256 of the release |
 | `lost` | the round began, but there is no release; it stays spent |
 | `replan` | the rounds not yet begun were replanned |
 | `rows` | a commitment to the HMACs of the rows behind these accounts (`row_seals`) |
 | `accept-rows` | the rows behind these accounts may be others from now on; with a reason |
+| `keys` | the public keys of these clients' nodes, which are met for the first time |
+| `rotate-key` | a client's node has a new key, and the old one is not used again; with a reason |
 | `move` | the run's directory has a new place; it begins no further round in the old one |
 | `close` | the run is over; what it held for rounds that never began is free again |
 
@@ -113,6 +116,10 @@ class Run:
     states: dict[int, str] = field(default_factory=dict)  # of the checkpoint a round started from
     kept: dict[int, str] = field(default_factory=dict)  # of the file of a round's release
     ending: dict[str, str] = field(default_factory=dict)  # of the last checkpoint and the model
+    # A private tune has no rounds but a Rényi curve for each class, (classes, orders), spent whole
+    # when it is admitted.
+    curves: FloatArray | None = None
+    orders: FloatArray = field(default_factory=lambda: np.zeros(0))  # ascending
 
     @property
     def planned(self) -> int:
@@ -127,6 +134,10 @@ class Run:
     def status(self) -> str:
         return "open" if self.closed is None else "closed"
 
+    @property
+    def is_tune(self) -> bool:
+        return self.curves is not None
+
     def begins_like(self, other: Run) -> bool:
         """Whether another run's tables agree with this one's on every round begun here."""
         begun = slice(0, self.next_round)
@@ -140,6 +151,8 @@ class Run:
 
     def mechanisms(self, held: bool) -> Mechanisms:
         """What each class has spent, as one history; with `held`, also what it may still spend."""
+        if self.curves is not None:
+            return Mechanisms.of_tunes(self.orders, self.curves)
         upto = self.planned if held and self.closed is None else self.next_round
         return Mechanisms.of_schedules(
             self.noise[:upto], self.rate[:upto], self.client_rate, self.steps[:upto], self.discrete
@@ -161,6 +174,13 @@ class State:
     project: str = ""  # whose accounts are `accounts`, and whose runs `runs_of` gives
     by_project: dict[str, dict[str, Accounts]] = field(default_factory=lambda: {"": _no_accounts()})
     runs: dict[str, Run] = field(default_factory=dict)  # of all projects
+    # by project and client, the public keys of its node, the one that counts last
+    node_keys: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> dict[str, list[str]]:
+        """The project's clients' node keys."""
+        return self.node_keys.get(self.project, {})
 
     @property
     def head(self) -> Head:
@@ -260,6 +280,28 @@ def _accept_rows(state: State, body: Body) -> None:
         accounts.rows_of.pop(name, None)
 
 
+def _keys(state: State, body: Body) -> None:
+    known = state.node_keys.setdefault(body.get("project", ""), {})
+    require(len(body["names"]) > 0)
+    for name, key in zip(body["names"], body["keys"], strict=True):
+        _new_key(known, name, key)
+        require(name not in known)
+        known[name] = [key]
+
+
+def _rotate_key(state: State, body: Body) -> None:
+    known = state.node_keys[body.get("project", "")]
+    (name,) = body["names"]
+    _new_key(known, name, body["key"])
+    known[name].append(body["key"])
+
+
+def _new_key(known: dict[str, list[str]], name: Any, key: Any) -> None:
+    """No key comes twice: neither another client's, nor one that was given up."""
+    require(isinstance(name, str) and name != "" and isinstance(key, str) and key != "")
+    require(not any(key in keys for keys in known.values()))
+
+
 def _disturb(state: State, body: Body, who: IntArray) -> None:
     for run in state.of(body.get("project", "")).runs_of(body["unit"]):
         if run.closed is None and np.isin(who, run.accounts).any():
@@ -309,6 +351,50 @@ def _open(state: State, body: Body) -> None:
     )
 
 
+def _tune(state: State, body: Body) -> None:
+    accounts = _accounts(state, body)
+    who = from_ranges(body["accounts"], len(accounts))
+    of_class, orders = np.array(body["classes"], dtype=np.int64), numbers(body["orders"])
+    require(0 < len(body["curves"]) * orders.size <= MOST_CELLS)
+    curves = np.stack([numbers(curve) for curve in body["curves"]])
+    require(
+        body["run"] not in state.runs
+        and who.size == of_class.size > 0
+        and np.unique(who).size == who.size
+        and curves.shape[1] == orders.size
+    )
+    require(
+        bool(
+            who.min() >= 0
+            and who.max() < len(accounts)
+            and of_class.min() >= 0
+            and of_class.max() < len(curves)
+        )
+    )
+    # anything else would not be a curve that can be read at the next higher order
+    require(bool(orders[0] > 1 and np.isfinite(orders[-1]) and np.all(np.diff(orders) > 0)))
+    require(bool(np.all(np.isfinite(curves) & (curves >= 0)) and np.all(np.diff(curves) >= 0)))
+    nothing = np.zeros((0, len(curves)))
+    state.runs[body["run"]] = Run(
+        id=body["run"],
+        unit=body["unit"],
+        about={name: body.get(name) for name in ("plan", "method", "folder", "time")},
+        accountant="rdp",
+        accounts=who,
+        of_class=of_class,
+        rate=nothing,
+        noise=nothing,
+        client_rate=1.0,
+        steps=nothing,
+        discrete=False,
+        project=body.get("project", ""),
+        place=_place(body) if "inode" in body else None,
+        files=_digests(body, "files"),
+        curves=curves,
+        orders=orders,
+    )
+
+
 def _place(body: Body) -> Place:
     require(isinstance(body["folder"], str) and type(body["inode"]) is int)
     return Place(body["folder"], body["inode"])
@@ -353,6 +439,7 @@ def _lost(state: State, body: Body) -> None:
 def _replan(state: State, body: Body) -> None:
     """New classes for the rounds to come; rounds already begun must stay the same."""
     run = open_run(state, body)
+    require(not run.is_tune)
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(
@@ -389,7 +476,10 @@ _KINDS = {
     "withdraw": _withdraw,
     "rows": _rows,
     "accept-rows": _accept_rows,
+    "keys": _keys,
+    "rotate-key": _rotate_key,
     "open": _open,
+    "tune": _tune,
     "reserve": _reserve,
     "commit": _commit,
     "lost": _lost,

@@ -7,6 +7,7 @@ learns leaves it only through its clipped update.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,12 @@ from fedspend.basics.choices import only
 from fedspend.basics.registry import Entry, Registry
 from fedspend.errors import InvalidInput, whole_number
 from fedspend.models.resnet import resnet18
+from fedspend.models.sequences import TokenLSTM, TokenTransformer
+from fedspend.models.tuning import tuned
 from fedspend.noise.randomness import Randomness
 
 Shape = tuple[int, ...]
+_FINE_TUNE = "fine-tune"
 
 
 @dataclass(frozen=True)
@@ -31,25 +35,156 @@ class Model(Entry):
     """
 
     make: Callable[..., nn.Module] = nn.Identity
+    tokens: bool = False  # takes sequences of tokens, and is told `every_place`
 
 
-def build(name: str, *, input_shape: Shape, classes: int, seed: int, **options: Any) -> nn.Module:
-    """The model `name` for rows of `input_shape`, freshly initialised on the CPU.
+def build(
+    name: str,
+    *,
+    input_shape: Shape,
+    seed: int,
+    classes: int | None = None,
+    outputs: int | None = None,
+    every_place: bool = False,
+    **options: Any,
+) -> nn.Module:
+    """The model `name` for rows of `input_shape`, freshly initialised on the CPU, with one output a
+    class, or with so many `outputs`; for sequences, in `every_place` if asked for.
+
+    A name such as "my_package.my_module:make" is a function of your own, which is called with the
+    shape, the number of outputs and your `options`.
 
     >>> model = build("mlp", input_shape=(104,), classes=2, seed=0, hidden=[64, 32])
     >>> sum(parameter.numel() for parameter in model.parameters())
     8866
     """
-    model = MODELS[name]
-    classes = whole_number("classes", classes, at_least=2)
-    only(f"model {name!r}", options, model.keys)
+    if outputs is None:
+        outputs = whole_number("classes", classes, at_least=2)
+    outputs = whole_number("outputs", outputs, at_least=1)
     shape = tuple(input_shape)
     if not (shape and all(isinstance(length, int) and length >= 1 for length in shape)):
         raise InvalidInput(f"input_shape must be positive whole numbers, got {input_shape!r}")
     words = Randomness(whole_number("seed", seed, at_least=0)).generator("model").integers(2**63)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(words))
-        return model.make(shape, classes, **options)
+        return _made(name, shape, outputs, every_place, options)
+
+
+def _made(
+    name: str, shape: Shape, outputs: int, every_place: bool, options: dict[str, Any]
+) -> nn.Module:
+    if ":" in name:
+        return own_model(name, shape, outputs, **options.get("options") or {})
+    model = MODELS[name]
+    only(f"model {name!r}", options, model.keys)
+    if model.tokens:
+        options = options | {"every_place": every_place}
+    elif every_place and name != _FINE_TUNE:
+        fitting = ", ".join(one.name for one in MODELS if one.tokens)
+        raise InvalidInput(
+            f"model {name!r} has no scores for every place of a sequence; choose {fitting}, or a "
+            "model of your own"
+        )
+    if name == _FINE_TUNE:
+        return _fine_tune(shape, outputs, every_place, **options)
+    return model.make(shape, outputs, **options)
+
+
+def own_model(name: str, shape: Shape, outputs: int, **options: Any) -> nn.Module:
+    """What the function `package.module:function` makes."""
+    place, _, called = name.partition(":")
+    try:
+        make = getattr(importlib.import_module(place), called)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(
+            f"model {name!r} cannot be imported ({error}); name it as package.module:function, "
+            "beside the config or where Python finds it"
+        ) from None
+    try:
+        found = make(shape, outputs, **options)
+    except TypeError as error:
+        raise InvalidInput(
+            f"model {name!r} is called with a row's shape, the number of outputs and "
+            f"model.options, which failed: {error}"
+        ) from None
+    if not isinstance(found, nn.Module):
+        raise InvalidInput(
+            f"model {name!r} must return a torch.nn.Module, got {type(found).__name__}"
+        )
+    return found
+
+
+def _lstm(
+    shape: Shape,
+    outputs: int,
+    *,
+    every_place: bool,
+    vocabulary: int | None = None,
+    width: int = 32,
+) -> nn.Module:
+    _sequence("lstm", shape)
+    count = _vocabulary("lstm", vocabulary, outputs, every_place)
+    return TokenLSTM(count, width, outputs, every_place=every_place)
+
+
+def _transformer(
+    shape: Shape,
+    outputs: int,
+    *,
+    every_place: bool,
+    vocabulary: int | None = None,
+    width: int = 32,
+    layers: int = 2,
+    heads: int = 2,
+) -> nn.Module:
+    length = _sequence("transformer", shape)
+    if width % heads:
+        raise InvalidInput(f"width must be a multiple of heads, got {width} and {heads}")
+    return TokenTransformer(
+        _vocabulary("transformer", vocabulary, outputs, every_place),
+        length,
+        width,
+        outputs,
+        layers=layers,
+        heads=heads,
+        every_place=every_place,
+    )
+
+
+def _sequence(name: str, shape: Shape) -> int:
+    if len(shape) != 1:
+        raise InvalidInput(
+            f"model {name!r} needs rows of tokens, one number a place, got rows of shape {shape}"
+        )
+    return shape[0]
+
+
+def _vocabulary(name: str, stated: int | None, outputs: int, every_place: bool) -> int:
+    """How many tokens there are: as stated; where tokens are predicted, as many as classes."""
+    if stated is None and not every_place:
+        raise InvalidInput(
+            f"model {name!r} needs model.vocabulary, the number of tokens; reading it from private "
+            "rows would leak"
+        )
+    return outputs if stated is None else whole_number("vocabulary", stated, at_least=2)
+
+
+def _fine_tune(
+    shape: Shape,
+    outputs: int,
+    every_place: bool,
+    *,
+    backbone: str | None = None,
+    weights: str | None = None,
+    rank: int = 0,
+    **options: Any,
+) -> nn.Module:
+    if backbone is None or backbone == _FINE_TUNE:
+        raise InvalidInput(
+            "model 'fine-tune' needs model.backbone, the name of the model to freeze, and "
+            "model.weights, a local safetensors file"
+        )
+    return tuned(_made(backbone, shape, outputs, every_place, options), weights, rank)
 
 
 def _logistic(shape: Shape, classes: int) -> nn.Module:
@@ -156,6 +291,7 @@ def _image(name: str, shape: Shape, least: int) -> tuple[int, int, int]:
 MODELS: Registry[Model] = Registry(
     "model",
     Model("logistic", "logistic regression, starting at zero", make=_logistic),
+    Model("linear", "one linear layer, starting at zero: the same, for regression", make=_logistic),
     Model("mlp", "fully connected layers with ReLU", ("hidden",), make=_mlp),
     Model(
         "cnn",
@@ -165,5 +301,24 @@ MODELS: Registry[Model] = Registry(
     Model("lenet", "LeNet-5 with ReLU and max pooling", make=_lenet),
     Model("small-cnn", "two small convolutions; about 20,000 parameters", make=_small_cnn),
     Model("resnet18", "ResNet-18 with group norm; 11 million parameters", make=_resnet18),
+    Model(
+        "lstm",
+        "for sequences of tokens: an embedding and one LSTM layer",
+        ("vocabulary", "width"),
+        make=_lstm,
+        tokens=True,
+    ),
+    Model(
+        "transformer",
+        "for sequences of tokens: a small transformer",
+        ("vocabulary", "width", "layers", "heads"),
+        make=_transformer,
+        tokens=True,
+    ),
+    Model(
+        _FINE_TUNE,
+        "a frozen backbone from a local file; its last layer, and low-rank adapters, are trained",
+        ("backbone", "weights", "rank", "hidden", "vocabulary", "width", "layers", "heads"),
+    ),
     section="model",
 )

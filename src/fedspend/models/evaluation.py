@@ -1,4 +1,4 @@
-"""A model's scores, mean cross-entropy and accuracy, computed in batches without changing the
+"""A model's outputs, mean loss and metrics, computed in batches without changing the
 model.
 """
 
@@ -11,7 +11,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedspend.models.flat import as_batch
+from fedspend.models.flat import as_batch, named_pieces
+from fedspend.tasks.task import CLASSIFY, Task
 
 _BATCH = 1024
 
@@ -21,12 +22,7 @@ def scores(module: nn.Module, parameters: torch.Tensor, features: torch.Tensor) 
     """The score of `module` for each row and class, in evaluation mode, with these parameters (a
     flat vector).
     """
-    named = list(module.named_parameters())
-    pieces = torch.split(parameters, [parameter.numel() for _, parameter in named])
-    state = {
-        name: piece.view(parameter.shape)
-        for (name, parameter), piece in zip(named, pieces, strict=True)
-    }
+    state = named_pieces(module, parameters)
     was_training = module.training
     module.eval()
     try:
@@ -58,11 +54,27 @@ def evaluate(
 
 
 @torch.no_grad()
-def right_answers(
-    module: nn.Module, parameters: torch.Tensor, features: torch.Tensor, labels: torch.Tensor
-) -> int:
-    """How many rows `module` with these parameters (a flat vector) gives their own class."""
-    return int((scores(module, parameters, features).argmax(dim=1) == labels).sum())
+def measure(
+    module: nn.Module,
+    parameters: torch.Tensor,
+    features: torch.Tensor,
+    targets: torch.Tensor,
+    task: Task = CLASSIFY,
+) -> tuple[float, dict[str, float]]:
+    """The mean loss over rows, and every metric of the task; NaN without rows."""
+    if task.classifies and [metric.name for metric in task.metrics] == ["accuracy"]:
+        loss, accuracy = evaluate(module, parameters, features, targets)
+        return loss, {"accuracy": accuracy}
+    if len(targets) == 0:
+        return math.nan, {metric.name: math.nan for metric in task.metrics}
+    outputs = scores(module, parameters, features)
+    loss = sum(
+        float(task.total(some, wanted))
+        for some, wanted in zip(
+            torch.split(outputs, _BATCH), torch.split(targets, _BATCH), strict=True
+        )
+    )
+    return loss / len(targets), task.measured(outputs, targets)
 
 
 def majority_share(labels: torch.Tensor) -> float:

@@ -1,27 +1,74 @@
-"""A module's parameters as one float32 vector, in the order of `module.parameters()`: the form in
-which they are sent.
+"""A module's trainable parameters as one float32 vector, in the order of `module.parameters()`: the
+form in which they are sent.
 
-Guarantee: after `load`, the `difference` from the same vector is exactly zero; the caller's module
-is never changed. Four-dimensional weights are kept channels-last inside, the faster layout for
-convolutions on a CPU; the vector outside has torch's usual order.
+Guarantee: frozen parameters (`requires_grad` is False) are no part of the vector: they are neither
+sent nor clipped nor noised, and stay what they are. After `load`, the `difference` from the same
+vector is exactly zero; the caller's module is never changed. Four-dimensional weights are kept
+channels-last inside, the faster layout for convolutions on a CPU; the vector outside has torch's
+usual order.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from fedspend.models.checking import check_module
 from fedspend.models.fresh import remembers_nothing
+from fedspend.models.optimisers import PLAIN, Descent
+from fedspend.tasks.task import CLASSIFY, Task
+
+
+def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that are trained, with their names, in the order of the vector."""
+    return [(name, one) for name, one in module.named_parameters() if one.requires_grad]
 
 
 def parameter_count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    return sum(parameter.numel() for _, parameter in trainable(module))
+
+
+def flat_vector(module: nn.Module) -> torch.Tensor:
+    """The trainable parameters as a vector of their own."""
+    return torch.cat([parameter.detach().reshape(-1) for _, parameter in trainable(module)])
+
+
+@torch.no_grad()
+def load_vector(module: nn.Module, vector: torch.Tensor) -> None:
+    """Give the trainable parameters the numbers of a vector, which is copied."""
+    start = 0
+    for _, parameter in trainable(module):
+        piece = vector[start : start + parameter.numel()]
+        parameter.data = piece.clone().view(parameter.shape)
+        start += parameter.numel()
+
+
+def named_pieces(module: nn.Module, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The vector as tensors by the names of the trainable parameters."""
+    named = trainable(module)
+    pieces = torch.split(vector, [parameter.numel() for _, parameter in named])
+    return {
+        name: piece.view(parameter.shape)
+        for (name, parameter), piece in zip(named, pieces, strict=True)
+    }
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Tells models apart that train other parameters, or have other frozen ones. What the trainable
+    ones hold does not count: a task brings it.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        frozen = not parameter.requires_grad
+        digest.update(f"{name} {tuple(parameter.shape)} {frozen}\n".encode())
+        if frozen:
+            digest.update(parameter.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def layer_sizes(module: nn.Module) -> tuple[int, ...]:
@@ -29,7 +76,7 @@ def layer_sizes(module: nn.Module) -> tuple[int, ...]:
     clipping and LUS.
     """
     sizes: dict[str, int] = {}
-    for name, parameter in module.named_parameters():
+    for name, parameter in trainable(module):
         layer = name.rpartition(".")[0]
         sizes[layer] = sizes.get(layer, 0) + parameter.numel()
     return tuple(sizes.values())
@@ -102,8 +149,18 @@ class _FlatImages(torch.autograd.Function):
 class FlatModule:
     """A private copy of a module whose parameters can be set, stepped and compared as vectors."""
 
-    def __init__(self, module: nn.Module, momentum: float = 0.0, blur: float = 0.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        momentum: float = 0.0,
+        blur: float = 0.0,
+        task: Task = CLASSIFY,
+        descent: Descent = PLAIN,
+    ) -> None:
         check_module(module)
+        self._task, self._descent = task, descent
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._begun: list[torch.Tensor] = []  # where a client's parameters were at its start
         self.module = rearranged(copy.deepcopy(module).train())
         self.size = parameter_count(module)
         self._momentum = momentum
@@ -117,7 +174,7 @@ class FlatModule:
         self._images: list[tuple[slice, torch.Tensor]] = []
         self._places: list[slice] = []  # of the trained parameters
         start = 0
-        for parameter in self.module.parameters():
+        for _, parameter in trainable(self.module):
             place = slice(start, start + parameter.numel())
             strides = _strides(parameter)
             value = self._values.as_strided(parameter.shape, strides, start)
@@ -126,13 +183,10 @@ class FlatModule:
             parameter.grad = None
             if strides != parameter.detach().contiguous().stride():
                 self._images.append((place, value))
-            if parameter.requires_grad:
-                self._trained.append(parameter)
-                self._places.append(place)
-                if momentum:
-                    self._velocities.append(
-                        self._velocity.as_strided(parameter.shape, strides, start)
-                    )
+            self._trained.append(parameter)
+            self._places.append(place)
+            if momentum:
+                self._velocities.append(self._velocity.as_strided(parameter.shape, strides, start))
             start = place.stop
 
     def load(self, vector: torch.Tensor) -> None:
@@ -143,6 +197,9 @@ class FlatModule:
         self._velocity.zero_()
         if self._blur:
             self._start.copy_(self._values)
+        self._optimizer = None
+        if self._descent.proximal:
+            self._begun = [parameter.detach().clone() for parameter in self._trained]
 
     @torch.no_grad()
     def difference(self, vector: torch.Tensor, out: torch.Tensor) -> None:
@@ -162,14 +219,17 @@ class FlatModule:
     def step(
         self, rows: torch.Tensor, labels: torch.Tensor, lr: float, radius: float = math.inf
     ) -> None:
-        """One step of SGD on the mean cross-entropy, with BLUR's pull back to the start if that is
+        """One step of SGD on the mean loss, with BLUR's pull back to the start if that is
         further away than `radius`.
         """
         # With grad set to None, torch stores new gradients without a copy, which costs less than
         # adding them to a zeroed buffer.
         for parameter in self._trained:
             parameter.grad = None
-        functional.cross_entropy(self.module(rows), labels).backward()  # type: ignore[no-untyped-call]
+        self._task.mean(self.module(rows), labels).backward()  # type: ignore[no-untyped-call]
+        if not self._descent.plain:
+            self._optimised(lr, radius)
+            return
         used = [
             number for number, parameter in enumerate(self._trained) if parameter.grad is not None
         ]
@@ -190,6 +250,27 @@ class FlatModule:
                 torch._foreach_add_(
                     [self._trained[number] for number in used], gradients, alpha=-lr
                 )
+
+    def _optimised(self, lr: float, radius: float) -> None:
+        """The step of any other optimiser than plain SGD, by torch itself."""
+        if self._optimizer is None:
+            self._optimizer = self._descent.made(self._trained, lr)
+        self._kept = [
+            None if parameter.grad is None else parameter.grad.clone()
+            for parameter in self._trained
+        ]
+        self._descent.adjust(self._trained, self._begun or self._trained)
+        with torch.no_grad():
+            if self._blur > 0 and radius < math.inf and self._distance() > radius:
+                for parameter, place in zip(self._trained, self._places, strict=True):
+                    if parameter.grad is not None:
+                        moved = self._moved[place].as_strided(
+                            parameter.shape, parameter.stride(), self._moved[place].storage_offset()
+                        )
+                        parameter.grad.add_(moved, alpha=self._blur)
+        self._optimizer.step()
+        for parameter, gradient in zip(self._trained, self._kept, strict=True):
+            parameter.grad = gradient  # LUS asks for the gradient of the loss alone
 
     def _distance(self) -> float:
         return float(

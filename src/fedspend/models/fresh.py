@@ -57,17 +57,20 @@ def fresh(module: nn.Module) -> nn.Module:
     return module if remembers_nothing(module) else copy.deepcopy(module)
 
 
-def refuse_memory_outside(module: nn.Module, row_shape: tuple[int, ...]) -> None:
+def refuse_memory_outside(
+    module: nn.Module, row_shape: tuple[int, ...], *, integers: bool = False
+) -> None:
     """Refuse a module whose copies share state: one client's rows would change another's update."""
     if remembers_nothing(module):
         return
+    kind = torch.int64 if integers else torch.float32
     try:
         with _as_begun():
-            first = _tried(module, torch.zeros(2, *row_shape))
+            first = _tried(module, torch.zeros(2, *row_shape, dtype=kind))
         with _as_begun():
-            _tried(module, torch.ones(3, *row_shape))
+            _tried(module, torch.ones(3, *row_shape, dtype=kind))
         with _as_begun():
-            again = _tried(module, torch.zeros(2, *row_shape))
+            again = _tried(module, torch.zeros(2, *row_shape, dtype=kind))
     except (RuntimeError, ValueError, TypeError, IndexError):
         return  # it cannot read such rows; training will show what is wrong
     if len(first) != len(again) or not all(map(_same_bits, first, again)):
@@ -82,9 +85,9 @@ def _tried(module: nn.Module, rows: torch.Tensor) -> list[torch.Tensor]:
     """The outputs of a copy for these rows, run twice, and its gradients."""
     local = copy.deepcopy(module).train()
     said = [local(rows), local(rows)]
-    functional.cross_entropy(
-        torch.cat(said), torch.zeros(2 * len(rows), dtype=torch.int64)
-    ).backward()  # type: ignore[no-untyped-call]
+    # every output has its part in the gradients, and so has every row
+    loss = functional.softplus(torch.cat(said).flatten(1)).square().sum()
+    loss.backward()  # type: ignore[no-untyped-call]
     slopes = [parameter.grad for parameter in local.parameters()]
     return [one.detach() for one in said] + [slope for slope in slopes if slope is not None]
 

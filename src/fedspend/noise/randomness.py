@@ -134,6 +134,8 @@ def _words(*numbers: int) -> Any:
 
 
 def _system_uniform(size: int) -> FloatArray:
-    """Uniform in the open interval (0, 1), 53 bits each, from the operating system."""
+    """Uniform in the open interval (0, 1), 52 bits each, from the operating system. With one bit
+    more, the half would round the largest up to 1.
+    """
     words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
-    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

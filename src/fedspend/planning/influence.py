@@ -31,6 +31,7 @@ from fedspend.planning.clipping import per_round
 # without a contraction, plans must do well for all of these
 CONTRACTIONS = (1.0, 0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
 TYPICAL = 0.9  # for what a plan says that it expects
+MOST_LOSS = 1.01  # noise over uniform's, under the worst of these contractions
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,7 @@ class Foresight:
         tail, rounds = self.course.tail, self.course.rounds
         if self.measured is not None:
             return {
+                "tail": tail,
                 "influence": self.measured.tolist(),
                 "variance_of_uniform": self.ratios(noise, uniform, tail)[0],
             }
@@ -101,6 +103,12 @@ class Foresight:
             "with_other_tail": [other, self.ratios(noise, uniform, other)[at]],
             **({} if self.contraction is not None else {"assumed": TYPICAL, "worst": max(ratios)}),
         }
+
+    def allows(self, expected: Mapping[str, Any]) -> bool:
+        """Whether this is no worse than uniform; where the contraction is unknown, hardly so."""
+        if self.contraction is None and self.measured is None:
+            return bool(expected["worst"] <= MOST_LOSS)
+        return bool(expected["variance_of_uniform"] <= 1)
 
     def ratios(self, noise: FloatArray, uniform: FloatArray, tail: int) -> list[float]:
         squares = self._influences(tail) ** 2
@@ -161,11 +169,35 @@ def checked_influence(influence: Any, contraction: float | None, rounds: int) ->
 FORMAT = "fedspend-influence"
 
 
+def proposed_tail(path: str | Path) -> int:
+    """The tail that `fedspend design influence` proposed, together with noise planned for it."""
+    content = _influence_file(path)
+    tail = content.get("proposed_tail")
+    if not (type(tail) is int and tail >= 1):
+        raise InvalidInput(
+            f"{path} proposes no tail: losses could not be compared; give one as a number"
+        )
+    return tail
+
+
 def read_influence(path: str | Path, tail: int) -> list[float]:
     """The influence of each round from a file that `fedspend design influence` wrote.
 
     It is for one tail, and a file has several.
     """
+    content = _influence_file(path)
+    by_tail, rounds = content["influence"], content["rounds"]
+    if min(tail, rounds) not in by_tail:
+        raise InvalidInput(
+            f"{path} has no influence for a tail of {tail}, only for "
+            f"{', '.join(map(str, sorted(by_tail)))}; measure it with train.tail_average={tail}"
+        )
+    found: list[float] = by_tail[min(tail, rounds)]
+    return found
+
+
+def _influence_file(path: str | Path) -> dict[str, Any]:
+    """The file, with its influences as numbers by tail."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         by_tail = {int(one): [float(h) for h in hs] for one, hs in content["influence"].items()}
@@ -181,12 +213,7 @@ def read_influence(path: str | Path, tail: int) -> list[float]:
             f"{path} is not a file of influences: its format is {content.get('format')!r}, not "
             f"{FORMAT!r}"
         )
-    if min(tail, rounds) not in by_tail:
-        raise InvalidInput(
-            f"{path} has no influence for a tail of {tail}, only for "
-            f"{', '.join(map(str, sorted(by_tail)))}; measure it with train.tail_average={tail}"
-        )
-    return by_tail[min(tail, rounds)]
+    return dict(content) | {"influence": by_tail, "rounds": rounds}
 
 
 def checked_contraction(contraction: Any) -> float | None:
@@ -205,7 +232,9 @@ def checked_contraction(contraction: Any) -> float | None:
 def expectation(expected: Mapping[str, Any]) -> str:
     """What a plan by `optimal` assumed, and what it expects, in one sentence."""
     if "contraction" not in expected:
-        return f"by the influence that was measured: {_gain(expected['variance_of_uniform'])}"
+        tail = f", {_tail(expected['tail'])}" if "tail" in expected else ""
+        gain = _gain(expected["variance_of_uniform"])
+        return f"by the influence that was measured{tail}: {gain}"
     if expected["contraction"] is None:
         assumed = f"contraction unknown; if it is {expected['assumed']:g}"
     else:

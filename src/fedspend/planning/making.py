@@ -100,7 +100,8 @@ def plan(
     `epsilons`, `saving_rate` and `transition` are one value for all, one per client, or values by
     client id: a dict, or a pandas Series with the ids as its index. Ids come from `clients`, or
     from `epsilons`; where neither has them, clients are "0", "1", ... Without a policy, a saving
-    rate means `spend-as-you-go` (transition: the middle round) and none means `uniform`. A plan for
+    rate means `spend-as-you-go` (transition: the middle round), weights mean `weights`, and neither
+    means `optimal`. A plan for
     `noise="discrete"` (or `"discrete-distributed"`, where every client adds a part of it) has a
     hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
     size of the sums. With `accountant="auto"` noise comes from privacy loss distributions ("pld")
@@ -218,37 +219,58 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
     )
     shaped, of_client = spend(policy, terms, wish, lines.of_client)
     accountant, spending, choice = accounted_by(asked, terms, wish, shaped)
-    steps = grid_steps(request, spending, of_client)
-    parameters: dict[str, Any] = {
+    stated = {
         "policy": policy.name,
         "rate": terms.rate,
         "budget_rounding": lines.rounding,
         **({} if choice is None else {"accountant": choice}),
-        **({} if steps is None else {"noise": "discrete", "grid_steps": steps}),
         **({} if request.method is None else {"method": request.method}),
         **({"weights": weights.tolist()} if policy.weighs else {}),
         **({} if clips.constant else {"clip_factors": clips.factors.tolist()}),
         **({"dropped_rounds": clips.dropped} if clips.dropped else {}),
         **({"options": dict(request.options)} if request.options else {}),
     }
-    if foresight is not None:
-        both = beside_uniform(accountant, terms, wish, shaped, spending, of_client)
-        parameters["expected"] = foresight.expected(
-            *(round_noise(one, of_client) * clips.factors for one in both)
+
+    def assembled(spending: Spending) -> Plan:
+        """The plan with these schedules, and with what bits and metrics take of them."""
+        steps = grid_steps(request, spending, of_client)
+        discrete = {} if steps is None else {"noise": "discrete", "grid_steps": steps}
+        noise = drawn(spending.noise, steps)
+        made = Plan(
+            clients=ids,
+            budget=budget,
+            schedules=schedules_of(replace(spending, noise=noise), of_client, clip * clips.factors),
+            delta=terms.delta,
+            clip=clip,
+            accountant=accountant.name,
+            orders=terms.orders,
+            parameters=stated | discrete,
         )
-    made = Plan(
-        clients=ids,
-        budget=budget,
-        schedules=schedules_of(
-            replace(spending, noise=drawn(spending.noise, steps)), of_client, clip * clips.factors
-        ),
-        delta=terms.delta,
-        clip=clip,
-        accountant=accountant.name,
-        orders=terms.orders,
-        parameters=parameters,
+        return with_parts(made, request)
+
+    made = assembled(spending)
+    if foresight is None:
+        return made
+    ours, uniform = beside_uniform(accountant, terms, wish, shaped, spending, of_client)
+    if ours is spending:
+        return foreseen(foresight, made, assembled(uniform))
+    expected = foresight.expected(
+        *(assembled(one).round_deviation for one in (ours, uniform)),
     )
-    return with_parts(made, request)
+    return made.replace(parameters=made.parameters | {"expected": expected})
+
+
+def foreseen(foresight: Foresight, ours: Plan, uniform: Plan) -> Plan:
+    """The plan, stating what noise it leaves in the model, relative to `uniform`.
+
+    Both are read as they will be drawn: after sealing, and after what bits and metrics take. If
+    `uniform` is the better one after all, its schedules are taken.
+    """
+    expected = foresight.expected(ours.round_deviation, uniform.round_deviation)
+    if not foresight.allows(expected):
+        ours = uniform
+        expected = foresight.expected(ours.round_deviation, uniform.round_deviation)
+    return ours.replace(parameters=ours.parameters | {"expected": expected})
 
 
 # --- checking the request -------------------------------------------------------------------------

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 ADJACENCY = (
     "zero-out: one client's whole contribution becomes zero; roster, budgets and plan stay fixed"
 )
+# In the parameters of a plan for one trial of a private tune, whose budgets are only its part of
+# what the tune costs.
+TRIAL = "trial"
 OBSERVER = "other clients and the public, who see every released model and do not see who took part"
 
 
@@ -329,6 +332,15 @@ class Plan(BasePlan):
         import dataclasses
 
         return dataclasses.replace(self, **changes)
+
+
+def refuse_trial(plan: AnyPlan) -> None:
+    """A trial's plan says what one trial costs, which is not what the tune costs."""
+    if TRIAL in plan.parameters:
+        raise InvalidInput(
+            "the plan is for one trial of a private tune, and its budgets are not those of the "
+            "clients; fedspend verify RUN_DIR says what the tune costs"
+        )
 
 
 def harmonic_mean(noise: FloatArray, clients_of: Any) -> FloatArray:

@@ -48,12 +48,16 @@ class Saved(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, whole or not at all; with gzip if the name ends in `.gz`."""
-        path, content = Path(path), self.content()
-        head = {name: content.pop(name) for name in ("format", "version")}
-        body = readable(head | {"hash": self.hash} | content).encode()
+        path, body = Path(path), self.file_text().encode()
         write_whole(
             path, gzip.compress(body, compresslevel=5, mtime=0) if path.suffix == ".gz" else body
         )
+
+    def file_text(self) -> str:
+        """The plan as the text of a plan file."""
+        content = self.content()
+        head = {name: content.pop(name) for name in ("format", "version")}
+        return readable(head | {"hash": self.hash} | content)
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,11 @@ def parsed(path: Path) -> Content:
         body = path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"cannot read the plan: {error.strerror}") from None
+    return parsed_text(body)
+
+
+def parsed_text(body: bytes) -> Content:
+    """The JSON object in `body`, which may be compressed."""
     try:
         if body[:2] == b"\x1f\x8b":
             body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(MOST_BYTES + 1)

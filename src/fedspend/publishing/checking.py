@@ -23,13 +23,13 @@ import numpy as np
 
 from fedspend.basics.words import counted, span
 from fedspend.errors import FedspendError
-from fedspend.ledger.audit import Finding
+from fedspend.ledger.audit import Finding, none_failed
 from fedspend.planning.plan_json import Content, built, canonical, from_runs, hash_of
 from fedspend.planning.protocol import AnyPlan, plan_kinds
-from fedspend.publishing.commitments import opens
 from fedspend.publishing.publication import FORMAT, SAME_NOISE, VERSION, plan_guarantee
 from fedspend.publishing.words import SIMULATION, text
 from fedspend.publishing.writing import DOCUMENT, GUARANTEE
+from fedspend.signing.commitments import opens
 from fedspend.signing.keys import public_key
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        return bool(self.checks) and not any(one.good is False for one in self.checks)
+        return bool(self.checks) and none_failed(self.checks)
 
     @property
     def simulation(self) -> bool | None:
@@ -76,9 +76,7 @@ class Checked:
             "publication": self.folder,
             "ok": self.ok,
             "simulation": self.simulation,
-            "checks": [
-                {"check": one.check, "ok": one.good, "detail": one.words} for one in self.checks
-            ],
+            "checks": [one.to_dict() for one in self.checks],
         }
         if self.document is not None and self.words:
             found["guarantee"] = self.document["guarantee"]
@@ -376,7 +374,7 @@ def _check_opening(document: Content, path: Path, found: list[Content]) -> tuple
 
 
 def _opening_of_client(opening: Content, clients: list[str]) -> Content | None:
-    from fedspend.publishing.commitments import commitment
+    from fedspend.signing.commitments import commitment
 
     try:
         content = opening["content"]

@@ -27,9 +27,9 @@ from fedspend.ledger.chain import Head
 from fedspend.ledger.state import Run
 from fedspend.planning.plan_json import Content, canonical, hash_of, to_runs
 from fedspend.planning.protocol import AnyPlan
-from fedspend.publishing.commitments import sealed
 from fedspend.runs.verifying import verify_run
-from fedspend.stored.files import CERTIFICATE, MODEL, RUN, SEEN_HEAD
+from fedspend.signing.commitments import sealed
+from fedspend.stored.files import CERTIFICATE, MODEL, RUN, SEEN_HEAD, TUNE
 from fedspend.stored.run import Facts, StoredRun
 
 FORMAT, VERSION = "fedspend-publication", 1
@@ -56,6 +56,7 @@ class Finished:
 
 def finished(folder: Path) -> Finished:
     """The run in `folder`; refuses one that cannot be published."""
+    _refuse_tuned(folder)
     stored = StoredRun(folder)
     facts, plan, certificate = stored.facts(), stored.plan(), stored.certificate()
     if plan is None or facts.ledger is None:
@@ -75,6 +76,14 @@ def finished(folder: Path) -> Finished:
     arrays = _model(folder, plan)
     _refuse_unverified(folder)
     return Finished(folder, facts, plan, certificate, account, head, arrays)
+
+
+def _refuse_tuned(folder: Path) -> None:
+    if TUNE.of(folder).exists():
+        raise Refused(
+            f"{folder} holds a private tune: what it promises is not in the plan of its winner, so "
+            f"it cannot be published like a run; hand out {MODEL} with the epsilon of its report"
+        )
 
 
 def _refuse_unverified(folder: Path) -> None:

@@ -19,7 +19,6 @@ SIMULATION = (
     "SIMULATION. Its randomness was seeded, so it protects nobody. A real run under the same plan "
     "would keep the promise below."
 )
-NOT_SIGNED = "It is not signed: nobody vouches for it."
 
 
 def sentences(document: dict[str, Any], bound: AnyPlan) -> list[str]:

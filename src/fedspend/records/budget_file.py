@@ -47,7 +47,7 @@ def read_record_budgets(path: str | Path) -> RecordBudgets:
         )
     at = Lines(table.name, table.lines)
     budget = read_numbers(
-        "epsilon", table.columns["epsilon"], at, "a positive number", lambda x: x > 0
+        "epsilon", table.numerals("epsilon"), at, "a positive number", lambda x: x > 0
     )
     clients = None
     if "client" in table.header:

@@ -10,7 +10,7 @@ nothing. The consortium decides how much of the plan to publish: rates reveal bu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -47,6 +47,8 @@ OBSERVER = (
     "other clients, the public, and a server that sees every client's update and who takes part "
     "but does not choose"
 )
+# Parameters of a plan whose records, with their budgets, stay at their silos (`records.silos`).
+SILOS, OFFER = "silos", "offer"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,7 +90,17 @@ class RecordPlan(BasePlan):
         return self.records
 
     @property
+    def silos(self) -> Mapping[str, str] | None:
+        """The certificate of each silo, if the records and their budgets stay there. The plan then
+        has one made-up record for each silo, which costs no less than any record there.
+        """
+        found: Mapping[str, str] | None = self.parameters.get(SILOS)
+        return found
+
+    @property
     def who(self) -> str:
+        if self.silos is not None:
+            return f"the records of {counted(len(self.clients), 'silo')}"
         return f"{counted(len(self.records), 'record')} of {counted(len(self.clients), 'client')}"
 
     @property
@@ -235,6 +247,7 @@ class RecordPlan(BasePlan):
             unit=self.unit,
             client_rate=self.terms.client_rate,
             steps=self.terms.local_steps if self.short is None else self.steps,
+            own=self.silos is not None,
         )
 
     def bound(self, slack: float = 0.0) -> RecordPlan:
@@ -276,6 +289,11 @@ class RecordPlan(BasePlan):
         """The plan with `more` rounds, and less sampling in all rounds after `begun`."""
         from fedspend.records.replanning import extended_records
 
+        if self.silos is not None:
+            raise InvalidInput(
+                "every silo has planned its own records for these rounds, so the server cannot add "
+                "any; drop --replan, or start another run"
+            )
         return extended_records(self, begun, more, spent, Past(elsewhere, of_unit), lifetime)
 
 

@@ -8,10 +8,7 @@ same file on the same day.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +17,14 @@ from fedspend.basics.json_values import number
 from fedspend.report import certificate, in_words, panels, sections
 from fedspend.report.charts import COLOURS, LONGEST_LABEL, Chart, Reference, Series, draw
 from fedspend.report.dates import Dates, dates_of
-from fedspend.report.markup import Markup, element, join, raw
+from fedspend.report.markup import Markup, element, join
+from fedspend.report.page import asset, document
 from fedspend.report.panels import Panel, rounds_shown
 from fedspend.report.pieces import MARKS, MOST_BUDGETS, figure, mark, percent, power, table
 from fedspend.report.run_data import RunData, load_runs
 from fedspend.report.views import schedule
 from fedspend.stored.files import REPORT
+from fedspend.tasks.words import ACCURACY, is_share, private_key, titled
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
@@ -41,33 +40,15 @@ def write_page(page: str, output: Path) -> None:
 
 def render(runs: Sequence[RunData], dates: Dates | None = None) -> str:
     """The page; without `dates` it mentions no dates."""
-    style, script = (
-        files("fedspend.report").joinpath("assets", name).read_text("utf-8")
-        for name in ("report.css", "report.js")
-    )
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("link", rel="icon", href="data:,"),
-        element("title", f"{title} · fedspend"),
-        raw("style", style),
-    )
-    body = element("main", single(runs[0], dates) if len(runs) == 1 else several(runs, dates))
-    page = element("html", head, element("body", body, raw("script", script)), lang="en")
-    return f"<!doctype html>\n{page}\n"
+    body = element("main", details(runs, dates))
+    style, script = (asset("fedspend.report", name) for name in ("report.css", "report.js"))
+    return document(title, body, style=style, script=script)
 
 
-def _policy(style: str, script: str) -> str:
-    def digest(text: str) -> str:
-        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-
-    own = f"style-src {digest(style)}; script-src {digest(script)}"
-    return f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
+def details(runs: Sequence[RunData], dates: Dates | None = None) -> Markup:
+    """The content of the page."""
+    return single(runs[0], dates) if len(runs) == 1 else several(runs, dates)
 
 
 # --- one run --------------------------------------------------------------------------------------
@@ -268,9 +249,10 @@ def mixed_banner(runs: Sequence[RunData]) -> Markup:
 
 def overlay(runs: Sequence[RunData]) -> Panel:
     x = rounds_shown(max(run.done for run in runs))
+    metric = runs[0].metric
     lines = []
     for n, run in enumerate(runs):
-        found = {line["round"]: number(line.get("accuracy")) for line in run.metrics}
+        found = {line["round"]: number(line.get(metric)) for line in run.metrics}
         lines.append(
             Series(
                 run.name,
@@ -282,24 +264,25 @@ def overlay(runs: Sequence[RunData]) -> Panel:
     shares = {run.majority for run in runs if run.majority is not None}
     references = (
         tuple(Reference(share, f"most common class {percent(share)}") for share in shares)
-        if len(shares) == 1
+        if len(shares) == 1 and metric == ACCURACY
         else ()
     )
     private = all(run.exact_mark == "public" for run in runs)
-    chart = Chart("Accuracy", "accuracy", x, tuple(lines), references, percent=True, zero=False)
+    name, share = titled(metric), is_share(metric)
+    chart = Chart(name, metric, x, tuple(lines), references, percent=share, zero=False)
     note = "Measured on public evaluation rows."
     if not private:
         note = (
             "Runs without a plan are not private, nor are numbers measured on rows of clients: "
             "only simulations may show this."
         )
-    return Panel("Accuracy by round", "public" if private else "simulation", chart, note)
+    return Panel(f"{name} by round", "public" if private else "simulation", chart, note)
 
 
 def comparison(runs: Sequence[RunData]) -> Markup:
     head = (
         "run",
-        "accuracy",
+        runs[0].metric,
         "loss",
         "rounds",
         "budgets",
@@ -312,7 +295,7 @@ def comparison(runs: Sequence[RunData]) -> Markup:
     rows = [
         (
             element("b", run.name),
-            percent(run.last("accuracy")),
+            run.said(runs[0].metric),
             figure(run.last("loss")),
             f"{run.done} of {run.rounds}",
             budgets(run),
@@ -374,10 +357,10 @@ def summary(run: RunData) -> dict[str, Any]:
         "simulation": run.simulation,
         "rounds": run.rounds,
         "done": run.done,
-        "accuracy": run.last("accuracy"),
+        run.metric: run.last(run.metric),
         "loss": run.last("loss"),
         "evaluation": run.evaluation,
-        "private_accuracy": run.last("private_accuracy"),
+        private_key(run.metric): run.last(private_key(run.metric)),
         "majority": run.majority,
         "delta": None if run.plan is None else run.plan.delta,
         "budgets": [] if run.plan is None else sorted(set(run.plan.budget.tolist())),

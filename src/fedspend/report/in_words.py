@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedspend.basics.json_values import number
 from fedspend.basics.words import counted, span
 from fedspend.errors import FedspendError
 from fedspend.explanation.meaning import (
@@ -43,6 +44,12 @@ def guarantee(run: RunData) -> Markup:
     )
 
 
+def tuned_words(run: RunData) -> str | None:
+    """The epsilon of the tune that this run has won; None for any other run."""
+    said = number((run.tuned or {}).get("epsilon"))
+    return None if said is None else f"epsilon is at most {said:.4g} for every client"
+
+
 def sentences(run: RunData) -> list[str]:
     plan = run.plan
     if plan is None:
@@ -63,10 +70,18 @@ def sentences(run: RunData) -> list[str]:
         f"Protected: {view.protected}. If {view.zeroed}, everything that is released would be "
         "almost as likely.",
         f"Against: {view.observer}.",
-        f"How strongly: {epsilon_words(plan)}. Delta is {power(plan.delta)}, a chance of "
-        f"{chance_words(plan.delta)} that the bound fails. Smaller is safer. "
-        f"{left_words(run, plan)}".strip(),
+        f"How strongly: {tuned_words(run) or strength(plan)}. Delta is {power(plan.delta)}, a "
+        f"chance of {chance_words(plan.delta)} that the bound fails. Smaller is safer. "
+        f"{'' if run.tuned else left_words(run, plan)}".strip(),
     ]
+    found += view.elsewhere(plan)
+    if run.tuned:
+        found.append(
+            "This model is the winner of a private tune: the best of a random number of trials, of "
+            "which nothing else was kept. Plan, budgets and spending below are those of one trial; "
+            "the epsilon above is that of the whole tune, which every client paid beforehand. The "
+            "promise needs the number of trials, and how long they took, to stay secret."
+        )
     if run.voting:
         found.append("The public rows that clients voted on are not protected.")
     if "ledger" in plan.parameters:
@@ -75,6 +90,11 @@ def sentences(run: RunData) -> list[str]:
             "them."
         )
     return found
+
+
+def strength(plan: AnyPlan) -> str:
+    told = view_of(plan).strength
+    return epsilon_words(plan) if told is None else told(plan)
 
 
 def epsilon_words(plan: AnyPlan) -> str:

@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Iterable
 
-VOID = frozenset({"meta", "link"})
+VOID = frozenset({"meta", "link", "input"})
 # characters that are not text, some of them forbidden in HTML
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -52,11 +52,11 @@ def join(*content: Content) -> Markup:
     return Markup("".join(_text(one) for one in content))
 
 
-def raw(tag: str, body: str) -> Markup:
-    """One of our own styles or scripts, which browsers read unescaped."""
+def raw(tag: str, body: str, **attributes: str) -> Markup:
+    """One of our own styles, scripts or tables of numbers, which browsers read unescaped."""
     if "</" in body:
         raise ValueError(f"a {tag} must not hold '</'")
-    return Markup(f"<{tag}>{body}</{tag}>")
+    return Markup(f"{element(tag, **attributes).removesuffix(f'</{tag}>')}{body}</{tag}>")
 
 
 def _text(content: Content) -> str:

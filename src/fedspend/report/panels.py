@@ -24,6 +24,15 @@ from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, 
 from fedspend.report.pieces import power
 from fedspend.report.run_data import RunData
 from fedspend.report.scales import WIDE_RANGE
+from fedspend.tasks.table import CLASSIFICATION
+from fedspend.tasks.words import (
+    ACCURACY,
+    deviation_key,
+    is_share,
+    other_metrics,
+    private_key,
+    titled,
+)
 
 MOST_ROUNDS = 400  # if there are more, charts and tables show evenly spaced ones
 
@@ -46,18 +55,22 @@ def learning(run: RunData) -> list[Panel]:
 
 
 def _private(run: RunData) -> list[Panel]:
-    """The noised accuracy of the model that each round began with."""
-    chart = _recorded(run, "private_accuracy", "Private accuracy", "accuracy", percent=True)
+    """The noised metric of the model that each round began with."""
+    metric = run.metric
+    share = is_share(metric)
+    chart = _recorded(run, private_key(metric), f"Private {metric}", metric, percent=share)
     if chart.empty:
         return []
-    off = run.last("private_accuracy_deviation")
-    noise = "" if off is None else f" Noise: a standard deviation of {100 * off:.1f} points."
+    off = run.last(deviation_key(metric))
+    unit = "" if off is None else f"{100 * off:.1f} points" if share else f"{off:.2g}"
+    noise = unit and f" Noise: a standard deviation of {unit}."
+    middle = "one half" if share else "the middle of its bounds"
     caption = (
         "Of the model that the round began with, over rows that the sampled clients hold out; "
-        "noised, and paid from every client's budget. A client without such rows counts as one "
-        f"half.{noise} The final model itself was not measured."
+        "noised, and paid from every client's budget. A client without such rows counts as "
+        f"{middle}.{noise} The final model itself was not measured."
     )
-    return [Panel("Private accuracy", "release", chart, caption)]
+    return [Panel(f"Private {metric}", "release", chart, caption)]
 
 
 def _exact(run: RunData) -> list[Panel]:
@@ -80,14 +93,31 @@ def _exact(run: RunData) -> list[Panel]:
         if run.majority is None
         else (Reference(run.majority, f"most common class {100 * run.majority:.1f}%"),)
     )
-    accuracy = _recorded(run, "accuracy", "Accuracy", "accuracy", references=majority, percent=True)
+    others = other_metrics(run.metrics[-1]) if run.metrics else []
+    charts = [
+        _recorded(
+            run,
+            name,
+            titled(name),
+            name,
+            references=majority if name == ACCURACY else (),
+            percent=is_share(name),
+        )
+        for name in (run.metric, *others)
+        if name != "loss"
+    ]
     loss = _recorded(run, "loss", "Loss", "loss")
     missing = sum(value is None for value in loss.series[0].values)
     gaps = f" Gaps: {counted(missing, 'round')} without a finite loss." if missing else ""
     return [
-        Panel("Accuracy", mark, accuracy, " ".join(notes)),
-        Panel("Loss", mark, loss, f"Mean cross-entropy over the same rows.{gaps}"),
+        *(Panel(chart.title, mark, chart, " ".join(notes)) for chart in charts),
+        Panel("Loss", mark, loss, f"{_loss_in_words(run)} over the same rows.{gaps}"),
     ]
+
+
+def _loss_in_words(run: RunData) -> str:
+    named = run.settings.get("task.loss", CLASSIFICATION)
+    return "Mean cross-entropy" if named == CLASSIFICATION else f"Mean loss ({named})"
 
 
 def spending(run: RunData) -> list[Panel]:
@@ -356,6 +386,16 @@ def record_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:
         Panel(rates.title, "planned", rates, "Chance that a record is sampled in a local step."),
         Panel(chart.title, "planned", chart, caption),
     ]
+
+
+def silo_schedule(run: RunData, plan: RecordPlan) -> list[Panel]:  # noqa: ARG001 - as the others
+    """The only rate that is known where records stay at their silos."""
+    rates = _by_group(run, "rate", "Sampling rate", "probability")
+    caption = (
+        "The most that any record can be sampled in a local step. Each silo's rates are lower, and "
+        "stay with it."
+    )
+    return [Panel(rates.title, "planned", rates, caption)]
 
 
 def _active(count: IntArray, done: int, dots: tuple[Dot, ...] = ()) -> Chart:

@@ -1,7 +1,8 @@
 """The spending plot: epsilon spent and noise by round and group (Figure 2 of Kiani et al. 2025).
 
 Lines are the plan's own `spent_by_schedule` and noise multipliers. If clients of a group differ,
-the line is their mean and the shading their range. Several plans differ by line style.
+the line is their mean and the shading their range. Several plans differ by line style, and have two
+more panels: the influence of each round, and what is left of its noise in the final model.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from fedspend.basics.arrays import FloatArray
 from fedspend.basics.files import write_whole
 from fedspend.basics.words import counted
+from fedspend.planning.influence import TYPICAL, Course
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_clients, group_tracks
+from fedspend.tasks.words import is_share
 
 MOST_LINES = 9
 WIDE_RANGE = 12  # above this ratio, small values vanish on a linear scale
@@ -67,22 +70,30 @@ def spending_plot(
     with rc_context(LOOK), warnings.catch_warnings():
         # a letter that the font lacks is drawn as a box
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure = draw(named, labels)
-        buffer = io.BytesIO()
-        kind = Path(path).suffix.lower().removeprefix(".")
-        # Without a date, the same plan gives the same file.
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
+        write_figure(draw(named, labels), path)
+
+
+def write_figure(figure: Figure, path: str | Path) -> None:
+    """Save the figure whole, without a date: the same plan gives the same file."""
+    buffer = io.BytesIO()
+    kind = Path(path).suffix.lower().removeprefix(".")
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
     write_whole(Path(path), buffer.getvalue())
 
 
 def draw(plans: Mapping[str, Plan], labels: Sequence[str] | None) -> Figure:
     some = next(iter(plans.values()))
     grouping, note = few_groups(some, labels, len(plans))
+    several = len(plans) > 1
     figure = Figure(
-        figsize=(11.5, 5.0), layout=ConstrainedLayoutEngine(wspace=0.05, w_pad=0.08, h_pad=0.08)
+        figsize=(11.5, 9.0 if several else 5.0),
+        layout=ConstrainedLayoutEngine(wspace=0.05, w_pad=0.08, h_pad=0.08),
     )
-    left, right = figure.subplots(1, 2)
+    panels = figure.subplots(2 if several else 1, 2, squeeze=False)
+    left, right = panels[0]
+    if several:
+        draw_influence(panels[1, 0], panels[1, 1], plans)
     tracks = {name: group_tracks(plan, grouping) for name, plan in plans.items()}
     for style, groups in zip(STYLES, tracks.values(), strict=False):
         alike = len(groups) > 1 and all(
@@ -181,6 +192,46 @@ def finish_spent(
     end_labels(
         axes, [float(group.budget.mean[0]) for group in groups], labels, plan.rounds, gap=0.095
     )
+
+
+def draw_influence(left: Axes, right: Axes, plans: Mapping[str, Plan]) -> None:
+    """What part of a push in each round is left at the end, and what that leaves of the noise."""
+    influence, words = influence_of(plans)
+    rounds = np.arange(1, influence.size + 1)
+    marker = "o" if influence.size < 3 else None
+    left.plot(rounds, influence, color="#444444", linewidth=2.1, marker=marker)
+    panel(left, "Influence", f"left of a push at the end ({words})")
+    base, totals = next(iter(plans.values())), {}
+    for style, (name, plan) in zip(STYLES, plans.items(), strict=False):
+        remains = influence * plan.noise_of_average
+        totals[name] = float(np.sqrt((remains**2).sum()))
+        label = f"{name}: {totals[name]:.3g} in all"
+        right.plot(rounds, remains, "#444444", linestyle=style, linewidth=2.1, label=label)
+    panel(right, "Left in the final model", "noise × influence")
+    right.legend(frameon=False, fontsize=9, handlelength=2.8, labelcolor="#333333")
+    for axes in (left, right):
+        axes.set_xlim((1, base.rounds) if base.rounds > 1 else (0.5, 1.5))
+
+
+def influence_of(plans: Mapping[str, Plan]) -> tuple[FloatArray, str]:
+    """The influence that a plan assumed, or that of a typical contraction."""
+    for plan in plans.values():
+        expected = plan.parameters.get("expected")
+        if isinstance(expected, Mapping):
+            rho = expected.get("contraction", "measured") or expected.get("assumed")
+            return np.array(expected["influence"]), (
+                "measured" if rho == "measured" else f"contraction {rho:g}"
+            )
+    rounds = next(iter(plans.values())).rounds
+    return Course(rounds).influence(TYPICAL), f"if the contraction is {TYPICAL:g}"
+
+
+def panel(axes: Axes, title: str, what: str) -> None:
+    axes.set_title(title, loc="left", fontsize=14, fontweight="bold", color="#222222", pad=12)
+    axes.set_xlabel("round")
+    axes.set_ylabel(what)
+    axes.set_ylim(bottom=0)
+    plain_ticks(axes)
 
 
 def legend(figure: Figure, names: Sequence[str]) -> None:
@@ -301,28 +352,29 @@ def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def accuracy_plot(curves: Mapping[str, FloatArray], path: str | Path) -> None:
-    """Accuracy by round for each method: mean over seeds, with their range as a band.
+def metric_plot(curves: Mapping[str, FloatArray], path: str | Path, metric: str) -> None:
+    """The metric by round for each method: mean over seeds, with their range as a band.
 
     Curves are (seeds, rounds).
     """
     with rc_context(LOOK):
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")
         axes = figure.subplots()
-        for colour, (name, accuracy) in zip(COLOURS * len(curves), curves.items(), strict=False):
-            rounds = np.arange(1, accuracy.shape[1] + 1)
+        for colour, (name, values) in zip(COLOURS * len(curves), curves.items(), strict=False):
+            rounds = np.arange(1, values.shape[1] + 1)
             axes.fill_between(
                 rounds,
-                accuracy.min(axis=0),
-                accuracy.max(axis=0),
+                values.min(axis=0),
+                values.max(axis=0),
                 color=colour,
                 alpha=0.15,
                 linewidth=0,
             )
-            axes.plot(rounds, accuracy.mean(axis=0), color=colour, linewidth=2, label=name)
+            axes.plot(rounds, values.mean(axis=0), color=colour, linewidth=2, label=name)
         axes.set_xlabel("round")
-        axes.set_ylabel("accuracy")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.set_ylabel(metric)
+        if is_share(metric):
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False)
         buffer = io.BytesIO()

@@ -21,11 +21,13 @@ from fedspend.ledger.chain import Head
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
+from fedspend.report.pieces import figure, percent
 from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
 from fedspend.server.methods.planned import AE_DPFL
 from fedspend.server.methods.table import METHODS
 from fedspend.stored.files import METRICS, PLAN
 from fedspend.stored.run import Facts, MetricsLine, StoredRun
+from fedspend.tasks.words import ACCURACY, is_share, metric_of, other_metrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +47,22 @@ class RunData:
     account: dict[str, str]  # the run's id in its ledger, and the last entry it has seen
     evaluation: str = "public"  # how good the model is said to be: the mode
     public_rows: bool = True  # whether accuracy and loss were measured on public rows
+    tuned: dict[str, Any] | None = None  # of the winner of a private tune: what the tune cost
 
     @property
     def exact(self) -> bool:
         """Whether exact accuracy and loss may be shown: on public rows, or in a simulation."""
         return self.statistics or (self.public_rows and self.evaluation == "public")
+
+    @property
+    def metric(self) -> str:
+        """The metric that models are judged by first."""
+        return metric_of(self.metrics[-1]) if self.metrics else ACCURACY
+
+    def said(self, name: str) -> str:
+        """The last value of a metric: shares in percent."""
+        value = self.last(name)
+        return percent(value) if is_share(name.removeprefix("private_")) else figure(value)
 
     @property
     def exact_mark(self) -> str:
@@ -172,6 +185,7 @@ def load_run(folder: Path, name: str) -> RunData:
         account=_account(found, facts),
         evaluation=mode,
         public_rows=public_rows,
+        tuned=said if isinstance(said := facts.content.get("tuned"), dict) else None,
     )
 
 
@@ -195,7 +209,8 @@ def _without_exact(line: MetricsLine) -> MetricsLine:
     """A line of a real run without exact numbers about rows of clients, which older versions
     wrote.
     """
-    return line | {"accuracy": None, "loss": None}
+    exact = (metric_of(line), *other_metrics(line), "loss")
+    return line | dict.fromkeys(exact)
 
 
 def _stamps(

@@ -13,6 +13,7 @@ from fedspend.report.panels import few_groups
 from fedspend.report.pieces import figure, mark, percent, plain, power
 from fedspend.report.run_data import RunData
 from fedspend.report.views import view_of
+from fedspend.tasks.words import deviation_key, is_share, other_metrics, private_key, titled
 
 MOST_NAMED = 4  # most groups named one by one if there is little room
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -104,18 +105,26 @@ def tiles(run: RunData) -> Markup:
 
 def exact_tiles(run: RunData, majority: str | None) -> list[tuple[str, str, str | None, str]]:
     """How good the model is, as far as that may be said."""
-    private, found = run.last("private_accuracy"), []
+    metric = run.metric
+    private, found = run.last(private_key(metric)), []
     if run.exact:
+        others = other_metrics(run.metrics[-1]) if run.metrics else []
+        names = [name for name in (metric, *others) if name != "loss"]
         found = [
-            ("Accuracy", percent(run.last("accuracy")), majority, run.exact_mark),
+            *((titled(name), run.said(name), majority, run.exact_mark) for name in names),
             ("Loss", figure(run.last("loss")), f"after round {run.done}", run.exact_mark),
         ]
     if private is not None:
-        off = run.last("private_accuracy_deviation")
-        within = min(1.0, max(0.0, private))
-        note = "before the last round" + ("" if off is None else f", ± {100 * off:.1f} points")
-        return [*found, ("Private accuracy", percent(within), note, "release")]
-    return found or [("Accuracy", "not shown", f"evaluation: {run.evaluation}", "planned")]
+        off = run.last(deviation_key(metric))
+        note = "before the last round" + ("" if off is None else f", ± {spread(metric, off)}")
+        shown = percent(min(1.0, max(0.0, private))) if is_share(metric) else figure(private)
+        return [*found, (f"Private {metric}", shown, note, "release")]
+    return found or [(titled(metric), "not shown", f"evaluation: {run.evaluation}", "planned")]
+
+
+def spread(metric: str, off: float) -> str:
+    """A deviation in the metric's unit."""
+    return f"{100 * off:.1f} points" if is_share(metric) else f"{off:.2g}"
 
 
 def spent(run: RunData) -> tuple[str, str]:

@@ -7,14 +7,14 @@ a unit is in this table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from fedspend.basics.words import counted
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan, Unit
-from fedspend.records.planning import RecordPlan
-from fedspend.report.panels import Panel, client_schedule, record_schedule
+from fedspend.records.planning import SILOS, RecordPlan
+from fedspend.report.panels import Panel, client_schedule, record_schedule, silo_schedule
 from fedspend.report.run_data import RunData
 
 P = TypeVar("P")
@@ -31,6 +31,9 @@ class View(Generic[P]):
     method: Callable[[RunData, P], str]
     sizes: Callable[[P], list[str]]
     schedule: Callable[[RunData, P], list[Panel]]
+    # where budgets are elsewhere: how strong the guarantee is, and who knows the rest
+    strength: Callable[[P], str] | None = None
+    elsewhere: Callable[[P], list[str]] = lambda _: []
 
 
 CLIENTS: View[Plan] = View(
@@ -65,11 +68,49 @@ RECORDS: View[RecordPlan] = View(
     sizes=lambda plan: [counted(len(plan.clients), "client"), counted(len(plan.records), "record")],
     schedule=record_schedule,
 )
+
+
+def strength_at_silos(plan: RecordPlan) -> str:
+    return (
+        "every record has its own epsilon, at most its budget, which its silo alone knows; for any "
+        f"record at all, whatever its budget, it is at most {float(plan.epsilon.max()):.4g}"
+    )
+
+
+def who_checked(plan: RecordPlan) -> list[str]:
+    """What a server cannot check, and who did."""
+    handed_in = ", ".join(f"{silo} {one[:12]}" for silo, one in (plan.silos or {}).items())
+    return [
+        "The budgets of records are at their silos. Each silo planned its own records, had that "
+        "plan verified there by a second accountant, and keeps their account; what is checked here "
+        "is the cost of a record that is sampled in every step, with the noise and clip of the "
+        "terms. That a silo keeps to its plan is for the silo to know, and for whoever it shows "
+        f"the plan to, which must open its certificate: {handed_in}."
+    ]
+
+
+AT_SILOS = replace(
+    RECORDS,
+    zeroed=(
+        "its gradients in all rounds became zero, with the list of silos, each silo's list of "
+        "records, budgets and plan as they are (zero-out)"
+    ),
+    observer="the public, other silos, and a server that does not choose who takes part",
+    real_run=(
+        "Every silo drew noise and record samples from its own operating system's randomness. This "
+        "page shows public terms and no record's budget; what each record spends is in the account "
+        "of its silo."
+    ),
+    sizes=lambda plan: [counted(len(plan.clients), "silo")],
+    schedule=silo_schedule,
+    strength=strength_at_silos,
+    elsewhere=who_checked,
+)
 VIEWS: dict[Unit, View[Any]] = {"client": CLIENTS, "record": RECORDS}
 
 
 def view_of(plan: AnyPlan) -> View[Any]:
-    return VIEWS[plan.unit]
+    return AT_SILOS if SILOS in plan.parameters else VIEWS[plan.unit]
 
 
 def schedule(run: RunData) -> list[Panel]:

@@ -6,33 +6,51 @@ taken from one only where the plan itself numbers its clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedspend import data
+from fedspend.basics.choices import choose
 from fedspend.budgets.identity import as_mapping, hint_alike
 from fedspend.budgets.population import numbered
 from fedspend.client.row_digests import digests
 from fedspend.client.shaping import Shape
 from fedspend.client.task import LocalTraining
+from fedspend.configuration.learning_rates import lr_schedule
+from fedspend.configuration.noise_kind import noise_for
+from fedspend.data.sequences import PADDING, padded
 from fedspend.errors import InvalidInput
 from fedspend.models import check_module
+from fedspend.models.checking import tried_output
 from fedspend.models.flat import layer_sizes, parameter_count
+from fedspend.models.inputs import takes_integers
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
-from fedspend.runs.setup import Setup, noise_terms
+from fedspend.runs.setup import Setup, check_fits, frozen_part, integers_of, noise_terms
 from fedspend.server.methods.guarded import held_to
 from fedspend.server.methods.planned import Planned
-from fedspend.server.rounds import Server, Training
+from fedspend.server.rounds import SERVER_OPTIMIZERS, Server, Training
 from fedspend.server.student import NAME as VOTES
+from fedspend.tasks.kinds import BINARY, CLASSES, IGNORED, TOKENS
+from fedspend.tasks.task import Task, task_of
 
-# (features, labels) by client id, or a list for clients "0", "1", ...
-Clients = Mapping[Any, tuple[Any, Any]] | Iterable[tuple[Any, Any]]
+# (features, labels) by client id, or a list for clients "0", "1", ...; what else may be given is
+# made one of these by `given_clients`
+Clients = Mapping[Any, Any] | Iterable[Any]
+
+
+_LATER = {
+    "optimizer": "sgd",
+    "weight_decay": 0.0,
+    "proximal": 0.0,
+    "gradient_clip": None,
+    "server_optimizer": "sgd",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +66,11 @@ class Options:
     lus: float = 0.0
     server_lr: float = 1.0
     server_momentum: float = 0.0
+    optimizer: str = "sgd"  # or adam
+    weight_decay: float = 0.0
+    proximal: float = 0.0  # FedProx: how strongly a local model is pulled back to its start
+    gradient_clip: float | None = None  # of each batch, at a client
+    server_optimizer: str = "sgd"  # or adam, yogi
     tail_average: int = 1
     clipping: str = "flat"
     noise: str | None = None  # None: what the plan is for
@@ -56,10 +79,27 @@ class Options:
     seed: int = 0
     engine: str = "local"
     workers: int | None = None
+    # a name, or a function of (output, target) that gives one number a row
+    loss: str | Callable[[Any, Any], Any] | None = None
+    metrics: Sequence[Any] | None = None  # names, or functions of (outputs, targets)
+    classes: int | None = None  # how many; None: as many as the model has scores
+    max_length: int | None = None  # of sequences, which are padded or cut to it
+    lr_schedule: str = "constant"
+    lr_end: float = 0.1
 
-    def settings(self, plan: Plan) -> dict[str, Any]:
+    def settings(self, plan: Plan, task: Task) -> dict[str, Any]:
         """The settings that must be the same for a run to be resumed."""
-        return {
+        told: dict[str, Any] = {} if task.classifies else {"task.loss": task.name}
+        if self.metrics is not None:
+            told["task.metrics"] = [metric.name for metric in task.metrics]
+        if self.lr_schedule != "constant":
+            told |= {"train.lr_schedule": self.lr_schedule, "train.lr_end": self.lr_end}
+        for name, usual in _LATER.items():  # named only where they are used, as runs of before
+            if getattr(self, name) != usual:
+                told[f"train.{name}"] = getattr(self, name)
+        if self.max_length is not None:
+            told["data.max_length"] = self.max_length
+        return told | {
             "plan": plan.hash,
             "train.seed": self.seed,
             "train.lr": self.lr,
@@ -67,6 +107,9 @@ class Options:
             "shape.blur": self.blur,
             "shape.lus": self.lus,
         }
+
+
+OPTIONS = tuple(field.name for field in fields(Options))
 
 
 def from_arrays(
@@ -78,6 +121,7 @@ def from_arrays(
 ) -> Setup:
     """The setup of a run on arrays: (features, labels) by client id, or one pair per client."""
     how = Options(**options)
+    task = task_of(how.loss, how.metrics)
     if model is None or plan is None or test is None:
         raise InvalidInput(
             "train(clients=...) also needs model=, plan= and test=(features, labels)"
@@ -87,7 +131,16 @@ def from_arrays(
     training = _training(how, model, plan)
     randomness = Randomness(how.seed, how.randomness)  # type: ignore[arg-type]
     rows = rows_of(clients, plan, simulation=randomness.simulation)
-    federation = data.of_named(rows, test=test, classes=classes_of(model, test[0]))
+    if how.max_length is not None:
+        rows = {client: padded_pair(pair, task, how.max_length) for client, pair in rows.items()}
+        test = padded_pair(test, task, how.max_length)
+    for client, (features, targets) in {**rows, "test": test}.items():
+        check_even(client, features, targets)
+    given = whole_inputs(rows)
+    classes = classes_of(how, task, model, test, integers=given)
+    federation = data.of_named(rows, test=test, classes=classes, kind=task.targets)
+    integers = integers_of(model, federation.dataset, given=given)
+    check_fits(model, task, federation.dataset, integers=integers)
     return Setup(
         federation=federation,
         module=model,
@@ -98,7 +151,7 @@ def from_arrays(
         randomness=randomness,
         engine=how.engine,
         workers=how.workers,
-        settings=how.settings(plan),
+        settings=how.settings(plan, task) | frozen_part(model),
         behind=None
         if randomness.simulation
         else digests(
@@ -107,6 +160,8 @@ def from_arrays(
             federation.shards,
             federation.clients,
         ),
+        task=task,
+        integers=integers,
     )
 
 
@@ -134,18 +189,38 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
     shape = Shape(how.blur, how.lus)
     shape.check_lr(how.lr)
     place, bits, steps = noise_terms(
-        how.noise or ("discrete" if plan.discrete else "central"),
+        how.noise or noise_for(plan),
         how.bits,
         plan,
         parameter_count(model),
         real=how.randomness == "os",
     )
     tail = min(plan.rounds, how.tail_average)
+    local = LocalTraining(
+        how.batch_size,
+        how.local_steps,
+        how.local_epochs,
+        how.momentum,
+        shape,
+        how.optimizer,
+        how.weight_decay,
+        how.proximal,
+        how.gradient_clip,
+    )
+    local.descent.check()
+    choose("lr_schedule", how.lr_schedule, ("constant", "linear", "cosine"))
+    course = plan.rounds + plan.dropped_rounds
     return Training(
-        server=Server(plan.rounds, how.server_lr, how.server_momentum, tail),
+        server=Server(
+            plan.rounds,
+            how.server_lr,
+            how.server_momentum,
+            tail,
+            optimizer=choose("server_optimizer", how.server_optimizer, SERVER_OPTIMIZERS),
+        ),
         clients=(),
-        local=LocalTraining(how.batch_size, how.local_steps, how.local_epochs, how.momentum, shape),
-        client_lr=lambda _: how.lr,
+        local=local,
+        client_lr=lr_schedule(how.lr, how.lr_schedule, how.lr_end, course),
         noise_place=place,
         layers=layer_sizes(model) if how.clipping == "per-layer" else None,
         bits=bits,
@@ -154,11 +229,64 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
     )
 
 
-def classes_of(model: torch.nn.Module, features: Any) -> int:
-    """The number of classes, from the model's output for the first row."""
-    with torch.no_grad():
-        first = torch.as_tensor(np.asarray(features)[:1], dtype=torch.float32)
-        return int(model(first).shape[-1])
+def classes_of(
+    how: Options, task: Task, model: torch.nn.Module, test: tuple[Any, Any], *, integers: bool
+) -> int:
+    """The number of classes: as stated, or as many as the model has scores; for numbers and labels,
+    how many a row has.
+    """
+    if how.classes is not None:
+        return how.classes
+    if task.targets == BINARY:
+        return 2
+    if task.targets not in (CLASSES, TOKENS):
+        targets = np.asarray(test[1])
+        return 1 if targets.ndim < 2 else int(targets.shape[1])
+    shape = tuple(np.asarray(test[0]).shape[1:])
+    whole = takes_integers(model, shape, given_integers=integers)
+    return int(tried_output(model, shape, integers=whole).shape[-1])
+
+
+def check_even(client: str, features: Any, targets: Any) -> None:
+    """Refuse rows of different lengths, for which no length is stated."""
+    for what, values in (("features", features), ("targets", targets)):
+        try:
+            np.asarray(values)
+        except ValueError:
+            raise InvalidInput(
+                f"{what} of {client!r} are sequences of different lengths; state how long they may "
+                "be with max_length=..., by which each is padded or cut"
+            ) from None
+
+
+def whole_inputs(clients: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Whether clients' rows are whole numbers; refuses some that are and some that are not."""
+    kinds = {
+        client: np.asarray(features).dtype.kind in "iu"
+        for client, (features, targets) in clients.items()
+        if len(targets)
+    }
+    if len(set(kinds.values())) > 1:
+        whole, other = (
+            next(client for client in kinds if kinds[client] is kind) for kind in (True, False)
+        )
+        raise InvalidInput(
+            f"client {whole!r} has features of whole numbers and client {other!r} of others; give "
+            "all of them the same type"
+        )
+    return any(kinds.values())
+
+
+def padded_pair(pair: tuple[Any, Any], task: Task, length: int) -> tuple[Any, Any]:
+    """A client's sequences, padded by the stated length alone; its targets too, where they are
+    sequences.
+    """
+    features, targets = pair
+    if len(features) != len(targets):
+        return pair  # refused where all rows are checked
+    if task.targets == TOKENS:
+        targets = padded("targets", targets, length, IGNORED)
+    return padded("sequences", features, length, PADDING), targets
 
 
 def check_named(clients: Clients, setup: Setup) -> None:

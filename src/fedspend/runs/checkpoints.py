@@ -52,6 +52,8 @@ def pack_state(state: TrainingState, metrics: str) -> tuple[bytes, str]:
     }
     if state.votes.size:
         arrays["votes"] = np.ascontiguousarray(state.votes)
+    if state.squares.size:
+        arrays["squares"] = np.ascontiguousarray(state.squares)
     about = {"done": state.done, "tail_count": state.tail_count, "method": state.method}
     return seal(arrays, about | {"metrics": metrics})
 
@@ -69,6 +71,8 @@ def _state_of(found: Sealed) -> StoredState:
         raise ValueError
     if not arrays["velocity"].shape == arrays["tail_sum"].shape == size:
         raise ValueError
+    if "squares" in arrays and arrays["squares"].shape != size:
+        raise ValueError
     state = TrainingState(
         done=about["done"],
         parameters=arrays["parameters"],
@@ -76,7 +80,7 @@ def _state_of(found: Sealed) -> StoredState:
         tail_sum=arrays["tail_sum"],
         tail_count=about["tail_count"],
         method=about["method"],
-        **({"votes": arrays["votes"]} if "votes" in arrays else {}),
+        **{name: arrays[name] for name in ("votes", "squares") if name in arrays},
     )
     return StoredState(state, found.digest, about.get("metrics"))
 

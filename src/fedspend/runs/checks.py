@@ -12,6 +12,7 @@ import numpy as np
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import refuse_nameless
 from fedspend.configuration.learning_rates import relative_rates
+from fedspend.configuration.method_name import method_of
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.configuration.sections import PRIVATE
@@ -22,11 +23,12 @@ from fedspend.ledger.rules import check_kind, refuse_lost
 from fedspend.ledger.sqlite import check_place
 from fedspend.ledger.storage import is_url, path_of
 from fedspend.planning.clipping import round_clips
-from fedspend.planning.plan import Plan
+from fedspend.planning.plan import Plan, refuse_trial
 from fedspend.planning.protocol import AnyPlan
+from fedspend.runs.offers import refuse_used
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
-from fedspend.server.methods.table import DEFAULT, protects_records
+from fedspend.server.methods.table import protects_records
 
 
 def check_ledger(setup: Setup, ledger: RunLedger) -> None:
@@ -39,6 +41,7 @@ def check_ledger(setup: Setup, ledger: RunLedger) -> None:
     book = ledger.found()
     if book is not None:
         check_kind(book.state, setup.randomness.simulation, book.location)
+        refuse_used(setup, book)
         plan_fits(book, setup.plan)
         return
     check_planned_on(None, setup.plan)
@@ -52,7 +55,8 @@ def check_ledger(setup: Setup, ledger: RunLedger) -> None:
 def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:
     """A ledger outlives the run, so accounts in it need names that do too."""
     if plan.unit == "record":
-        check_lasting_numbers(config, setup.federation)
+        if not plan.proposal().own:  # accounts of a run of its own outlive nothing
+            check_lasting_numbers(config, setup.federation)
     elif "ledger" not in plan.parameters:
         refuse_nameless(config, setup.settings["data.partition"])
 
@@ -70,7 +74,8 @@ def approved(plan: AnyPlan, stored: AnyPlan | None, config: Config) -> AnyPlan:
 
 
 def _check_for_config(plan: AnyPlan, config: Config) -> None:
-    method, rounds = config.method.name or DEFAULT, config.train.rounds
+    refuse_trial(plan)
+    method, rounds = method_of(config), config.train.rounds
     unit = "record" if protects_records(method) else "client"
     if plan.unit != unit:
         raise InvalidInput(

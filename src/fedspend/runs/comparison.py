@@ -11,6 +11,7 @@ method that does not use it, or cannot have it, appears without it (`distinct_ar
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -27,14 +28,15 @@ from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import (
-    method_of,
     refuse_without_effect_in_all,
     sentence,
     without_effect,
 )
+from fedspend.configuration.method_name import method_of
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies import policy_for
 from fedspend.server.methods.table import METHODS
+from fedspend.tasks.words import ACCURACY
 
 POLICY = "privacy.policy"
 # Settings that decide nothing about a simulation in memory with one worker, by section or name.
@@ -49,24 +51,25 @@ _NOT_FOR_RECORDS = (POLICY, "train.batch_size")
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Accuracy after every round, (methods, seeds, rounds); `methods` are the names of the arms.
+    """The metric after every round, (methods, seeds, rounds); `methods` are the names of the arms.
 
     If one has fewer rounds than another, the missing ones are NaN.
     """
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
-    accuracy: FloatArray
+    values: FloatArray
+    metric: str = ACCURACY
 
     @property
     def final(self) -> FloatArray:
-        """Accuracy of the final models, (methods, seeds)."""
-        last = np.isfinite(self.accuracy).sum(axis=2, keepdims=True) - 1
-        return np.take_along_axis(self.accuracy, last, axis=2)[:, :, 0]
+        """The metric of the final models, (methods, seeds)."""
+        last = np.isfinite(self.values).sum(axis=2, keepdims=True) - 1
+        return np.take_along_axis(self.values, last, axis=2)[:, :, 0]
 
     def curves(self) -> list[list[list[float]]]:
-        """Accuracy by method and seed, without missing rounds."""
-        return [[seed[np.isfinite(seed)].tolist() for seed in method] for method in self.accuracy]
+        """The metric by method and seed, without missing rounds."""
+        return [[seed[np.isfinite(seed)].tolist() for seed in method] for method in self.values]
 
     def twins(self) -> list[tuple[str, str]]:
         """Arms that are equal to the last digit in every round of every seed, and the first of
@@ -76,15 +79,15 @@ class Comparison:
         for n, name in enumerate(self.methods):
             same = (
                 earlier
-                for earlier, accuracy in zip(self.methods[:n], self.accuracy, strict=False)
-                if np.array_equal(accuracy, self.accuracy[n], equal_nan=True)
+                for earlier, values in zip(self.methods[:n], self.values, strict=False)
+                if np.array_equal(values, self.values[n], equal_nan=True)
             )
             if (first := next(same, None)) is not None:
                 found.append((name, first))
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """Per method: final accuracy and paired difference to the first method, with intervals."""
+        """Per method: final metric and paired difference to the first method, with intervals."""
         final = self.final
         out = []
         for n, name in enumerate(self.methods):
@@ -97,7 +100,7 @@ class Comparison:
                     "interval": half,
                     "difference": difference,
                     "difference_interval": difference_half,
-                    "accuracy_by_seed": final[n].tolist(),
+                    f"{self.metric}_by_seed": final[n].tolist(),
                 }
             )
         return out
@@ -198,23 +201,33 @@ def compare(
     first = base.train.seed
     jobs = [(arm, first + k) for arm in arms for k in range(seeds)]
     curves: dict[tuple[Arm, int], list[float]] = {}
+    metrics: set[str] = set()
     # one thread per run and one run per core, since runs share nothing
     with ProcessPoolExecutor(
         workers or os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_one_thread
     ) as pool:
         waiting = {
-            pool.submit(_accuracies, str(config), [*overrides, *arm.overrides], seed): (arm, seed)
+            pool.submit(_curve, str(config), [*overrides, *arm.overrides], seed): (arm, seed)
             for arm, seed in jobs
         }
         for future in as_completed(waiting):
-            curves[waiting[future]] = future.result()
+            metric, curves[waiting[future]] = future.result()
+            metrics.add(metric)
             if progress is not None:
                 progress(len(curves), len(jobs))
-    accuracy = np.full((len(arms), seeds, max(map(len, curves.values()))), np.nan)
+    values = np.full((len(arms), seeds, max(map(len, curves.values()))), np.nan)
     for (arm, seed), curve in curves.items():
-        accuracy[arms.index(arm), seed - first, : len(curve)] = curve
+        values[arms.index(arm), seed - first, : len(curve)] = curve
+    if len(metrics) > 1:
+        raise InvalidInput(
+            f"arms are judged by different metrics ({', '.join(sorted(metrics))}), which cannot be "
+            "compared; set task.metrics"
+        )
     return Comparison(
-        tuple(arm.name for arm in arms), tuple(first + k for k in range(seeds)), accuracy
+        tuple(arm.name for arm in arms),
+        tuple(first + k for k in range(seeds)),
+        values,
+        metrics.pop(),
     )
 
 
@@ -336,7 +349,8 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
+def _curve(config: str, overrides: list[str], seed: int) -> tuple[str, list[float]]:
+    """The name of the metric that models are judged by, and its value after every round."""
     from fedspend.runs.running import run
     from fedspend.runs.setup import from_config
 
@@ -347,4 +361,6 @@ def _accuracies(config: str, overrides: list[str], seed: int) -> list[float]:
             "each would be a release that no ledger is charged for; compare on public data, or set "
             "privacy.randomness=seeded, which protects nobody"
         )
-    return [line["accuracy"] for line in run(from_config(settings), None).metrics]
+    found = run(from_config(settings), None)
+    values = [line.get(found.metric) for line in found.metrics]
+    return found.metric, [math.nan if value is None else value for value in values]

@@ -337,8 +337,13 @@ class RunDirectory:
         self, tensors: dict[str, npt.NDArray[np.float32]], about: dict[str, Any]
     ) -> None:
         # the order of the parameters, so that the model can be compared with the checkpoint
-        body, self._model = seal(tensors, about | {"parameters": list(tensors)})
+        frozen = about.get("frozen", ())
+        order = [name for name in tensors if name not in frozen]
+        body, self._model = seal(tensors, about | {"parameters": order})
         self._write(MODEL, body)
+
+    def drop_model(self) -> None:
+        MODEL.of(self.folder).unlink(missing_ok=True)
 
 
 def refuse_taken(folder: Path) -> None:

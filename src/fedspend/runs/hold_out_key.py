@@ -14,8 +14,9 @@ from pathlib import Path
 
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import is_real
+from fedspend.configuration.method_name import method_of
 from fedspend.errors import InvalidInput
-from fedspend.server.methods.table import DEFAULT, protects_records
+from fedspend.server.methods.table import protects_records
 from fedspend.stored.files import HOLD_OUT
 from fedspend.stored.run import StoredRun
 
@@ -28,7 +29,7 @@ def secret_of(config: Config, begun: Path | None) -> bytes | None:
     if begun is not None:
         return stored_secret(begun)
     by_rows = is_real(config) and config.data.validation > 0
-    if not by_rows or protects_records(config.method.name or DEFAULT):
+    if not by_rows or protects_records(method_of(config)):
         return None
     return secrets.token_bytes(_BYTES)
 

@@ -12,14 +12,13 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from fedspend.errors import FedspendWarning
-from fedspend.models.evaluation import evaluate
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.runs.setup import Setup
 from fedspend.server.rounds import FOR_THE_OPERATOR, Statistics, TrainingState
 from fedspend.stored.run import MetricsLine
+from fedspend.tasks.task import ACCURACY, finite_or_none
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +34,23 @@ class Observer:
 
     def line(self, state: TrainingState, statistics: Statistics) -> MetricsLine:
         evaluation = self.setup.evaluation
-        loss, accuracy = self.measured(state) if evaluation.exact else (math.nan, None)
+        loss, found = math.nan, dict[str, float]()
+        if evaluation.exact:
+            loss, found = self.setup.measured(state.model)
+        task = self.setup.task
         line: MetricsLine = {
             "round": state.done,
-            "accuracy": accuracy,
+            **{
+                metric.name: finite_or_none(found.get(metric.name, math.nan))
+                for metric in task.metrics
+            },
             "loss": loss if np.isfinite(loss) else None,
             "evaluation": evaluation.mode,
             "epsilon": self.spent(state.done - 1),
             "randomness": self.setup.randomness.source,
         }
+        if task.metric != ACCURACY:  # lines of plain classification are as they always were
+            line["metric"] = task.metric
         if self.setup.plan is not None:
             line |= self.setup.plan.planned_facts(state.done - 1)
             hidden = self.setup.plan.hidden_statistics
@@ -54,16 +61,6 @@ class Observer:
         return line | {
             name: value for name, value in statistics.items() if name not in FOR_THE_OPERATOR
         }
-
-    def measured(self, state: TrainingState) -> tuple[float, float]:
-        """Loss and accuracy on the evaluation rows, exactly: not private if these are clients'."""
-        dataset = self.setup.federation.dataset
-        return evaluate(
-            self.setup.module,
-            torch.from_numpy(state.model),
-            torch.from_numpy(dataset.test_features),
-            torch.from_numpy(dataset.test_labels),
-        )
 
     @staticmethod
     def _tell(round: int, statistics: Statistics) -> None:

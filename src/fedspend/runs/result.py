@@ -14,10 +14,11 @@ import torch
 
 from fedspend.planning.protocol import AnyPlan
 from fedspend.stored.run import MetricsLine
+from fedspend.tasks.words import ACCURACY, private_key
 
 OnRound = Callable[[MetricsLine, int], None]  # (metrics of the round, number of rounds)
 OnNote = Callable[[str], None]
-# (round, accuracy, loss), exact and about rows of clients: for the operator's eyes, not for files
+# (round, metric, loss), exact and about rows of clients: for the operator's eyes, not for files
 OnOperator = Callable[[int, float, float], None]
 
 
@@ -45,17 +46,31 @@ class Result:
     ledger: str | None = None
     project: str = ""
     run: str = ""
+    metric: str = ACCURACY  # the name of the metric that models are judged by first
+
+    @property
+    def value(self) -> float | None:
+        """The metric of the final model; None where a real run has no public rows to measure it."""
+        return self._last(self.metric)
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy of the final model; None where a real run has no public rows to measure it."""
-        found = self.metrics[-1]["accuracy"]
-        return None if found is None else float(found)
+        """Accuracy of the final model; None where it is not among the metrics, and where a real run
+        has no public rows to measure it.
+        """
+        return self._last(ACCURACY)
+
+    @property
+    def private_value(self) -> float | None:
+        """The noised metric of the model that the last round began with, if the plan pays for
+        one.
+        """
+        return self._last(private_key(self.metric))
 
     @property
     def private_accuracy(self) -> float | None:
-        """The noised accuracy of the model that the last round began with, if the plan pays for a
-        private metric.
-        """
-        found = self.metrics[-1].get("private_accuracy")
+        return self._last(private_key(ACCURACY))
+
+    def _last(self, name: str) -> float | None:
+        found = self.metrics[-1].get(name)
         return None if found is None else float(found)

@@ -7,6 +7,7 @@ used.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from fedspend.configuration.evaluation import operators
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
 from fedspend.engines.table import ENGINES
-from fedspend.errors import InvalidInput
+from fedspend.errors import FedspendError
+from fedspend.models.flat import load_vector
 from fedspend.report.tensorboard import tensorboard_writer
 from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
@@ -72,13 +74,21 @@ def _run(
         budgets = checked_budgets(setup, folder, states)
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
+        del verdict  # it has numbers for every client, who may be very many
         with store.charging(setup.plan, ledger, simulation=simulation):
             seal_rows(setup, folder, ledger)
+            enter_keys(setup, ledger)
             state = recovered(setup, store)
             if resume:
                 listeners.on_note(told(store, state.done, simulation=simulation))
             enrol(budgets, state, store, listeners.on_note)
-            state = _play(setup, engine, store, state, folder, listeners)
+            if state.done < setup.training.server.rounds:
+                store.drop_model()  # of where the run was stopped before
+            try:
+                state = _play(setup, engine, store, state, folder, listeners)
+            except BaseException:
+                _keep_model(setup, store)
+                raise
             write_model(setup, store, state)
             store.finish()
     finally:
@@ -86,15 +96,19 @@ def _run(
     return _result(setup, store, folder, ledger)
 
 
+def enter_keys(setup: Setup, ledger: RunLedger) -> None:
+    """The ledger knows whose key is whose, from the first run on."""
+    book = ledger.found()
+    if book is not None and setup.elsewhere is not None and setup.elsewhere.keys is not None:
+        book.enter_keys(setup.elsewhere.keys)
+
+
 def open_engine(setup: Setup, states: States) -> Engine:
     """The config's engine, unless the plan needs its tasks to run client by client."""
-    name, records = setup.engine, setup.plan is not None and setup.plan.client_by_client
-    if records and ENGINES[name].elsewhere:
-        raise InvalidInput(
-            f"engine {name!r} runs methods for whole clients; a plan of records runs on one "
-            "machine: drop engine.name"
-        )
-    return make_engine("reference" if records else name, setup.workload(states), setup.workers)
+    name = setup.engine
+    if setup.plan is not None and setup.plan.client_by_client and not ENGINES[name].elsewhere:
+        name = "reference"
+    return make_engine(name, setup.workload(states), setup.workers)
 
 
 def _play(
@@ -118,28 +132,41 @@ def _play(
             log(line)
         if listeners.on_operator is not None and operators(setup.evaluation):
             # shown to whoever asked, and kept nowhere
-            loss, accuracy = observer.measured(state)
-            listeners.on_operator(state.done, accuracy, loss)
+            loss, found = setup.measured(state.model)
+            listeners.on_operator(state.done, found.get(setup.task.metric, loss), loss)
         if listeners.on_round is not None:
             listeners.on_round(line, setup.training.server.rounds)
     return state
 
 
+def _keep_model(setup: Setup, store: RunStore) -> None:
+    """However a run stops, the model of its last committed round is there."""
+    with contextlib.suppress(FedspendError, OSError):  # what stopped the run is what is told
+        state = store.training_state()
+        if state is not None:
+            write_model(setup, store, state)
+
+
 def write_model(setup: Setup, store: RunStore, state: TrainingState) -> None:
     load_parameters(setup.module, state)
     plan_hash = "" if setup.plan is None else setup.plan.hash
-    about = {"randomness": setup.randomness.source, "plan": plan_hash}
+    about: dict[str, Any] = {"randomness": setup.randomness.source, "plan": plan_hash}
+    frozen = [name for name, one in setup.module.named_parameters() if not one.requires_grad]
+    if frozen:
+        about["frozen"] = frozen
     store.write_model(named_arrays(setup.module), about)
 
 
 def _result(setup: Setup, store: RunStore, folder: Path | None, ledger: RunLedger) -> Result:
     metrics, where = store.metrics(), ledger.location
     charged = {} if where is None else {"project": ledger.project, "run": store.run_id}
-    return Result(metrics, setup.module, setup.plan, folder, where, **charged)
+    return Result(
+        metrics, setup.module, setup.plan, folder, where, metric=setup.task.metric, **charged
+    )
 
 
 def load_parameters(module: torch.nn.Module, state: TrainingState) -> None:
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(state.model), module.parameters())
+    load_vector(module, torch.from_numpy(state.model))
 
 
 def named_arrays(module: torch.nn.Module) -> dict[str, Any]:

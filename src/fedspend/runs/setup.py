@@ -7,6 +7,7 @@ here: by default `seeded` (a simulation, which protects nobody) for public data,
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,10 @@ import numpy as np
 import torch
 
 from fedspend import models
-from fedspend.basics.arrays import IntArray
+from fedspend.approval.slices import Offer
+from fedspend.basics.arrays import Float32Array, IntArray
 from fedspend.basics.choices import choose
+from fedspend.basics.shards import ById
 from fedspend.budgets.identity import hint_alike
 from fedspend.budgets.population import Population
 from fedspend.client.row_digests import digests
@@ -36,30 +39,41 @@ from fedspend.configuration.evaluation import (
     hold_out,
 )
 from fedspend.configuration.learning_rates import lr_schedule
+from fedspend.configuration.method_name import known_method
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import PRIVATE, SECTIONS
+from fedspend.configuration.task_inputs import check_task, configured_task
 from fedspend.configuration.votes import student_of
-from fedspend.data import Federation
+from fedspend.data import Dataset, Federation, Rows
 from fedspend.data.loading import OWN
+from fedspend.data.partition import by_id, rows_by_id
 from fedspend.engines.base import Elsewhere, HeldOut, Patience, Workload
-from fedspend.engines.table import ENGINES, NO_FLOWER
+from fedspend.engines.table import ENGINES, NO_FLOWER, NO_GRID
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import has_left, plan_within, registered
-from fedspend.ledger.rules import names_today
+from fedspend.ledger.rules import names_today, refuse_other_keys
+from fedspend.models.checking import refuse_mixing, tried_output
+from fedspend.models.evaluation import measure
 from fedspend.models.feature_cache import cached_features
-from fedspend.models.flat import layer_sizes, parameter_count
+from fedspend.models.flat import fingerprint, flat_vector, layer_sizes, parameter_count
+from fedspend.models.inputs import as_input, check_whole, takes_integers
 from fedspend.noise.grid import FEWEST_BITS, FINE_BITS, FINE_STEPS, check_on_grid
 from fedspend.noise.randomness import Randomness
-from fedspend.planning.plan import Plan
+from fedspend.planning.plan import TRIAL, Plan
+from fedspend.planning.policies import POLICIES, policy_for
 from fedspend.planning.protocol import AnyPlan
+from fedspend.planning.request import PlanRequest
+from fedspend.runs.offers import bound_to
 from fedspend.server.methods.base import Given, Method
 from fedspend.server.methods.guarded import held_to
-from fedspend.server.methods.table import DEFAULT, METHODS, protects_records
+from fedspend.server.methods.table import METHODS, protects_records
 from fedspend.server.rounds import Server, Training
 from fedspend.server.student import NAME as VOTES
 from fedspend.server.student import Ballot, Student
+from fedspend.tasks.kinds import CLASSES, TOKENS, outputs_of
+from fedspend.tasks.task import CLASSIFY, Task, tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +98,20 @@ class Setup:
     evaluation: Evaluation = ON_PUBLIC_ROWS
     held_out: HeldOutRows | None = None  # for private metrics
     secret: bytes | None = None  # the key of a real run's hold-out
+    task: Task = CLASSIFY
+    integers: bool = False  # whether the model takes whole numbers, such as tokens
+    offer: Offer | None = None  # what its clients, on other machines, have approved
+
+    def measured(self, model: Float32Array) -> tuple[float, dict[str, float]]:
+        """Loss and metrics of a model on the evaluation rows, exactly."""
+        dataset = self.federation.dataset
+        return measure(
+            self.module,
+            torch.from_numpy(model),
+            as_input(torch.from_numpy(dataset.test_features), integers=self.integers),
+            torch.from_numpy(dataset.test_labels),
+            self.task,
+        )
 
     def workload(self, states: States | None = None) -> Workload:
         """What the engine works on: rows by id, and its own copy of the module."""
@@ -92,13 +120,15 @@ class Setup:
             module=copy.deepcopy(self.module),
             features=torch.from_numpy(dataset.features),
             labels=torch.from_numpy(dataset.labels),
-            shards=dict(zip(self.federation.clients, self.federation.shards, strict=True)),
+            shards=ById(self.federation.clients, self.federation.shards),
             randomness=self.randomness,
             public_rows=None if student is None else student.ballot.rows,
             states=states or MemoryStates(),
             elsewhere=self.elsewhere,
             size=0 if student is None else student.ballot.size,
             held_out=self._held_out(),
+            task=self.task,
+            integers=self.integers,
         )
 
     def _held_out(self) -> HeldOut | None:
@@ -114,16 +144,8 @@ class Setup:
         return HeldOut(
             torch.from_numpy(features),
             torch.from_numpy(labels),
-            dict(zip(self.federation.clients, self.held_out.shards, strict=True)),
+            ById(self.federation.clients, self.held_out.shards),
         )
-
-
-def method_of(config: Config) -> str:
-    """The name of the config's method, which must be one."""
-    name = config.method.name or DEFAULT
-    if name not in METHODS:
-        raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
-    return name
 
 
 def from_config(
@@ -141,32 +163,35 @@ def from_config(
     `secret` is the key of a real run's hold-out. `grid` is Flower's, for an engine that runs
     clients on other machines.
     """
-    name = method_of(config)
+    name = known_method(config)
     local, source = _local_training(config, name), Source(config, secret)
+    check_task(config, name)
     check_mode(source, name)
-    members = (
-        _records(source, ledger, stored)
-        if protects_records(name)
-        else _clients(source, name, ledger, stored, begun=begun)
-    )
+    going_on = begun and stored is not None
+    there = None
+    if not protects_records(name):
+        members = _clients(source, name, ledger, stored, begun=begun)
+    elif ENGINES[config.engine.name].elsewhere:
+        members, there = _silos(source, grid, ledger, stored, begun=going_on)
+    else:
+        members = _records(source, ledger, stored)
+    if grid is not None and there is None:
+        there = _elsewhere(config, grid, members.federation.clients, ledger, begun=going_on)
     made, federation = members.plan, _with_features(config, members.federation, source)
     evaluation, held_out = evaluation_of(source), None
     if evaluation.mode == PRIVATE:
         check_metric_planned(members.of_clients)
         federation, held_out = hold_out(source, federation)
-    module = models.build(
-        needed(config.model.name, "model.name"),
-        input_shape=federation.dataset.features.shape[1:],
-        classes=federation.dataset.classes,
-        seed=config.train.seed,
-        **model_options(config),
-    )
+    module = build_model(config, federation.dataset)
+    integers = integers_of(module, federation.dataset)
+    task = configured_task(config)
+    check_fits(module, task, federation.dataset, integers=integers)
     randomness = Randomness(config.train.seed, "os" if is_real(config) else "seeded")
     student = None
     if name == VOTES and members.of_clients is not None:
         student = student_of(config, members.of_clients, federation.dataset, module, randomness)
-    training = _training(config, members, module, student, local)
-    return Setup(
+    training = _training(config, members, module, student, local, task)
+    setup = Setup(
         federation=federation,
         module=module,
         plan=made,
@@ -176,20 +201,90 @@ def from_config(
         randomness=randomness,
         engine=config.engine.name,
         workers=config.engine.workers,
-        settings=_settings(source, made, randomness, None if student is None else student.ballot),
+        settings=_settings(source, made, randomness, None if student is None else student.ballot)
+        | frozen_part(module),
         tensorboard=config.train.tensorboard,
-        elsewhere=None
-        if grid is None
-        else _elsewhere(config, grid, federation.clients, begun=begun and stored is not None),
+        elsewhere=there,
         behind=_behind(source, members),
         evaluation=evaluation,
         held_out=held_out,
         secret=secret,
+        task=task,
+        integers=integers,
+    )
+    # silos hold to the public plan that their certificates are in
+    whole = setup.elsewhere is not None and not setup.elsewhere.silo_plan
+    known = {} if ledger is None else ledger.state.keys
+    return bound_to(setup, config.engine.slices, known) if whole else setup
+
+
+def build_model(config: Config, rows: Dataset | Rows) -> torch.nn.Module:
+    """The config's model, for rows such as these. A module of your own may be beside the config."""
+    if config.path is not None and str(config.path.resolve().parent) not in sys.path:
+        sys.path.append(str(config.path.resolve().parent))
+    return models.build(
+        needed(config.model.name, "model.name"),
+        input_shape=rows.features.shape[1:],
+        outputs=outputs_of(rows.kind, rows.classes),
+        seed=config.train.seed,
+        every_place=rows.kind == TOKENS,
+        **model_options(config),
     )
 
 
-def _elsewhere(config: Config, grid: Any, clients: tuple[str, ...], *, begun: bool) -> Elsewhere:
-    """How clients on other machines are reached, and whose key is whose."""
+def frozen_part(module: torch.nn.Module) -> dict[str, Any]:
+    """What tells a model with frozen weights from another: a run goes on with the same."""
+    frozen = any(not parameter.requires_grad for parameter in module.parameters())
+    return {"model.frozen": fingerprint(module)} if frozen else {}
+
+
+def integers_of(module: torch.nn.Module, rows: Dataset | Rows, *, given: bool = False) -> bool:
+    """Whether the model takes whole numbers; refuses rows that are not such."""
+    shape = tuple(rows.features.shape[1:])
+    if not takes_integers(module, shape, given_integers=given):
+        return False
+    check_whole("features", rows.features)
+    if rows.test_features is not None:
+        check_whole("test_features", rows.test_features)
+    return True
+
+
+def check_fits(
+    module: torch.nn.Module, task: Task, rows: Dataset | Rows, *, integers: bool
+) -> None:
+    """Refuse a model that mixes rows or learns outside its parameters, one whose output the loss
+    cannot take, and an own loss that mixes rows.
+    """
+    refuse_mixing(module, tuple(rows.features.shape[1:]), integers=integers)
+    output = tried_output(module, tuple(rows.features.shape[1:]), integers=integers)
+    target = torch.zeros((2, *rows.labels.shape[1:]), dtype=torch.from_numpy(rows.labels[:0]).dtype)
+    if task.targets in (CLASSES, TOKENS) and not (
+        output.dim() == target.dim() + 1 and output.shape[-1] >= rows.classes
+    ):
+        wanted = (*target.shape, rows.classes)
+        raise InvalidInput(
+            f"for two rows the model must return shape {wanted}, one score per class, got "
+            f"{tuple(output.shape)}"
+        )
+    try:
+        tried(task, output, target)
+        task.rows(output, target)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InvalidInput(
+            f"loss {task.name!r} cannot take the model's output of shape {tuple(output.shape)} "
+            f"with targets of shape {tuple(target.shape)}: {reason}"
+        ) from None
+
+
+def _elsewhere(
+    config: Config, grid: Any, clients: tuple[str, ...], ledger: Ledger | None, *, begun: bool
+) -> Elsewhere:
+    """How clients on other machines are reached, and whose key is whose; refuses other keys than
+    the ledger knows.
+    """
     engine, keys = config.engine, None
     if not ENGINES[engine.name].elsewhere:
         raise InvalidInput(
@@ -199,6 +294,8 @@ def _elsewhere(config: Config, grid: Any, clients: tuple[str, ...], *, begun: bo
     if engine.keys is not None:
         keys = _files_of_keys().read_keys(engine.keys)
         _files_of_keys().check_covers(keys, clients, engine.keys)
+        if ledger is not None:
+            refuse_other_keys(ledger.state.keys, keys)
     patience = Patience(
         engine.deadline,
         engine.retries,
@@ -217,6 +314,14 @@ def _files_of_keys() -> ModuleType:
     return keys
 
 
+def _flower_silos() -> ModuleType:
+    try:
+        from fedspend.engines.flower import silos
+    except ModuleNotFoundError:
+        raise InvalidInput(NO_FLOWER) from None
+    return silos
+
+
 def _behind(source: Source, members: Members) -> dict[str, bytes] | None:
     """Digests of the rows that the plan's units stand for, as they were read: neither hold-out nor
     a sample nor fixed features make other rows of them.
@@ -231,20 +336,12 @@ def _behind(source: Source, members: Members) -> dict[str, bytes] | None:
             held.dataset.features, held.dataset.labels, np.split(rows, rows.size), plan.names
         )
     found = source.rows
-    mine = held_rows(found.client_of, len(found.labels), plan.clients)
+    mine: Sequence[IntArray] = (
+        [np.arange(len(found.labels))] * len(plan.clients)  # one silo: the data names no clients
+        if found.client_of is None
+        else rows_by_id(found.client_of, plan.clients)
+    )
     return digests(found.features, found.labels, mine, plan.clients)
-
-
-def held_rows(client_of: Any, rows: int, clients: Sequence[str]) -> list[IntArray]:
-    """The rows of each client, by id; all rows if the data names no clients, which is one silo."""
-    if client_of is None:
-        return [np.arange(rows)] * len(clients)
-    names, of_row = np.unique(client_of, return_inverse=True)
-    order = np.argsort(of_row, kind="stable")
-    ends = np.cumsum(np.bincount(of_row, minlength=names.size))[:-1]
-    by_id = dict(zip(map(str, names.tolist()), np.split(order, ends), strict=True))
-    nothing = np.zeros(0, dtype=np.int64)
-    return [by_id.get(client, nothing) for client in clients]
 
 
 def check_metric_planned(plan: Plan | None) -> None:
@@ -273,6 +370,48 @@ def _records(source: Source, ledger: Ledger | None, stored: AnyPlan | None) -> M
     return Members(federation, record_plan(source.config, federation, ledger, stored))
 
 
+def _silos(
+    source: Source, grid: Any, ledger: Ledger | None, stored: AnyPlan | None, *, begun: bool
+) -> tuple[Members, Elsewhere]:
+    """Records that stay at their silos: the terms are offered, and every silo plans its own.
+
+    A run that goes on keeps its plan, with the certificates that were handed in for it.
+    """
+    from fedspend.configuration.silo_inputs import offer_of, silos_of
+    from fedspend.records.silos import checked_silo_plan, plan_text, silo_plan
+
+    config = source.config
+    if grid is None:
+        raise InvalidInput(NO_GRID)
+    if not source.elsewhere:
+        raise InvalidInput(
+            f"data set {source.name!r} is on this machine, but records stay at their silos: give "
+            'the evaluation rows alone (data.name = "csv", data.test_path)'
+        )
+    if stored is not None and not begun:
+        raise InvalidInput(
+            "a plan of records at silos is made when their run begins, from what they hand in; "
+            "drop --plan"
+        )
+    keys = None
+    if config.engine.keys is not None:
+        keys = tuple(_files_of_keys().read_keys(config.engine.keys))
+    silos = silos_of(config, keys)
+    offer = offer_of(config, silos)
+    there = _elsewhere(config, grid, silos, ledger, begun=begun)
+    federation = by_id(source.dataset, silos)
+    if stored is not None:
+        made = checked_silo_plan(stored, offer)
+    else:
+        simulation = not is_real(config)
+        certificates = _flower_silos().handed_in(
+            there, silos, offer.to_text(), simulation=simulation
+        )
+        made = silo_plan(offer, certificates)
+    public = replace(there, silo_plan=plan_text(made), certificates=made.silos)
+    return Members(federation, made), public
+
+
 def _clients(
     source: Source, method: str, ledger: Ledger | None, stored: AnyPlan | None, *, begun: bool
 ) -> Members:
@@ -297,6 +436,10 @@ def _local_training(config: Config, method: str) -> LocalTraining:
         epochs=config.train.local_epochs,
         momentum=config.train.momentum,
         shape=_shape(config, method),
+        optimizer=config.train.optimizer or "sgd",
+        weight_decay=config.train.weight_decay or 0.0,
+        proximal=config.train.proximal or 0.0,
+        gradient_clip=config.train.gradient_clip,
     )
 
 
@@ -306,6 +449,7 @@ def _training(
     module: torch.nn.Module,
     student: Student | None,
     local: LocalTraining,
+    task: Task,
 ) -> Training:
     """How the rounds run."""
     made, planned, train = members.plan, members.of_clients, config.train
@@ -318,7 +462,14 @@ def _training(
     # rounds that were not planned, since the learning rate ends at 0, count for its course
     course = rounds + (0 if planned is None else planned.dropped_rounds)
     return Training(
-        server=Server(rounds, train.server_lr, train.server_momentum, tail, student),
+        server=Server(
+            rounds,
+            train.server_lr,
+            train.server_momentum,
+            tail,
+            student,
+            train.server_optimizer or "sgd",
+        ),
         clients=members.federation.clients,
         local=local,
         client_lr=lr_schedule(
@@ -329,14 +480,20 @@ def _training(
         bits=bits,
         grid_steps=steps,
         plan="" if made is None else made.hash,
+        metric=task.metric,
+        from_unit=task.from_unit,
+        ask_everyone=config.engine.ask == "everyone",
     )
 
 
 def model_options(config: Config) -> dict[str, Any]:
     """The config's model options; `hidden` is passed on even to models that will refuse it."""
     name = needed(config.model.name, "model.name")
+    if ":" in name:
+        return config.options("model", ("options",))
     keys = models.MODELS[name].keys if name in models.MODELS else ()
-    return config.options("model", {*keys, "hidden"})
+    more = ("options",) if ":" in (config.model.backbone or "") else ("hidden",)
+    return config.options("model", {*keys, *more})
 
 
 def _shape(config: Config, method: str) -> Shape:
@@ -367,6 +524,21 @@ def noise_terms(
     return place, bits, made.grid_steps if discrete else FINE_STEPS
 
 
+def for_method(request: PlanRequest, method: str) -> PlanRequest:
+    """The request for a method that the config may not name. What was meant for the policy of a
+    plan without a method is left out if the method's own policy does not look ahead.
+    """
+    policy = policy_for(
+        method,
+        request.policy,
+        saves=request.saving_rate is not None,
+        weighted=request.weights is not None,
+    )
+    if POLICIES[policy].foresees or request.method is not None:
+        return replace(request, method=method)
+    return replace(request, method=method, contraction=None, influence=None, tail=None)
+
+
 def _plan(
     source: Source, method: str, ledger: Ledger | None, stored: Plan | None, begun: bool
 ) -> tuple[Plan, Inputs]:
@@ -386,7 +558,7 @@ def _plan(
         registered=registered(ledger) if ledger is not None and accounts and lifetime else None,
         source=source,
     )
-    request = replace(inputs.request, method=method)
+    request = for_method(inputs.request, method)
     if stored is not None:
         listed = set(inputs.roster).difference(source.left_out)
         if begun and inputs.listed_in is None and source.natural:
@@ -394,7 +566,7 @@ def _plan(
             # gone are still on it.
             listed.update(client for client in stored.clients if client not in source.left_out)
         check_roster(stored, inputs.population, listed, ledger, begun=begun)
-        if "ledger" not in stored.parameters:
+        if "ledger" not in stored.parameters and TRIAL not in stored.parameters:
             check_budgets(stored, inputs.population)
         return stored, inputs
     if ledger is None:
@@ -457,6 +629,8 @@ def _federation(source: Source, made: Plan | None, inputs: Inputs | None) -> Fed
     if source.natural:
         return joined(source, made.clients, inputs.roster, inputs.listed_in)
     federation = dealt(source, len(inputs.roster))
+    if made.clients == tuple(inputs.roster):
+        return replace(federation, clients=made.clients)
     shard_of = dict(zip(inputs.roster, federation.shards, strict=True))
     return replace(
         federation, clients=made.clients, shards=tuple(shard_of[client] for client in made.clients)
@@ -500,10 +674,11 @@ def _settings(
     values["privacy.noise"] = noise_of(config, made)
     if ballot is not None:
         values |= {"votes.queries": ballot.queries, "votes.rows": ballot.fingerprint}
-    sections = ("design", "votes") if ballot is None else ("design",)
+    sections = ("design", "node", *(("votes",) if ballot is None else ()))
     without_effect = (f"{section}.{key}" for section in sections for key in SECTIONS[section])
-    # how long to wait may change from one day to the next; who is who may not
-    waiting = (f"engine.{key}" for key in SECTIONS["engine"] if key not in ("name", "keys"))
+    # how long to wait may change from one day to the next; keys are in the ledger, slices in
+    # `bound_to`
+    waiting = (f"engine.{key}" for key in SECTIONS["engine"] if key != "name")
     for unimportant in (
         *waiting,
         "train.tensorboard",
@@ -512,22 +687,20 @@ def _settings(
         *without_effect,
     ):
         values.pop(unimportant, None)
-    if config.engine.keys is not None:
-        files = _files_of_keys()
-        values["engine.keys"] = files.fingerprint(files.read_keys(config.engine.keys))
-    values = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-        if value is not None
-    }
+    values = {name: as_stored(value) for name, value in values.items() if value is not None}
     return values | {
         "plan": None if made is None else made.hash,
         "privacy.randomness": randomness.source,
     }
 
 
-def flat_parameters(module: torch.nn.Module) -> np.ndarray[Any, np.dtype[np.float32]]:
-    flat: np.ndarray[Any, np.dtype[np.float32]] = torch.cat(
-        [p.detach().reshape(-1) for p in module.parameters()]
-    ).numpy()
+def as_stored(value: Any) -> Any:
+    """A setting as it is read from a run directory again: JSON has no tuples."""
+    if isinstance(value, dict):
+        return {key: as_stored(inner) for key, inner in value.items()}
+    return list(map(as_stored, value)) if isinstance(value, list | tuple) else value
+
+
+def flat_parameters(module: torch.nn.Module) -> Float32Array:
+    flat: Float32Array = flat_vector(module).numpy()
     return flat.astype(np.float32)

@@ -50,6 +50,8 @@ class RunStore(Store, Protocol):
 
     def write_model(self, tensors: dict[str, Any], about: dict[str, Any]) -> None: ...
 
+    def drop_model(self) -> None: ...
+
 
 class MemoryStore:
     """A run that leaves nothing on disk but its account: for notebooks and tests.
@@ -122,6 +124,8 @@ class MemoryStore:
     def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None: ...
 
     def write_model(self, tensors: dict[str, Any], about: dict[str, Any]) -> None: ...
+
+    def drop_model(self) -> None: ...
 
 
 def _give_up(account: RunAccount, error: BaseException) -> None:

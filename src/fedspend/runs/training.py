@@ -16,21 +16,25 @@ from fedspend.basics.files import one_at_a_time
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect
+from fedspend.configuration.method_name import known_method
 from fedspend.engines.table import ENGINES, NO_GRID
 from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
-from fedspend.runs.arrays import Clients, check_named, from_arrays
+from fedspend.runs.arrays import OPTIONS, Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
+from fedspend.runs.given_clients import as_clients
 from fedspend.runs.hold_out_key import secret_of
 from fedspend.runs.moving import settle
+from fedspend.runs.offers import offered_plan
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
 from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
-from fedspend.runs.setup import Setup, from_config, method_of
+from fedspend.runs.setup import Setup, from_config
 from fedspend.runs.signed import key_of, sign_run
 from fedspend.server.methods.table import METHODS
+from fedspend.stored.files import TUNE
 from fedspend.stored.run import StoredRun
 
 
@@ -60,7 +64,10 @@ def train(
     Either `train("quickstart.toml", output="runs/first")`, optionally with a `plan` made
     beforehand, or `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y),
     lr=0.1, batch_size=32, local_steps=10)`. Clients are matched with the plan by id; one that is
-    missing has no rows. A list means clients "0", "1", ..., for simulations.
+    missing has no rows. A list means clients "0", "1", ..., for simulations. A client's rows may
+    also be a torch Dataset or DataLoader; clients may come from a generator of (id, rows), or be a
+    data frame with a column of clients, which takes the declarations of a table: `client`, `label`,
+    `labels`, `columns`, `bounds`, `categories`, `missing` and so on (docs/data.md).
 
     `ledger` (a path or postgresql://...) is charged, for the accounts of `project` in it. By
     default a real run is charged to the ledger of this user, which needs a project: FEDSPEND_LEDGER
@@ -79,6 +86,10 @@ def train(
     of_arrays = bool(options) or model is not None or test is not None
     _refuse_mixture(config is not None, clients is not None, of_arrays, grid is not None)
     folder = None if output is None else Path(output)
+    if folder is not None and TUNE.of(folder).exists():
+        raise InvalidInput(
+            f"{folder} holds a private tune, which does not go on; choose another folder"
+        )
     key = key_of(sign, folder)  # a bad key stops the run before it begins
     if config is not None:
         settings = any_config(config, overrides)
@@ -91,6 +102,7 @@ def train(
         charged = _is_charged(settings, named=where is not None or project is not None)
     else:
         assert clients is not None
+        clients, test, options = as_clients(clients, test, options, OPTIONS)
         setup = from_arrays(clients, model, plan, test, **options)
         where = None if ledger is None else str(ledger)
         check_named(clients, setup)
@@ -144,7 +156,7 @@ def _is_charged(settings: Config, *, named: bool) -> bool:
 
     Refuses one without privacy that names a ledger or a project (`named`).
     """
-    real, private = is_real(settings), METHODS[method_of(settings)].unit is not None
+    real, private = is_real(settings), METHODS[known_method(settings)].unit is not None
     if real and not private and named:
         raise InvalidInput(
             f"method {settings.method.name!r} adds no noise, so no account can pay for what it "
@@ -168,6 +180,8 @@ def _planned(
     With `replanning`, which is called with notes, lost rounds are made up for.
     """
     book, begun = ledger.found(), None if folder is None else StoredRun(folder).plan()
+    if grid is not None and settings.engine.slices is not None and begun is None and given is None:
+        given = offered_plan(settings.engine.slices)
     stored = begun if given is None else approved(given, begun, settings)
     if replanning is not None and folder is not None and book is not None and stored is not None:
         rounds = needed(settings.train.rounds, "train.rounds")

@@ -39,10 +39,11 @@ from fedspend.budgets.identity import normal
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import is_inside, locate, place_of
-from fedspend.ledger.audit import Finding, recheck_balances
+from fedspend.ledger.audit import Finding, none_failed, recheck_balances
 from fedspend.ledger.chain import Head
 from fedspend.ledger.state import Run, steps_table
 from fedspend.planning.protocol import AnyPlan
+from fedspend.records.planning import SILOS
 from fedspend.report.dates import Dates, begun
 from fedspend.report.html import render
 from fedspend.report.run_data import RunData, load_run
@@ -65,6 +66,7 @@ from fedspend.stored.files import (
     REPORT,
     RUN,
     SEEN_HEAD,
+    TUNE,
 )
 from fedspend.stored.run import Facts, MetricsLine, StoredRun
 from fedspend.verification.findings import Verification
@@ -84,16 +86,14 @@ class RunVerification:
 
     @property
     def ok(self) -> bool:
-        return not any(finding.good is False for finding in self.checks)
+        return none_failed(self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "run": self.folder,
             "ok": self.ok,
             "simulation": self.simulation,
-            "checks": [
-                {"check": one.check, "ok": one.good, "detail": one.words} for one in self.checks
-            ],
+            "checks": [one.to_dict() for one in self.checks],
             "plan": None if self.plan is None else self.plan.to_dict(),
         }
 
@@ -109,7 +109,7 @@ def verify_run(
     signer = None if key is None else public_key(key)
     if not any(file.of(Path(folder)).exists() for file in FILES):
         raise InvalidInput(f"{folder} holds no run: name a run directory")
-    checker = _Checker(Path(folder), None if ledger is None else str(ledger))
+    checker = _checker_for(Path(folder), None if ledger is None else str(ledger))
     result = RunVerification(str(folder), [_guarded("run", checker.check_run)])
     if not result.ok:
         return result
@@ -123,6 +123,14 @@ def verify_run(
     result.checks.append(check_signature(Path(folder), signer, checker.named))
     result.plan, result.simulation = checker.verification, checker.simulation
     return result
+
+
+def _checker_for(folder: Path, ledger: str | None) -> Checker:
+    if not TUNE.of(folder).exists():
+        return Checker(folder, ledger)
+    from fedspend.tuning.verifying import TunedChecker
+
+    return TunedChecker(folder, ledger)
 
 
 def _guarded(name: str, check: Callable[[], Verdict]) -> Finding:
@@ -140,7 +148,7 @@ class _NoAccount(Exception):
     """The ledger cannot be read; its own check says why, and fails."""
 
 
-class _Checker:
+class Checker:
     """One verification in progress: each part is read once, when a check first needs it."""
 
     def __init__(self, folder: Path, ledger: str | None) -> None:
@@ -153,6 +161,7 @@ class _Checker:
         return [
             ("plan", self.check_plan),
             ("accountants", self.check_accountants),
+            *([("silos", self.check_silos)] if self._at_silos() else []),
             ("certificate", self.check_certificate),
             ("settings", self.check_settings),
             ("ledger", self.check_ledger),
@@ -264,7 +273,26 @@ class _Checker:
         self.verification = found = self.plan.verify()
         if not found.ok:
             return False, f"the plan fails: {'; '.join(found.failures[:1])}"
+        if self._at_silos():
+            return True, "the cost of a record in every step was reproduced independently"
         return True, "the plan's claims were reproduced independently and are within the budgets"
+
+    def _at_silos(self) -> bool:
+        try:
+            return SILOS in self.plan.parameters
+        except (FedspendError, OSError):
+            return False  # the check of the plan says so
+
+    def check_silos(self) -> Verdict:
+        """Not a failure: what a server cannot check."""
+        listed = ", ".join(
+            f"{silo} {certificate[:12]}"
+            for silo, certificate in self.plan.parameters[SILOS].items()
+        )
+        return None, (
+            "records' budgets and accounts are at their silos, which verified their own plans and "
+            f"handed in certificates ({listed}); only they can open them"
+        )
 
     def check_certificate(self) -> Verdict:
         found = self.stored.certificate()
@@ -398,7 +426,7 @@ class _Checker:
         if skipped != [t for t in lost if t <= self.done]:
             return False, f"{METRICS} and the ledger do not agree on which rounds were lost"
         if lines:
-            wrong = self.told.disagreement()
+            wrong = self.run_data.disagreement()
             if wrong is not None:
                 return False, wrong
         if self.state is None or self.state.metrics is None:
@@ -414,7 +442,7 @@ class _Checker:
         return True, f"{counted(len(lines), 'round')}, byte for byte as {CHECKPOINT} says"
 
     @cached_property
-    def told(self) -> RunData:
+    def run_data(self) -> RunData:
         """The run as the report sees it."""
         return load_run(self.folder, self.folder.resolve().name)
 
@@ -425,8 +453,8 @@ class _Checker:
                 return False, f"the run is finished, but there is no {MODEL}"
             return True, "none yet: the run is not finished"
         found = self.sealed(MODEL.name)
-        if self.state is None or not ended:
-            return False, f"there is a {MODEL}, but the rounds are not done"
+        if self.state is None:
+            return False, f"there is a {MODEL}, but no round is done"
         if found.about.get("plan") != self.plan.hash:
             return False, f"{MODEL} names another plan"
         if found.about.get("randomness") != ("seeded" if self.facts.simulation else "os"):
@@ -437,6 +465,8 @@ class _Checker:
             return False, f"{MODEL} is not as it was written"
         if found.digest is None:
             return None, f"has the numbers of {CHECKPOINT}; no digest: {OLD}"
+        if not ended:
+            return True, f"is that of {CHECKPOINT}: the run was stopped there"
         recorded = run.ending.get(MODEL.name)
         if recorded is None and run.closed is None:
             return None, f"has the numbers of {CHECKPOINT}; its digest is not in the ledger yet"
@@ -458,7 +488,7 @@ class _Checker:
         if title is not None and day is not None:
             name, when = html.unescape(title[1]), begun(self.folder)
             dates = Dates(day[1], {} if when is None else {name: when})
-            again = render([replace(self.told, name=name)], dates).encode("utf-8", "replace")
+            again = render([replace(self.run_data, name=name)], dates).encode("utf-8", "replace")
         if again != body:
             return False, (
                 f"{REPORT} does not show this run as it is now: it was changed, or written at "
@@ -508,7 +538,9 @@ def _same_numbers(model: Sealed, expected: Float32Array) -> bool:
     """Whether the tensors of a model file are those of a checkpoint. Version 0.1 did not record
     their order, so there only the numbers are compared.
     """
-    stated, names = model.about.get("parameters"), sorted(model.arrays)
+    frozen = model.about.get("frozen")  # no part of the checkpoint: nothing trains them
+    left_out = set(map(str, frozen)) if isinstance(frozen, list) else set()
+    stated, names = model.about.get("parameters"), sorted(set(model.arrays) - left_out)
     known = isinstance(stated, list) and sorted(map(str, stated)) == names
     parts = [model.arrays[name] for name in (map(str, stated or ()) if known else names)]
     flat = np.concatenate([part.ravel() for part in parts]) if parts else np.zeros(0, np.float32)

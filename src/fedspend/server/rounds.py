@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
-from fedspend.engines.base import Engine, Reaching
+from fedspend.engines.base import Carrying, Engine, Reaching
 from fedspend.errors import Refused
 from fedspend.noise.grid import Grid, check_steps
 from fedspend.noise.numbers import NumberGrid
@@ -26,6 +26,7 @@ from fedspend.server.methods.base import Method, Release, RoundTerms, State
 from fedspend.server.sampling import draw_cohort
 from fedspend.server.student import Student
 from fedspend.stored.run import MetricsLine
+from fedspend.tasks.words import deviation_key, private_key
 
 Statistics = dict[str, Any]  # what is known of one round, of which a real run stores a part
 NORM_QUANTILES = (0.1, 0.5, 0.9)
@@ -45,6 +46,7 @@ class Server:
     tail: int = 1  # the final model is the mean of the last this many iterates
     # learns from released votes; None if releases are model updates
     student: Student | None = None
+    optimizer: str = "sgd"  # or adam, yogi
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ class Training:
     mechanism: Mechanism | None = None  # None: independent Gaussian noise
     run: str = ""  # id of the run
     plan: str = ""  # hash of the plan
+    metric: str = "accuracy"  # what clients report privately, if they do
+    # from the mean that is released, between 0 and 1, to the metric between its bounds
+    from_unit: Callable[[float], float] = float
+    # whether everyone is asked in every round, and each decides by its own coin if it takes part
+    ask_everyone: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class TrainingState:
     method: State
     # all votes released so far, for a student
     votes: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    # mean squares of releases, for adam and yogi
+    squares: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
     @property
     def model(self) -> Float32Array:
@@ -216,8 +225,11 @@ def play(
     """
     terms, shared = ready or prepared(state, method, training)
     t, student = shared.round, training.server.student
-    cohort = draw_cohort(terms.sampling_rate, randomness, t)
-    tasks = tasks_of(cohort, terms, training.clients, shared)
+    if training.ask_everyone:  # and everyone draws
+        tasks = tasks_of(np.arange(len(training.clients)), terms, training.clients, shared, True)
+    else:
+        cohort = draw_cohort(terms.sampling_rate, randomness, t)
+        tasks = tasks_of(cohort, terms, training.clients, shared)
     answers = gather(tasks, engine.run(tasks), shared.size, outside=engine.outside)
     sum = Sum(
         t, answers.total, answers.received_variance, terms.deviation, terms.denominator, shared.grid
@@ -225,10 +237,16 @@ def play(
     noised, memory = mechanism.release(sum, memory)
     bit, metric = numbers_of(answers, terms, shared, randomness)
     statistics = describe(answers, terms, randomness.simulation)
+    if training.ask_everyone and engine.outside:
+        statistics.pop("cohort", None)  # only the clients know it
+    if randomness.simulation and isinstance(engine, Carrying):
+        # how long a round of a real run took says something of who was slow in it: for the log
+        statistics |= engine.carried()
     if metric is not None and terms.metric_deviation is not None:
+        spread = terms.metric_deviation / terms.denominator
         statistics |= {
-            "private_accuracy": metric,
-            "private_accuracy_deviation": terms.metric_deviation / terms.denominator,
+            private_key(training.metric): training.from_unit(metric),
+            deviation_key(training.metric): training.from_unit(spread) - training.from_unit(0.0),
         }
     if student is not None:
         statistics = {
@@ -308,9 +326,15 @@ def round_task(state: TrainingState, terms: RoundTerms, training: Training) -> R
 
 
 def tasks_of(
-    cohort: IntArray, terms: RoundTerms, clients: Sequence[str], shared: RoundTask
+    asked: IntArray,
+    terms: RoundTerms,
+    clients: Sequence[str],
+    shared: RoundTask,
+    own_coins: bool = False,
 ) -> list[ClientTask]:
-    """One task for each client of the cohort, in the cohort's order."""
+    """One task for each client that is asked, in this order. With `own_coins` each decides itself,
+    at its planned rate, whether it takes part.
+    """
     return [
         ClientTask(
             client=clients[number],
@@ -318,8 +342,9 @@ def tasks_of(
             clip_norm=float(terms.clip_norm[number]),
             shared=shared,
             records=None if terms.records is None else terms.records(number),
+            coin=float(terms.sampling_rate[number]) if own_coins else None,
         )
-        for number in cohort.tolist()
+        for number in asked.tolist()
     ]
 
 
@@ -330,8 +355,10 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistic
     Which answers were discarded, and how many updates were not finite, is for the operator only:
     `training` shows it, but does not store it with the metrics of a real run.
     """
-    found, cohort = answers.statistics, len(answers.answered) + len(answers.discarded)
-    count, told = max(1, len(answers.answered)), len(found.norms) > 0
+    found = answers.statistics
+    # clients on this machine say whether they took part: they have remarks
+    took_part = len(found.norms) or len(answers.answered)
+    count, told = max(1, took_part), len(found.norms) > 0
     clip = terms.clip_norm[np.isfinite(terms.clip_norm)]
     odd = dict(answers.discarded) | dict(answers.reports)
     public: Statistics = {
@@ -343,7 +370,7 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistic
         return public
     active = {} if found.active is None else {"active": found.active.tolist()}
     return active | {
-        "cohort": cohort,
+        "cohort": took_part + len(answers.discarded),
         "clipped_share": float(found.clipped.sum() / count),
         "mean_norm": float(found.norms.mean()) if told else 0.0,
         "norm_quantiles": np.quantile(found.norms, NORM_QUANTILES).tolist()
@@ -355,8 +382,10 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistic
 
 def step(state: TrainingState, release: Release, method: Method, server: Server) -> TrainingState:
     """Apply a release: server optimiser step, or student update; then the tail mean."""
-    velocity, votes = state.velocity, state.votes
-    if server.student is None:
+    velocity, votes, squares = state.velocity, state.votes, state.squares
+    if server.student is None and server.optimizer != "sgd":
+        parameters, velocity, squares = adaptive(state, release.update, server)
+    elif server.student is None:
         velocity = (server.momentum * velocity + release.update).astype(np.float32)
         parameters = (state.parameters + server.lr * velocity).astype(np.float32)
     else:
@@ -372,7 +401,31 @@ def step(state: TrainingState, release: Release, method: Method, server: Server)
         tail_count=state.tail_count + int(in_tail),
         method=method.learn(state.method, release),
         votes=votes,
+        squares=squares,
     )
+
+
+SERVER_OPTIMIZERS = ("sgd", "adam", "yogi")
+_FIRST, _SECOND, _ADAPTIVITY = 0.9, 0.99, 1e-3
+
+
+def adaptive(
+    state: TrainingState, update: Float32Array, server: Server
+) -> tuple[Float32Array, Float32Array, Float32Array]:
+    """FedAdam and FedYogi (Reddi et al. 2021, Algorithm 2): parameters, mean and mean squares after
+    a release. It uses releases alone, so it is post-processing.
+    """
+    squares: FloatArray = state.squares.astype(np.float64)
+    if not squares.size:
+        squares = np.full(update.size, _ADAPTIVITY**2)
+    mean = (_FIRST * state.velocity + (1 - _FIRST) * update).astype(np.float32)
+    square = np.square(update.astype(np.float64))
+    if server.optimizer == "adam":
+        squares = _SECOND * squares + (1 - _SECOND) * square
+    else:
+        squares = squares - (1 - _SECOND) * square * np.sign(squares - square)
+    step = server.lr * mean / (np.sqrt(squares) + _ADAPTIVITY)
+    return (state.parameters + step).astype(np.float32), mean, squares.astype(np.float32)
 
 
 def skip(state: TrainingState) -> TrainingState:

@@ -1,4 +1,8 @@
-"""Poisson sampling: every client enters a round independently, at its planned rate."""
+"""Poisson sampling: every client enters a round independently, at its planned rate.
+
+The server draws here. Where everyone is asked, each client draws for itself, and in simulations the
+same numbers: `client.participation`.
+"""
 
 from __future__ import annotations
 

@@ -103,6 +103,12 @@ SIGNATURE = RunFile(
     "no: the plan's hash lets anyone try budgets",
     "runs.signed",
 )
+TUNE = RunFile(
+    "tune.json",
+    "private tunes only: settings, plans of the trials, and what the tune costs each client",
+    "no: budgets",
+    "tuning.winner",
+)
 HOLD_OUT = RunFile(
     "hold_out.key",
     "real runs with data.validation: the secret that decides which rows clients hold out",
@@ -128,6 +134,7 @@ FILES = (
     METRICS,
     REPORT,
     SIGNATURE,
+    TUNE,
     HOLD_OUT,
     OLD_NORMS,
 )

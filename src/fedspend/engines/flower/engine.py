@@ -35,7 +35,7 @@ from fedspend.engines.flower.wire import (
 from fedspend.engines.table import NO_GRID
 from fedspend.errors import InvalidInput, Refused
 from fedspend.models.checking import check_module
-from fedspend.models.flat import parameter_count
+from fedspend.models.flat import fingerprint, parameter_count
 
 LOG = logging.getLogger("fedspend.flower")
 # Polling: soon after something came, less often when nothing does.
@@ -50,6 +50,8 @@ class Traffic:
     seconds: float = 0.0
     sent: int = 0
     received: int = 0
+    tasks: int = 0  # that were sent, again or not
+    answers: int = 0  # that came
 
 
 class FlowerEngine:
@@ -67,9 +69,22 @@ class FlowerEngine:
                 "a real run needs the nodes' public keys: name a file of keys with engine.keys"
             )
         parameters = parameter_count(work.module)
-        hello = Hello(self._simulation, parameters, work.size or parameters)
+        if not (there.plan or there.silo_plan or self._simulation):
+            raise InvalidInput(
+                "a real run needs slices that its clients have approved: make them with fedspend "
+                "flower slices, and name their folder with engine.slices"
+            )
+        hello = Hello(
+            self._simulation,
+            parameters,
+            work.size or parameters,
+            there.plan,
+            work.task.terms,
+            fingerprint(work.module),
+            silo_plan=there.silo_plan,
+        )
         self._line = Line(there.grid, there.patience.deadline, clock)
-        self._nodes = Nodes(self._line, self._clients, hello, there.keys)
+        self._nodes = Nodes(self._line, self._clients, hello, there.keys, there.certificates)
         self.traffic = Traffic()
         if there.begun:
             self.reach()
@@ -110,15 +125,20 @@ class FlowerEngine:
             self._nodes.refresh()
             self._check_quorum()
         self.traffic = exchange.traffic
-        self._log(tasks)
-
-    def _log(self, tasks: Sequence[ClientTask]) -> None:
-        """Time and bytes, without saying how many were asked: that is the cohort's secret."""
-        asked, took = max(1, len(tasks)), self.traffic
+        took = self.carried()
         LOG.info(
             "answers took %.1f seconds; %s bytes to a client, %s bytes back",
-            *(took.seconds, f"{took.sent // asked:,}", f"{took.received // asked:,}"),
+            *(took["answer_seconds"], f"{took['task_bytes']:,}", f"{took['answer_bytes']:,}"),
         )
+
+    def carried(self) -> dict[str, float]:
+        """Does not say how many were asked: that is the cohort's secret."""
+        took = self.traffic
+        return {
+            "answer_seconds": round(took.seconds, 3),
+            "task_bytes": took.sent // max(1, took.tasks),
+            "answer_bytes": took.received // max(1, took.answers),
+        }
 
     def close(self) -> None:
         """The grid belongs to whoever made it."""
@@ -224,6 +244,7 @@ class _Exchange:
     def _content(self, client: str) -> RecordDict:
         content = task_content(self._tasks[client], self._arrays)
         self.traffic.sent += size_of(content)
+        self.traffic.tasks += 1
         return content
 
     def _received(self, message: Message) -> Iterator[Reply | Lost]:
@@ -237,6 +258,7 @@ class _Exchange:
             self._failed(client, f"Flower reports error {message.error.code} from its node")
             return
         self.traffic.received += size_of(message.content)
+        self.traffic.answers += 1
         try:
             answer = read_answer(message.content)
         except InvalidInput as error:

@@ -34,8 +34,16 @@ class Nodes:
     """The roster, and where on the grid each of it is."""
 
     def __init__(
-        self, line: Line, roster: Sequence[str], hello: Hello, keys: Mapping[str, str] | None
+        self,
+        line: Line,
+        roster: Sequence[str],
+        hello: Hello,
+        keys: Mapping[str, str] | None,
+        certificates: Mapping[str, str] | None = None,
     ) -> None:
+        """`certificates` are those that silos have handed in already."""
+        self._certificates = certificates
+        self.handed_in: dict[str, str] = {}
         self._line, self._roster, self._hello = line, tuple(roster), hello
         self._owner = None if keys is None else {key: client for client, key in keys.items()}
         self._greeted: dict[int, float] = {}  # when
@@ -147,6 +155,26 @@ class Nodes:
             self.problems[node] = problem
         else:
             self._at[said.client] = node
+            self.handed_in[said.client] = said.certificate
+
+    def _other_model(self, said: Introduction) -> str:
+        """Why a node does not train what this run trains; empty if it does."""
+        if said.parameters != self._hello.parameters:
+            return (
+                f"has a model of {said.parameters:,} numbers, and this run one of "
+                f"{self._hello.parameters:,}; use the same model settings"
+            )
+        if said.model != self._hello.model:
+            return (
+                "has a model with other layers or other frozen weights; use the same model "
+                "settings and files"
+            )
+        if said.loss != self._hello.loss:
+            return (
+                f"trains for loss {said.loss!r}, and this run for {self._hello.loss!r}; use the "
+                "same task settings"
+            )
+        return ""
 
     def _problem(self, node: int, said: Introduction) -> str:
         who = f"node {node}, which says it is client {said.client!r},"
@@ -161,11 +189,11 @@ class Nodes:
                 f"{who} has fedspend {said.version}, and this is {fedspend.__version__}; install "
                 "the same version"
             )
-        if said.parameters != self._hello.parameters:
-            return (
-                f"{who} has a model of {said.parameters:,} numbers, and this run one of "
-                f"{self._hello.parameters:,}; use the same model settings"
-            )
+        if self._certificates and self._certificates.get(said.client) != said.certificate:
+            return f"{who} holds another certificate than the one in the plan; start another run"
+        # while terms are offered, nobody knows the model yet
+        if not self._hello.silo_offer and (wrong := self._other_model(said)):
+            return f"{who} {wrong}"
         if said.simulation and not self._hello.simulation:
             return (
                 f"{who} draws from a seed, which protects nobody; set privacy.randomness = "

@@ -7,12 +7,17 @@ about randomness, and an answer holds a contribution or one of a few fixed words
 
 The arrays of a message are Flower arrays of their own, so that the model, which is the same for
 every client of a round, is stored once at the SuperLink and not once for each client.
+
+How long an answer is says nothing about what is in it: its facts are padded to one length, and its
+numbers are masked. Flower does not transmit an array that the SuperLink has already, so that the
+zeros of a second client that does not take part would otherwise not be sent at all.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -29,8 +34,12 @@ from fedspend.errors import InvalidInput
 WIRE = "fedspend wire 1"
 # how messages are addressed: Flower runs the function of the node's app that has this name
 HELLO, TASK = "query.fedspend_hello", "train.fedspend_task"
+LOOK = "query.fedspend_look"
 
 _RAW = "fedspend.raw"  # the numbers themselves, little-endian, in C order
+_MASKED = "fedspend.masked"  # a fresh key, and then the same bytes, each changed by it
+_KEY = 16  # bytes
+_ROOM = 64  # characters by which the facts of an answer may differ in length: two numbers
 _TYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "float64": np.dtype("<f8"),
@@ -46,9 +55,16 @@ REASONS: Mapping[str, str] = {
     "client": "the task is for another client",
     "simulation": "its rows are real, and the server's randomness is seeded",
     "unprotected": "its rows are real, and the task has no clip, run or plan",
+    "plan": "it has approved no slice of this run's plan",
+    "terms": "the task has other terms than the slice that it has approved",
+    "oversampled": "it is asked more often than the planned rates can explain",
     "account": "its own account does not allow the task",
     "replayed": "the task is of a round that it has passed",
     "changed": "the task differs from the one that it answered in this round",
+    "records": "the server and it do not agree whether single records are protected",
+    "offer": "its records' budgets, or its account of them, do not allow the terms",
+    "certificate": "the plan is not one that it handed a certificate in for",
+    "planned": "the task is not the one that it planned its records for",
     "failed": "its work failed; its own log says why",
 }
 
@@ -60,6 +76,13 @@ class Hello:
     simulation: bool  # the server's randomness is seeded, so that this run protects nobody
     parameters: int  # how many numbers the model has
     size: int  # how many numbers a client sends
+    plan: str = ""  # root of the slices of this run; empty where there are none
+    loss: str = ""  # what clients descend: the name of it, for each has the code itself
+    model: str = ""  # tells models of the same size apart (`models.flat.fingerprint`)
+    # records that stay at their silos (`records.silos`): first the terms are offered, then comes
+    # the plan with everybody's certificate; all of it is public
+    silo_offer: str = ""
+    silo_plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,6 +93,9 @@ class Introduction:
     version: str  # of fedspend
     simulation: bool
     parameters: int
+    loss: str
+    model: str
+    certificate: str = ""  # of a silo: a commitment to the plan of its own records
 
 
 @dataclass(frozen=True)
@@ -79,7 +105,27 @@ class Refusal:
     reason: str
 
 
-Greeting = TypeVar("Greeting", Hello, Introduction, Refusal)
+@dataclass(frozen=True)
+class Look:
+    """A server asks how a node is, before any run."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How a node is. Nothing of it depends on its rows, and nothing on its budget."""
+
+    client: str
+    version: str  # of fedspend
+    flwr: str
+    torch: str
+    simulation: bool
+    unit: str  # what it protects: client or record
+    parameters: int
+    ledger: bool  # whether its own ledger is there
+    clock: float  # seconds since 1970, by its own clock
+
+
+Greeting = TypeVar("Greeting", Hello, Introduction, Refusal, Look, Condition)
 
 
 def task_content(task: ClientTask, arrays: ArrayRecord | None = None) -> RecordDict:
@@ -93,7 +139,8 @@ def task_content(task: ClientTask, arrays: ArrayRecord | None = None) -> RecordD
 
 def arrays_of(task: ClientTask) -> ArrayRecord | None:
     """The arrays that every client of the round gets; None if each has some of its own."""
-    return None if task.records is not None else _packed(task.parts()[0])
+    own = task.records is not None and not task.records.at_silo
+    return None if own else _packed(task.parts()[0])
 
 
 def read_task(content: RecordDict) -> ClientTask:
@@ -104,7 +151,8 @@ def read_task(content: RecordDict) -> ClientTask:
 def sent_content(contribution: bytes) -> RecordDict:
     """The content of the message that brings a contribution, from the contribution's bytes."""
     arrays, about = unpack(contribution, "a contribution")
-    return _content("contribution", about, _packed(arrays))
+    length = _ROOM + len(_text({**about, "bit": None, "metric": None}))
+    return _content("contribution", about, _masked(arrays), length)
 
 
 def read_answer(content: RecordDict) -> Contribution | Refusal:
@@ -129,7 +177,14 @@ def _refusal(content: RecordDict) -> Refusal:
     return refusal
 
 
-def greeting_content(said: Hello | Introduction | Refusal) -> RecordDict:
+def read_condition(content: RecordDict) -> Condition | Refusal:
+    """How a node is, or why it does not say."""
+    if _kind(content) == _word(Refusal):
+        return _refusal(content)
+    return read_greeting(Condition, content)
+
+
+def greeting_content(said: Hello | Introduction | Refusal | Look | Condition) -> RecordDict:
     return _content(_word(type(said)), asdict(said), ArrayRecord())
 
 
@@ -154,11 +209,37 @@ def _word(kind: type[Any]) -> str:
     return kind.__name__.lower()
 
 
-def _content(kind: str, about: Mapping[str, Any], arrays: ArrayRecord) -> RecordDict:
-    body = json.dumps(about, allow_nan=False, sort_keys=True)
+def _content(
+    kind: str, about: Mapping[str, Any], arrays: ArrayRecord, length: int = 0
+) -> RecordDict:
+    """A message, its facts padded to a length if one is given."""
+    body = _text(about).ljust(length)
     return RecordDict(
         {_ABOUT: ConfigRecord({"wire": WIRE, "kind": kind, "body": body}), _ARRAYS: arrays}
     )
+
+
+def _text(about: Mapping[str, Any]) -> str:
+    return json.dumps(about, allow_nan=False, sort_keys=True)
+
+
+def _masked(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
+    """The arrays under a mask of their own: two that are the same do not look it."""
+    found = {}
+    for name, values in arrays.items():
+        plain, key = _array(values), os.urandom(_KEY)
+        body = key + _changed(plain.data, key)
+        found[name] = Array(dtype=plain.dtype, shape=plain.shape, stype=_MASKED, data=body)
+    return ArrayRecord(found)
+
+
+def _changed(body: bytes, key: bytes) -> bytes:
+    """The body, each byte changed by the key; the same again changes it back. The key travels with
+    it: it hides nothing from whoever can read the message.
+    """
+    philox = np.random.Philox(key=np.frombuffer(key, "<u8"))
+    mask = philox.random_raw(-(-len(body) // 8)).astype("<u8").view(np.uint8)[: len(body)]
+    return (np.frombuffer(body, np.uint8) ^ mask).tobytes()
 
 
 def _packed(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
@@ -192,7 +273,7 @@ def _read(kind: str, content: RecordDict) -> tuple[dict[str, Any], dict[str, npt
     found, body = _kind(content), str(content[_ABOUT]["body"])
     if found != kind:
         raise InvalidInput(f"a message of kind {kind!r} was expected; send it again")
-    if kind != "task" and len(body) > _LONGEST:  # it may be shown to the operator
+    if kind not in ("task", "hello") and len(body) > _LONGEST:  # it may be shown to the operator
         raise InvalidInput(f"a {kind} is too long; send it again")
     try:
         about = json.loads(body, parse_constant=_no_constant)
@@ -214,12 +295,15 @@ def _no_constant(_: str) -> None:
 
 def _numbers(kind: str, array: Array) -> npt.NDArray[Any]:
     shape = tuple(array.shape)
-    known = array.stype == _RAW and array.dtype in _TYPES
+    masked = kind == "contribution"
+    known = array.stype == (_MASKED if masked else _RAW) and array.dtype in _TYPES
     if not known or not all(type(length) is int and length >= 0 for length in shape):
         raise InvalidInput(f"a {kind} has an array of a kind that it may not have; send it again")
-    dtype = _TYPES[array.dtype]
-    if len(array.data) != math.prod(shape) * dtype.itemsize:
+    dtype, body = _TYPES[array.dtype], array.data
+    if len(body) != math.prod(shape) * dtype.itemsize + (_KEY if masked else 0):
         raise InvalidInput(f"a {kind} has an array of the wrong length; send it again")
+    if masked:
+        body = _changed(body[_KEY:], body[:_KEY])
     # copied: torch wants memory that may be written to
-    found: npt.NDArray[Any] = np.frombuffer(array.data, dtype).reshape(shape).astype(array.dtype)
+    found: npt.NDArray[Any] = np.frombuffer(body, dtype).reshape(shape).astype(array.dtype)
     return found

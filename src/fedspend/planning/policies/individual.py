@@ -55,18 +55,7 @@ def found_rates(terms: Terms, wish: Wish, already: FloatArray, split: str) -> Fl
     """The rate of each line; their mean over clients is the rate of the terms."""
     assert wish.clients_of is not None
     share = wish.clients_of / wish.clients_of.sum()
-    low, high = terms.rate / _WIDEST, min(1.0, terms.rate * _WIDEST)
-    nodes, lines = np.geomspace(low, high, _NODES), wish.budget.size
-    log_noise, _ = calibrated(
-        terms, np.repeat(wish.budget, _NODES), np.tile(nodes, lines), already, coarse=True
-    )
-    tried = np.geomspace(low, high, _TRIED)
-    noise = np.array(
-        [
-            np.exp(PchipInterpolator(np.log(nodes), one)(np.log(tried)))
-            for one in log_noise.reshape(lines, _NODES)
-        ]
-    )
+    tried, noise = noise_by_rate(terms, wish, already)
 
     def rates_at(price: float) -> FloatArray:
         """Falls with the price: of noise for all, or of rate for a client's worth `q / sigma`."""
@@ -77,6 +66,21 @@ def found_rates(terms: Terms, wish: Wish, already: FloatArray, split: str) -> Fl
 
     edge = float(noise.max()) if split == "rates" else float((1 / noise).max())
     return at_mean(bisected(rates_at, share, terms.rate, -edge, edge), share, terms.rate)
+
+
+def noise_by_rate(terms: Terms, wish: Wish, already: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Rates around that of the terms, and the noise of each line at each of them."""
+    low, high = terms.rate / _WIDEST, min(1.0, terms.rate * _WIDEST)
+    nodes, lines = np.geomspace(low, high, _NODES), wish.budget.size
+    log_noise, _ = calibrated(
+        terms, np.repeat(wish.budget, _NODES), np.tile(nodes, lines), already, coarse=True
+    )
+    tried = np.geomspace(low, high, _TRIED)
+    noise = [
+        np.exp(PchipInterpolator(np.log(nodes), one)(np.log(tried)))
+        for one in log_noise.reshape(lines, _NODES)
+    ]
+    return tried, np.array(noise)
 
 
 def bisected(

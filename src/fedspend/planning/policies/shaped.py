@@ -16,6 +16,7 @@ import numpy as np
 from fedspend.accounting.calibration import check_feasible, starting_cost, uniform
 from fedspend.accounting.fitting import scaled_to_budget
 from fedspend.accounting.mechanisms import Mechanisms
+from fedspend.accounting.rdp import NOISE_RANGE
 from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies.base import Policy, Spending, Terms, Wish
@@ -95,8 +96,8 @@ def fitted(name: str, terms: Terms, wish: Wish, shape: FloatArray, rates: FloatA
     check_feasible(budget, starting_cost(budget.size, orders, terms.delta, past))
     start = uniform(budget, terms.delta, terms.rate, terms.rounds, orders, past).noise[0]
     typical = np.exp(np.log(shape).mean(axis=0))
+    # somewhere to begin, at noise that the accountant can read
+    scale = np.maximum(start / typical, NOISE_RANGE[0] / shape.min(axis=0))
     everything = np.ones(shape.shape, dtype=bool)
-    found = scaled_to_budget(
-        shape * (start / typical), rates, everything, budget, terms.delta, past, orders
-    )
+    found = scaled_to_budget(shape * scale, rates, everything, budget, terms.delta, past, orders)
     return Spending(found.noise, rates, found.epsilon, found.order)

@@ -6,6 +6,7 @@ from fedspend.basics.registry import Registry
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies.base import Policy
 from fedspend.planning.policies.constant import STRICTEST, UNIFORM
+from fedspend.planning.policies.grouped import GROUPED
 from fedspend.planning.policies.individual import INDIVIDUAL_RATES
 from fedspend.planning.policies.optimal import OPTIMAL
 from fedspend.planning.policies.saving import EXACT, LITERAL
@@ -21,9 +22,11 @@ POLICIES: Registry[Policy] = Registry(
     GEOMETRIC,
     OPTIMAL,
     INDIVIDUAL_RATES,
+    GROUPED,
     section="privacy",
 )
 OURS = POLICIES.names
+DEFAULT = OPTIMAL.name  # where nothing names or implies another
 
 
 def with_key(key: str) -> tuple[str, ...]:
@@ -34,19 +37,22 @@ def with_key(key: str) -> tuple[str, ...]:
 def policy_for(
     method: str | None, policy: str | None, *, saves: bool, weighted: bool = False
 ) -> str:
-    """The policy that a method implies, or the one that was named, if the method allows it.
+    """The policy that was named, if the method allows it; else what a saving rate or weights imply;
+    else the method's own, and without a method `optimal`.
 
     >>> policy_for("dp-fedavg", None, saves=False), policy_for(None, None, saves=True)
     ('strictest', 'spend-as-you-go')
+    >>> policy_for(None, None, saves=False), policy_for("time-adaptive", None, saves=False)
+    ('optimal', 'optimal')
     """
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(f"policy must be one of {', '.join(POLICIES.names)}; got {policy!r}")
-    natural = "spend-as-you-go" if saves else "weights" if weighted else "uniform"
+    implied = "spend-as-you-go" if saves else "weights" if weighted else None
     if method is None:
-        return policy or natural
+        return policy or implied or DEFAULT
     allowed = policies_of_method(method)
     if policy is None:
-        return natural if natural in allowed else allowed[0]
+        return implied if implied in allowed else allowed[0]
     if policy not in allowed:
         raise InvalidInput(
             f"policy {policy!r} contradicts method {method!r}, which needs "

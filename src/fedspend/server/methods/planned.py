@@ -2,8 +2,9 @@
 
 The first three share one mechanism (Kiani et al. 2025, Algorithm 2) and differ in the policy behind
 their plan: `dp-fedavg` gives everyone the strictest budget, `idp-fedavg` gives each client its own,
-`time-adaptive` also moves spending between rounds. `dp-fedsgd` may start from a noise level instead
-of a budget; `dp_fedsgd` converts one into the other.
+`time-adaptive` also moves spending between rounds, by default to where it does the most good.
+`dp-fedsgd` may start from a noise level instead of a budget; `dp_fedsgd` converts one into the
+other.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ IDP_FEDAVG = MethodEntry(
     "idp-fedavg",
     "each client spends its own budget, evenly over the rounds",
     make=planned("idp-fedavg"),
-    policies=("uniform", "individual-rates"),
+    policies=("uniform", "individual-rates", "grouped"),
     clip_schedule="follows",
 )
 TIME_ADAPTIVE = MethodEntry(
     "time-adaptive",
     "each client spends its own budget, more of it in some rounds than in others",
     make=planned("time-adaptive"),
-    policies=("spend-as-you-go", "spend-as-you-go-literal", "weights", "geometric", "optimal"),
+    policies=("optimal", "spend-as-you-go", "spend-as-you-go-literal", "weights", "geometric"),
     own_policies=True,
     clip_schedule="follows",
 )

@@ -2,7 +2,7 @@
 
 So the server only averages. The denominator is the planned number of clients that take part and
 have a record to train with, never the number that turned up. A client's task has the terms of its
-own records only.
+own records only; where records stay at their silos, none, and every silo counts in every round.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class RecordLevel:
         return state
 
     def _own(self, round: int, number: int, batch: FloatArray) -> RecordTerms:
-        from fedspend.client.task import RecordTerms  # needs torch; a plan does not
+        from fedspend.client.task import RecordTerms, silo_terms  # need torch; a plan does not
 
+        if self.plan.silos is not None:
+            return silo_terms(self.plan.clip, self.plan.terms.noise_multiplier)
         plan, classes = self.plan, self.plan.classes_of_client[number]
         return RecordTerms(
             rate=plan.schedules.sampling_rate[round][classes],

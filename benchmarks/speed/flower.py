@@ -1,0 +1,358 @@
+"""What a round on Flower costs: our engine beside the local one, and beside Flower's own FedAvg
+with and without its differential privacy, on the same work.
+
+    python benchmarks/speed/flower.py                             # hours: all cells
+    python benchmarks/speed/flower.py --cells small:3,100,1000    # 10 minutes on a quiet core
+    python benchmarks/speed/flower.py --cells --memory 100 1000   # what is held in memory
+    python benchmarks/speed/flower.py --write docs/flower.md      # and puts the table there
+
+It goes on where it stopped: a cell that is in `flower.jsonl`, beside this file, is not measured
+again.
+
+Everything runs in one process on one thread: clients are functions, and messages go through
+Flower's own packing both ways, as between machines. All four do the same local training with the
+same code (`engines.local`), and evaluate the model on the same rows after each round; ours also
+charge a ledger, clip, add discrete noise, and write release, checkpoint and metrics to disk. Rounds
+of the four take turns, and CPU seconds are counted, so that another load on the machine falls on
+all alike.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import argparse
+import json
+import logging
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parents[2]
+# the grid in this process is that of the tests; this folder has another module of its name
+sys.path[0] = str(ROOT / "tests")
+
+import flwr
+from flower.apps import AppGrid
+from flower.in_process import InProcessGrid, nodes_of
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
+
+from fedspend.client.state import MemoryStates
+from fedspend.client.task import ClientTask
+from fedspend.configuration.config import any_config
+from fedspend.engines.local import local
+from fedspend.models.evaluation import evaluate
+from fedspend.runs.beginning import opened_store
+from fedspend.runs.metrics import Observer
+from fedspend.runs.run_ledger import RunLedger
+from fedspend.runs.running import open_engine
+from fedspend.runs.setup import Setup, flat_parameters, from_config
+from fedspend.server.rounds import begin, prepared, run_rounds
+
+MODELS: dict[str, dict[str, Any]] = {
+    "small": {"name": "logistic"},
+    "medium": {"name": "mlp", "hidden": [64]},
+    "large": {"name": "mlp", "hidden": [256]},
+}
+ROWS, FEATURES, CLASSES, STEPS, BATCH, CLIP = 40, 784, 10, 20, 20, 1.0
+RESULTS = Path(__file__).with_name("flower.jsonl")
+MARK = "<!-- made by benchmarks/speed/flower.py -->"
+Round = Callable[[], None]
+
+
+class Nothing(MemoryStates):
+    """Nodes that remember no answers, as if each remembered its own on its own machine."""
+
+    def write(self, client: str, body: bytes) -> None:
+        pass
+
+
+def config_of(clients: int, model: str, rounds: int) -> dict[str, Any]:
+    return {
+        "data": {
+            "name": "synthetic",
+            "examples": ROWS * clients + 200,
+            "features": FEATURES,
+            "classes": CLASSES,
+            "clients": clients,
+            "partition": "iid",
+        },
+        "model": MODELS[model],
+        "method": {"name": "idp-fedavg"},
+        "privacy": {
+            "epsilon": 10.0,
+            "delta": 1e-5,
+            "rate": 1.0,
+            "clip": CLIP,
+            "noise": "discrete",
+            "accountant": "rdp",
+        },
+        "train": {"rounds": rounds, "local_steps": STEPS, "batch_size": BATCH, "lr": 0.1},
+    }
+
+
+@dataclass
+class Contender:
+    name: str
+    play: Round  # one round
+    carried: Callable[[], int]  # bytes that went over the line so far, both ways
+    close: Round = lambda: None
+
+
+def ours(setup: Setup, folder: Path, grid: InProcessGrid | None) -> Contender:
+    """A whole run, one round at a time: on this machine, or on the grid."""
+
+    def rounds() -> Iterator[None]:
+        with RunLedger.of_run(folder, None, resume=False) as ledger:
+            engine = open_engine(setup, MemoryStates())
+            store = opened_store(setup, folder, ledger, resume=False)
+            store.write_certificate(setup.plan, {"ok": True})  # not verified: it takes no round
+            training = replace(setup.training, run=store.run_id)
+            start = begin(flat_parameters(setup.module), setup.method)
+            with store.charging(setup.plan, ledger, simulation=True):
+                for _ in run_rounds(
+                    start,
+                    setup.method,
+                    engine,
+                    training,
+                    setup.randomness,
+                    store,
+                    Observer.of(setup).line,
+                ):
+                    yield
+
+    playing = rounds()
+    name = "fedspend, one machine" if grid is None else "fedspend on Flower"
+    return Contender(
+        name,
+        lambda: next(playing),
+        lambda: 0 if grid is None else grid.carried,
+        playing.close,
+    )
+
+
+def client_of(setup: Setup) -> Callable[[str], Callable[[Message], Message]]:
+    """Flower's clients: the same training by the same engine, answered as Flower does it."""
+    work = setup.workload()
+    engine, shapes = local(work, 0), [p.shape for p in setup.module.parameters()]
+    _, shared = prepared(
+        begin(flat_parameters(setup.module), setup.method), setup.method, setup.training
+    )
+    shared = replace(shared, grid=None)
+    number = {client: n for n, client in enumerate(work.shards)}
+
+    def node(client: str) -> Callable[[Message], Message]:
+        def answer(message: Message) -> Message:
+            arrays = message.content["arrays"].to_numpy_ndarrays()
+            start = np.concatenate([one.reshape(-1) for one in arrays])
+            task = ClientTask(client, number[client], np.inf, replace(shared, parameters=start))
+            (reply,) = engine.run([task])
+            moved = (start + reply.contribution.vector).astype(np.float32)
+            ends = np.cumsum([one.numel() for one in shapes])[:-1]
+            pieces = [
+                one.reshape(shape) for one, shape in zip(np.split(moved, ends), shapes, strict=True)
+            ]
+            return Message(
+                RecordDict(
+                    {
+                        "arrays": ArrayRecord(pieces),
+                        "metrics": MetricRecord({"num-examples": ROWS}),
+                    }
+                ),
+                reply_to=message,
+            )
+
+        return answer
+
+    return node
+
+
+def theirs(name: str, strategy: Strategy, setup: Setup) -> Contender:
+    """Flower's own loop, one round at a time."""
+    node = client_of(setup)
+    clients = setup.federation.clients
+    grid = AppGrid({100 + n: node(client) for n, client in enumerate(clients)})
+    names = [name for name, _ in setup.module.named_parameters()]
+    arrays = [p.detach().numpy().copy() for p in setup.module.parameters()]
+    dataset, state = setup.federation.dataset, {"round": 0, "arrays": ArrayRecord(arrays)}
+    tests = torch.from_numpy(dataset.test_features), torch.from_numpy(dataset.test_labels)
+
+    def play() -> None:
+        state["round"] += 1
+        sent = strategy.configure_train(state["round"], state["arrays"], ConfigRecord(), grid)
+        found, _ = strategy.aggregate_train(state["round"], grid.send_and_receive(sent))
+        assert found is not None
+        state["arrays"] = found
+        flat = np.concatenate([one.reshape(-1) for one in found.to_numpy_ndarrays()])
+        evaluate(setup.module, torch.from_numpy(flat.astype(np.float32)), *tests)
+
+    assert len(names) == len(arrays)
+    return Contender(name, play, lambda: grid.carried)
+
+
+def contenders(clients: int, model: str, rounds: int, folder: Path) -> list[Contender]:
+    config = any_config(config_of(clients, model, rounds))
+    here = from_config(config)
+    grid = InProcessGrid(nodes_of(here.workload(), Nothing))
+    elsewhere = from_config(
+        any_config(config_of(clients, model, rounds) | {"engine": {"name": "flower"}}), grid=grid
+    )
+    plain = {"fraction_evaluate": 0.0, "min_train_nodes": clients, "min_available_nodes": clients}
+    return [
+        ours(here, folder / "local", None),
+        ours(elsewhere, folder / "flower", grid),
+        theirs("Flower's FedAvg", FedAvg(**plain), here),
+        theirs(
+            "Flower's FedAvg with its DP",
+            DifferentialPrivacyServerSideFixedClipping(FedAvg(**plain), 1.0, CLIP, clients),
+            here,
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Line:
+    model: str
+    parameters: int
+    clients: int
+    name: str
+    seconds: float  # CPU, median
+    bytes: int  # per client and round, both ways
+
+
+def measured(clients: int, model: str, rounds: int) -> list[Line]:
+    with tempfile.TemporaryDirectory() as folder:
+        each = contenders(clients, model, rounds + 1, Path(folder))
+        times: dict[str, list[float]] = {one.name: [] for one in each}
+        before: dict[str, int] = {}
+        for number in range(rounds + 1):
+            turn = number % len(each)
+            for one in (*each[turn:], *each[:turn]):
+                began = time.process_time()
+                one.play()
+                times[one.name].append(time.process_time() - began)
+                if number == 0:  # the first warms up, and has the greetings
+                    before[one.name] = one.carried()
+        for one in each:
+            one.close()
+        parameters = flat_parameters(from_config(any_config(config_of(3, model, 1))).module).size
+        return [
+            Line(
+                *(model, parameters, clients, one.name, statistics.median(times[one.name][1:])),
+                (one.carried() - before[one.name]) // (rounds * clients),
+            )
+            for one in each
+        ]
+
+
+def peaks(clients: int, model: str) -> dict[str, float]:
+    """Megabytes that Python and numpy hold at most in the second round."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = {}
+        for one in contenders(clients, model, 2, Path(folder)):
+            one.play()
+            tracemalloc.start()
+            one.play()
+            found[one.name] = tracemalloc.get_traced_memory()[1] / 1e6
+            tracemalloc.stop()
+            one.close()
+        return found
+
+
+def table(lines: list[Line]) -> list[str]:
+    """One row for each model and number of clients."""
+    names = ("model", "clients", "one machine", "on Flower", "FedAvg", "FedAvg with DP")
+    columns = (*names, "over FedAvg", "bytes, ours", "bytes, FedAvg")
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for first in range(0, len(lines), 4):
+        alone, ours, plain, private = lines[first : first + 4]
+        times = " | ".join(f"{one.seconds:.3g}" for one in (alone, ours, plain, private))
+        over = ours.seconds / plain.seconds - 1
+        rows.append(
+            f"| {ours.parameters:,} numbers | {ours.clients:,} | {times} | {over:+.0%} | "
+            f"{ours.bytes:,} | {plain.bytes:,} |"
+        )
+    return rows
+
+
+def conditions(rounds: int) -> str:
+    return (
+        f"`python benchmarks/speed/flower.py`: median CPU seconds of {rounds} rounds after a first "
+        f"one; one thread, {platform.machine()}, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, "
+        f"flwr {flwr.__version__}; {STEPS} local steps on batches of {BATCH} out of {ROWS} rows of "
+        f"{FEATURES} features, everyone in every round. Bytes are those of Flower's packed "
+        "messages, there and back, per client and round."
+    )
+
+
+def written(path: Path, text: str) -> None:
+    """Put the text between the marks of a page."""
+    before, _, rest = path.read_text().partition(MARK)
+    _, found, after = rest.partition(MARK)
+    if not found:
+        raise SystemExit(f"{path} has no two lines {MARK}")
+    path.write_text(f"{before}{MARK}\n{text}\n{MARK}{after}")
+
+
+def read(results: Path) -> list[Line]:
+    """What has been measured already, smallest first, in the order of the contenders."""
+    if not results.exists():
+        return []
+    lines = [Line(**json.loads(text)) for text in results.read_text().splitlines()]
+    return sorted(lines, key=lambda line: (line.parameters, line.clients))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--cells",
+        nargs="*",
+        default=["small:3,100,1000", "medium:3,100,1000", "large:3,100,1000"],
+        help="models, each with numbers of clients",
+    )
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--memory", type=int, nargs="*", default=[], help="for so many clients")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="one line each; cells that it has are kept"
+    )
+    parser.add_argument(
+        "--write", type=Path, help="a page with two marks, to put the table between"
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    for cell in args.cells:
+        model, _, numbers = cell.partition(":")
+        for clients in map(int, numbers.split(",")):
+            if any((one.model, one.clients) == (model, clients) for one in read(args.results)):
+                continue
+            found = measured(clients, model, args.rounds)
+            with args.results.open("a") as file:
+                file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+            print("\n".join(map(str, found)), flush=True)
+    for clients in args.memory:
+        each = "; ".join(f"{name} {size:.0f} MB" for name, size in peaks(clients, "small").items())
+        print(f"held at most in a round of {clients:,} clients, small model: {each}", flush=True)
+    text = "\n".join([conditions(args.rounds), "", *table(read(args.results))])
+    print(text)
+    if args.write is not None:
+        written(args.write, text)
+
+
+if __name__ == "__main__":
+    main()

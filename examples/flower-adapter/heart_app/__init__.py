@@ -1,0 +1,1 @@
+"""Hospitals predict heart disease together: a Flower app as there are many."""

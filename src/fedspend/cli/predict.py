@@ -1,0 +1,73 @@
+"""`fedspend predict RUN_DIR FILE`: what a trained model makes of new rows."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from pathlib import Path
+
+HELP = "ask a trained model about new rows"
+DESCRIPTION = (
+    "Load the model of a run and print a prediction for each row of a CSV or NPZ file. The file "
+    "has the columns that the run was trained with; a label is not needed, and not read. Columns, "
+    "bounds and levels are those that the run's config declared. It costs no privacy: the model "
+    "was released already. In Python: fedspend.predict, fedspend.load_model."
+)
+EXAMPLES = """examples:
+  fedspend predict runs/hospitals new_patients.csv
+  fedspend predict runs/hospitals new_patients.csv -o predictions.csv --outputs
+  fedspend predict runs/first rows.npz --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN_DIR", help="the directory of a run that has finished or was stopped")
+    add("data", metavar="FILE", help="new rows: .csv, or .npz with an array features")
+    add("-o", "--output", metavar="FILE.csv", help="write the predictions here, not to the screen")
+    add("--outputs", action="store_true", help="also what the model gave, one column each")
+    add("--json", action="store_true", help="print JSON instead of CSV")
+
+
+def run(args: argparse.Namespace) -> int:
+    from fedspend.basics.files import write_whole
+    from fedspend.runs.predicting import predict
+
+    found = predict(args.run, args.data)
+    if args.json:
+        import json
+
+        told = {"kind": found.kind, "predictions": found.values.tolist()}
+        if found.names is not None:
+            told["classes"] = list(found.names)
+        if args.outputs:
+            told["outputs"] = found.outputs.tolist()
+        body = json.dumps(told) + "\n"
+    else:
+        body = as_csv(found.shown(), found.outputs.reshape(len(found), -1).tolist(), args.outputs)
+    if args.output is None:
+        sys.stdout.write(body)
+    else:
+        write_whole(Path(args.output), body.encode(), private=True)
+    return 0
+
+
+def as_csv(shown: list[list[str]], outputs: list[list[float]], with_outputs: bool) -> str:
+    """A line for each row, under a header.
+
+    >>> print(as_csv([["1"]], [[0.25, 0.75]], True).strip())
+    prediction,output_1,output_2
+    1,0.25,0.75
+    """
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    width = len(shown[0]) if shown else 1
+    head = ["prediction"] if width == 1 else [f"prediction_{n + 1}" for n in range(width)]
+    if with_outputs and outputs:
+        head += [f"output_{n + 1}" for n in range(len(outputs[0]))]
+    table.writerow(head)
+    for said, gave in zip(shown, outputs, strict=True):
+        table.writerow([*said, *(f"{value:.7g}" for value in gave)] if with_outputs else said)
+    return text.getvalue()

@@ -1,0 +1,1 @@
+"""Pages that a browser shows, from a server on this machine: the planner."""

@@ -1,0 +1,169 @@
+"""A small web server for one person on this machine.
+
+Guarantee: it listens on the loopback interface only. Other users of the machine share that, so
+every address begins with a random token, without which nothing is answered. Another web site that
+is open in the same browser gets nothing: requests must name this server as their host, which stops
+names that are pointed at this machine, and requests that change or compute something must be JSON
+from a page of this server. Nothing is stored by the browser, shown in a frame, or passed on as a
+referrer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from fedspend.errors import FedspendError, InvalidInput
+
+HOST = "127.0.0.1"
+MOST_BYTES = 32 * 2**20  # of one request: a plan of some 100,000 clients
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is served: pages by name ("" is the first), and functions from JSON to JSON."""
+
+    pages: Mapping[str, Callable[[], str]]
+    asks: Mapping[str, Ask]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that is running."""
+
+    address: str
+    server: ThreadingHTTPServer
+
+    def forever(self) -> None:
+        """Serve until somebody interrupts."""
+        threading.Event().wait()
+
+
+@contextlib.contextmanager
+def serving(site: Site, port: int = 0) -> Iterator[Served]:
+    """The site under a new token; `port` 0 takes a free one."""
+    token = secrets.token_urlsafe(24)
+    try:
+        server = ThreadingHTTPServer((HOST, port), _handler(site, token))
+    except (OSError, OverflowError) as error:
+        raise InvalidInput(
+            f"cannot listen on port {port}: {error}; choose another with --port, or leave it out"
+        ) from None
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Served(f"http://{HOST}:{server.server_address[1]}/{token}/", server)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def open_browser(address: str) -> bool:
+    """Whether a browser could be opened."""
+    try:
+        return webbrowser.open(address)
+    except webbrowser.Error:
+        return False
+
+
+def _handler(site: Site, token: str) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "fedspend", ""
+        timeout = 30  # a connection that says nothing is closed
+
+        def do_GET(self) -> None:
+            name = self._name()
+            if name is None or name not in site.pages:
+                self._refuse(404)
+                return
+            self._send(200, "text/html; charset=utf-8", site.pages[name]())
+
+        def do_POST(self) -> None:
+            name = self._name()
+            if name is None or name not in site.asks:
+                self._refuse(404)
+                return
+            if not self._from_own_page():
+                self._refuse(403)
+                return
+            self._answer(site.asks[name])
+
+        def _answer(self, ask: Ask) -> None:
+            try:
+                found = ask(self._body())
+            except FedspendError as error:
+                self._json(422, {"error": " ".join(str(error).split())})
+            else:
+                self._json(200, found)
+
+        def _body(self) -> dict[str, Any]:
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or not int(length) <= MOST_BYTES:
+                self.close_connection = True
+                raise InvalidInput(f"a request may have up to {MOST_BYTES:,} bytes")
+            try:
+                body = json.loads(self.rfile.read(int(length)))
+            except (ValueError, RecursionError):
+                raise InvalidInput("the request is not JSON") from None
+            if not isinstance(body, dict):
+                raise InvalidInput("the request must be a JSON object")
+            return body
+
+        def _name(self) -> str | None:
+            """What is asked for, or None without the token or under another host's name."""
+            port = self.server.server_address[1]  # type: ignore[index]
+            if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+                return None
+            _, _, rest = self.path.partition("/")
+            given, _, name = rest.partition("?")[0].partition("/")
+            return name if hmac.compare_digest(given.encode(), token.encode()) else None
+
+        def _from_own_page(self) -> bool:
+            origin, site_ = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
+            return (
+                origin in (None, f"http://{self.headers['Host']}")
+                and site_ in (None, "same-origin")
+                and self.headers.get_content_type() == "application/json"
+            )
+
+        def _refuse(self, code: int) -> None:
+            self._send(code, "text/plain; charset=utf-8", "not here\n")
+
+        def _json(self, code: int, document: dict[str, Any]) -> None:
+            self._send(code, "application/json", json.dumps(document, allow_nan=False))
+
+        def _send(self, code: int, kind: str, text: str) -> None:
+            body = text.encode("utf-8", "replace")
+            self.send_response(code)
+            for name, value in _HEADERS.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):  # the page has gone on to something else
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Addresses hold the token, and stay out of every log."""
+
+    return Handler

@@ -1,0 +1,257 @@
+"""The model of a run, again: loaded, and asked about new rows.
+
+Guarantee: what is loaded is what the run's own file has; a file that is damaged, or of another
+model, is refused. New rows are read by what the run declared of its own (columns, bounds, levels),
+so nothing is learned from them, and they are sent nowhere. A prediction is a use of a model that
+was released already: it costs no privacy of those it was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from fedspend.basics.csv_rows import read_table
+from fedspend.basics.tensors import read_sealed
+from fedspend.data.columns import CsvFrame, Frame
+from fedspend.data.dataset import Features, as_features, scaled
+from fedspend.data.declared import declared
+from fedspend.data.loading import TABLES
+from fedspend.data.tables import CLIENT, SPLIT, TABLE_OPTIONS, TableOptions
+from fedspend.errors import InvalidInput
+from fedspend.models import MODELS, build
+from fedspend.models import features as maps
+from fedspend.models.evaluation import scores
+from fedspend.models.flat import flat_vector
+from fedspend.models.inputs import as_input, check_whole
+from fedspend.stored.files import MODEL, RUN
+from fedspend.stored.run import Facts, StoredRun
+from fedspend.tasks.kinds import BINARY, CLASSES, NUMBERS, SEVERAL, TOKENS
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class About:
+    """What `run.json` says of the run's model."""
+
+    input_shape: tuple[int, ...]
+    outputs: int
+    kind: str
+    integers: bool
+
+    @classmethod
+    def of(cls, facts: Facts, folder: Path) -> About | None:
+        said = facts.content.get("model")
+        if said is None:
+            return None  # of an older version
+        try:
+            return cls(
+                tuple(int(length) for length in said["input_shape"]),
+                int(said["outputs"]),
+                str(said["kind"]),
+                said["integers"] is True,
+            )
+        except (KeyError, TypeError, ValueError):
+            raise InvalidInput(
+                f"{RUN.of(folder)} is damaged: it does not say what the model is"
+            ) from None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "input_shape": list(self.input_shape),
+            "outputs": self.outputs,
+            "kind": self.kind,
+            "integers": self.integers,
+        }
+
+
+def load_model(run: str | Path, model: nn.Module | None = None) -> nn.Module:
+    """The model of a run, ready to be used: `load_model("runs/first")`.
+
+    A run that was trained from Python on a module of your own needs that module: `model` gets the
+    run's numbers and is returned.
+    """
+    folder = Path(run)
+    facts = StoredRun(folder).facts()
+    path = MODEL.of(folder)
+    if not path.exists():
+        raise InvalidInput(
+            f"{folder} has no {MODEL} yet; it is there when the run has finished or was stopped"
+        )
+    arrays = read_sealed(path, demanded=False).arrays
+    module = model if model is not None else _rebuilt(facts, folder)
+    named = dict(module.named_parameters())
+    for name in [*named, *arrays]:
+        if name not in named or name not in arrays or named[name].shape != arrays[name].shape:
+            raise InvalidInput(
+                f"{path} is of another model: {name} does not fit; give the module that the run "
+                "was trained with"
+            )
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(torch.from_numpy(np.asarray(arrays[name], dtype=np.float32)))
+    return module.eval()
+
+
+def _rebuilt(facts: Facts, folder: Path) -> nn.Module:
+    about, settings = About.of(facts, folder), facts.settings
+    name = settings.get("model.name")
+    if about is None or not isinstance(name, str):
+        raise InvalidInput(
+            f"{folder} does not say how its model is made (it was trained from Python, or by an "
+            "older version); give the module: load_model(run, model=...)"
+        )
+    keys = ("options",) if ":" in name else (*MODELS[name].keys, "options")
+    # frozen weights are in the run's own file
+    given = {key: settings[f"model.{key}"] for key in keys if f"model.{key}" in settings}
+    given.pop("weights", None)
+    return build(
+        name,
+        input_shape=about.input_shape,
+        outputs=about.outputs,
+        seed=0,
+        every_place=about.kind == TOKENS,
+        **given,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """`values` has a prediction for each row: a class, a number, labels of 0 and 1, or tokens;
+    `outputs` is what the model gave. `names` are the classes, where they are words.
+    """
+
+    values: Array
+    outputs: npt.NDArray[np.float32]
+    kind: str
+    names: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def shown(self) -> list[list[str]]:
+        """Each prediction as the cells of a row."""
+        if self.names is not None and self.values.ndim == 1:
+            return [[self.names[int(value)]] for value in self.values]
+        table = self.values.reshape(len(self.values), -1)
+        if table.dtype.kind == "f":
+            return [[f"{value:.7g}" for value in row] for row in table.tolist()]
+        return [[str(value) for value in row] for row in table.tolist()]
+
+
+def predict(
+    run: str | Path, data: str | Path | Array, model: nn.Module | None = None
+) -> Predictions:
+    """What the model of a run makes of new rows: a CSV or NPZ file like the run's own, without
+    labels, or an array of rows.
+
+    `predict("runs/first", "new.csv").values`
+    """
+    folder = Path(run)
+    facts = StoredRun(folder).facts()
+    about, module = About.of(facts, folder), load_model(folder, model)
+    if about is None:
+        raise InvalidInput(f"{folder} was written by an older version; use load_model and torch")
+    rows = _rows(data, facts.settings, about)
+    if about.integers:
+        check_whole("features", rows)
+    given = as_input(torch.from_numpy(rows), integers=about.integers)
+    outputs = scores(module, flat_vector(module), given).numpy()
+    names = facts.settings.get("data.labels")
+    known = tuple(map(str, names)) if isinstance(names, list) and about.kind != SEVERAL else None
+    return Predictions(_values(outputs, about.kind, facts.settings), outputs, about.kind, known)
+
+
+def _values(outputs: npt.NDArray[np.float32], kind: str, settings: Mapping[str, Any]) -> Array:
+    if kind in (CLASSES, TOKENS):
+        return np.asarray(outputs.argmax(axis=-1))
+    if kind == BINARY:
+        return (outputs.reshape(len(outputs)) > 0).astype(np.int64)
+    if kind == SEVERAL:
+        return (outputs > 0).astype(np.int64)
+    if kind != NUMBERS:
+        return outputs
+    wide = outputs.reshape(len(outputs), -1)
+    low, high = _label_bounds(settings, wide.shape[1])
+    found: Array = low + wide * (high - low)
+    return found[:, 0] if found.shape[1] == 1 else found
+
+
+def _label_bounds(settings: Mapping[str, Any], width: int) -> tuple[Array, Array]:
+    """The bounds by which targets were scaled, which predictions are scaled back by."""
+    given, label = settings.get("data.label_bounds"), settings.get("data.label", "label")
+    columns = [label] if isinstance(label, str) else list(label)
+    if isinstance(given, Mapping):
+        pairs = [given[column] for column in columns]
+    else:
+        pairs = [(0.0, 1.0) if given is None else given] * width
+    low, high = np.array(pairs, dtype=np.float64).T
+    return low, high
+
+
+def _rows(data: str | Path | Array, settings: Mapping[str, Any], about: About) -> Features:
+    """The new rows, read like the run's own, and of the shape that the model takes."""
+    if not isinstance(data, str | Path):
+        found = as_features("rows", data)
+    elif str(data).endswith(".npz"):
+        found = _arrays(Path(data), settings)
+    else:
+        found = _cells(CsvFrame(read_table(data)), settings)
+    mapped = str(settings.get("model.features", "none"))
+    if mapped != "none":
+        return maps.features(mapped, found)
+    size = int(np.prod(about.input_shape))
+    if found.ndim < 2 or found.size != len(found) * size:
+        raise InvalidInput(
+            f"the model takes rows of shape {about.input_shape}, and these have "
+            f"{found.shape[1:]}; give the same columns as in training"
+        )
+    if not np.isfinite(found).all():
+        raise InvalidInput("the rows hold NaN or infinite numbers; correct them")
+    return found.reshape(len(found), *about.input_shape)
+
+
+def _arrays(path: Path, settings: Mapping[str, Any]) -> Features:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = file["features"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidInput(
+            f"{path}: not an npz file with an array features ({error}); save with numpy.savez"
+        ) from None
+    return scaled(as_features(f"{path}: features", found), settings.get("data.bounds"))
+
+
+def _cells(frame: Frame, settings: Mapping[str, Any]) -> Features:
+    """A table's columns, by what the run declared of them; without a declaration, all of them."""
+    told: dict[str, Any] = {}
+    if settings.get("data.name") in TABLES:
+        told = {key: settings[f"data.{key}"] for key in TABLE_OPTIONS if f"data.{key}" in settings}
+    how = TableOptions(**told)
+    label: Sequence[str] = (how.label,) if isinstance(how.label, str) else how.label
+    special = {*label, how.client or CLIENT, how.split or SPLIT, how.record, how.budget}
+    used = [column for column in frame.header if column not in special]
+    if how.columns is not None:
+        used = [how.columns] if isinstance(how.columns, str) else list(how.columns)
+    missing = next((column for column in used if column not in frame.header), None)
+    if missing is not None or not used:
+        raise InvalidInput(
+            f"{frame.name}: column {missing!r} is missing, which the model was trained with; add it"
+        )
+    return declared(
+        used,
+        bounds=how.bounds,
+        categories=how.categories,
+        other=how.other,
+        missing=how.missing,
+        indicators=how.indicators,
+        missing_marks=how.missing_marks,
+    ).read(frame)

@@ -1,0 +1,1 @@
+"""What a model is trained for: a loss, and metrics that say how good it is."""

@@ -1,0 +1,76 @@
+"""`fedspend.tune`: chooses settings by trying them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedspend.accounting.trials import DEFAULT, DEFAULT_MEAN, trials_of
+from fedspend.basics.progress import OnProgress
+from fedspend.errors import InvalidInput
+from fedspend.runs.result import OnNote
+from fedspend.tuning.grid import AnyConfig, settings_of
+from fedspend.tuning.private import PrivateTune, tune_private
+from fedspend.tuning.simulated import DEFAULT_SEEDS, DEFAULT_VALIDATION, Tuned, tune_simulated
+
+
+def tune(
+    config: AnyConfig,
+    grid: Sequence[str],
+    *,
+    private: bool = False,
+    overrides: Sequence[str] = (),
+    output: str | Path | None = None,
+    seeds: int | None = None,
+    validation: float | None = None,
+    workers: int | None = None,
+    progress: OnProgress | None = None,
+    trials_mean: float | None = None,
+    distribution: str | None = None,
+    eta: float | None = None,
+    ledger: str | Path | None = None,
+    project: str | None = None,
+    on_note: OnNote = lambda _: None,
+) -> Tuned | PrivateTune:
+    """Choose among the settings of `grid` (`["train.lr=0.1,0.2", "privacy.clip=0.5,1"]`).
+
+    Without `private`, every setting is trained with `seeds` seeds (3) in a simulation, and measured
+    on rows that are held out of the training rows: the config's share, or `validation` (0.2). With
+    an `output` folder, finished runs are kept there, and another call goes on with the rest.
+
+    With `private`, a random number of trials is run on the rows of the clients, of which only the
+    best is kept, in the folder `output`; every client is charged once, beforehand. `trials_mean`
+    (10), `distribution` ("logarithmic") and `eta` say how the number is drawn
+    (`accounting.trials`), `ledger` and `project` who is charged, as for `fedspend.train`.
+    """
+    for_private = {
+        "trials_mean": trials_mean,
+        "distribution": distribution,
+        "eta": eta,
+        "ledger": ledger,
+        "project": project,
+    }
+    unused = {"seeds": seeds, "validation": validation, "workers": workers}
+    for name, value in (unused if private else for_private).items():
+        if value is not None:
+            kind = "tunes without private=True" if private else "private=True"
+            raise InvalidInput(f"{name} is for {kind}; drop it")
+    settings = settings_of(config, overrides, grid)
+    if private:
+        if output is None:
+            raise InvalidInput("a private tune needs a folder for its winner: give output")
+        mean = DEFAULT_MEAN if trials_mean is None else trials_mean
+        trials = trials_of(distribution or DEFAULT, mean, eta)
+        where = None if ledger is None else str(ledger)
+        return tune_private(
+            settings, trials, Path(output), ledger=where, project=project, on_note=on_note
+        )
+    folder = None if output is None else Path(output)
+    return tune_simulated(
+        settings,
+        DEFAULT_SEEDS if seeds is None else seeds,
+        DEFAULT_VALIDATION if validation is None else validation,
+        folder,
+        workers=workers,
+        progress=progress,
+    )

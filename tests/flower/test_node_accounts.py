@@ -1,0 +1,335 @@
+"""Whole runs in which every node keeps its own account, and what each of them refuses."""
+
+import json
+import shutil
+import warnings
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flower.consortium import (
+    BUDGETS,
+    CLIENTS,
+    account_of,
+    approve_own,
+    consortium,
+    entries_of,
+    merged,
+    node_config,
+    slice_file,
+)
+from flower.in_process import Fault, InProcessGrid
+
+import fedspend
+from fedspend.approval.node_config import node_ledger
+from fedspend.approval.rotation import Rotation, signed_by
+from fedspend.client.answering import ServersAccount
+from fedspend.configuration.config import any_config
+from fedspend.engines.flower import line
+from fedspend.engines.flower.keys import public_of, replaced
+from fedspend.engines.flower.wire import read_answer, read_task, task_content
+from fedspend.errors import FedspendError, FedspendWarning, InvalidInput, Refused
+from fedspend.flower.loopback import make_node_key
+from fedspend.flower.node import open_node
+from fedspend.ledger import Ledger
+from fedspend.ledger.audit import audit
+from fedspend.runs.slicing import make_slices
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_verify"),
+    pytest.mark.filterwarnings("ignore::fedspend.errors.FedspendWarning"),
+]
+
+
+@pytest.fixture
+def federated(tiny, tmp_path, monkeypatch):
+    """`federated(...)` gives the server's config and a grid of nodes with accounts."""
+
+    def made(*, faults=None, **settings):
+        server, places = consortium(tiny, tmp_path, **settings)
+        grid = InProcessGrid(places, faults=faults or {})
+        monkeypatch.setattr(line, "Clock", lambda: grid.clock)
+        return server, grid
+
+    return made
+
+
+def trained(server, grid, tmp_path, **settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedspendWarning)
+        return fedspend.train(server, grid=grid, output=tmp_path / "run", **settings)
+
+
+def charges(path, kind="reserve"):
+    return [entry["round"] for entry in entries_of(path) if entry["kind"] == kind]
+
+
+def node(grid, client):
+    return next(place for place in grid.places.values() if place.node.client == client)
+
+
+def within_budgets(tmp_path):
+    """No client over its budget, on either ledger."""
+    with Ledger.open(tmp_path / "accounts.db") as ledger:
+        for row in ledger.balances().rows():
+            assert row["spent"] <= BUDGETS[row["client"]]
+    for client in CLIENTS:
+        with Ledger.open(tmp_path / client / "ledger.db") as ledger:
+            (row,) = ledger.balances().rows()
+        assert row["client"] == client
+        assert row["spent"] + row["reserved"] <= row["budget"] + 1e-9
+        assert audit(str(tmp_path / client / "ledger.db")).ok
+
+
+def test_both_sides_keep_the_same_account(federated, tmp_path):
+    server, grid = federated()
+    seen = {client: [] for client in CLIENTS}
+
+    def listening(place):
+        admit = place.node.account.admit
+
+        class Account(ServersAccount):
+            def join(self, plan):
+                place_account.join(plan)
+
+            def admit(self, task):
+                seen[task.client].append(task.shared)
+                admit(task)
+
+            def sent(self, task, body):
+                place_account.sent(task, body)
+
+        place_account = place.node.account
+        place.node = replace(place.node, account=Account())
+
+    for place in grid.places.values():
+        listening(place)
+    result = trained(server, grid, tmp_path)
+    offer = json.loads((tmp_path / "slices" / "offer.json").read_text())
+    run = result.run
+    assert run == offer["terms"]["run"]
+    assert charges(tmp_path / "accounts.db") == [0, 1, 2, 3]
+    for client, tasks in seen.items():
+        own = tmp_path / client / "ledger.db"
+        asked = [task.round for task in tasks]
+        assert charges(own) == list(range(max([0, *asked]) + 1))
+        assert charges(own, "commit") == asked
+        assert {entry["run"] for entry in entries_of(own) if "run" in entry} == {run}
+        assert {task.plan for task in tasks} <= {offer["root"]}  # never the plan's own hash
+        assert offer["plan"] not in str(tasks)
+    within_budgets(tmp_path)
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert settings["engine.slices"] == offer["root"]
+
+
+def test_a_run_that_was_not_approved_by_all_does_not_begin(federated, tmp_path):
+    server, grid = federated(approve=False)
+    configs = {
+        c: merged(node_config(c, server, tmp_path), account_of(c, tmp_path)) for c in CLIENTS
+    }
+    for client in CLIENTS[:3]:
+        approve_own(configs[client], slice_file(tmp_path, client))
+    with pytest.raises(InvalidInput, match="takes no part"):
+        trained(server, grid, tmp_path)
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "accounts.db").exists()
+    approve_own(configs["harbour"], slice_file(tmp_path, "harbour"))
+    assert len(trained(server, grid, tmp_path).metrics) == 4
+
+
+def test_a_changed_plan_is_refused_by_the_nodes(federated, tmp_path):
+    """The server makes new slices, with another rate, that nobody has approved."""
+    server, grid = federated()
+    server["privacy"]["rate"] = 0.9
+    with pytest.raises((Refused, InvalidInput)):  # these are not its slices
+        trained(server, grid, tmp_path)
+    make_slices(server, tmp_path / "new")
+    server["engine"]["slices"] = str(tmp_path / "new")
+    with pytest.raises(InvalidInput, match="has approved no slice of this run's plan"):
+        trained(server, grid, tmp_path)
+    assert not (tmp_path / "accounts.db").exists()
+
+
+def test_slices_are_for_one_run(federated, tmp_path):
+    server, grid = federated()
+    trained(server, grid, tmp_path)
+    with pytest.raises(Refused, match="which has begun; resume it, or make new slices"):
+        fedspend.train(server, grid=grid, output=tmp_path / "second")
+    # a server that forgets its own ledger is refused by the nodes: the rounds are done
+    server["ledger"]["location"] = str(tmp_path / "forgetful.db")
+    again = fedspend.train(server, grid=grid, output=tmp_path / "third")
+    assert charges(tmp_path / "forgetful.db") == [0, 1, 2, 3]
+    assert len(again.metrics) == 4
+    within_budgets(tmp_path)
+    for client in CLIENTS:
+        assert len(charges(tmp_path / client / "ledger.db", "commit")) <= 4
+
+
+def test_a_run_with_slices_is_not_replanned(federated, tmp_path):
+    server, grid = federated()
+    calls = {"rounds": 0}
+
+    def count(*_):
+        calls["rounds"] += 1
+        if calls["rounds"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(server, grid, tmp_path, on_round=count)
+    with Ledger.open(tmp_path / "accounts.db", write=True) as ledger:
+        (run,) = ledger.state.runs
+        ledger.reserve(run, 2)  # a round that was begun and lost
+    with pytest.raises(Refused, match="cannot be replanned"):
+        trained(server, grid, tmp_path, resume=True, replan=True)
+    assert len(trained(server, grid, tmp_path, resume=True).metrics) == 4
+    within_budgets(tmp_path)
+
+
+def test_restarted_nodes_go_on_from_their_accounts(federated, tmp_path):
+    server, grid = federated(privacy={"rate": 1.0}, faults={"south": Fault(drop=True, times=1)})
+    grid.faults = {}
+
+    def restart(*_):
+        for place in grid.places.values():
+            client = place.node.client
+            config = merged(node_config(client, server, tmp_path), account_of(client, tmp_path))
+            place.node = open_node(config)
+
+    result = trained(server, grid, tmp_path, on_round=restart)
+    assert not any(line.get("lost") for line in result.metrics)
+    for client in CLIENTS:
+        assert charges(tmp_path / client / "ledger.db", "commit") == [0, 1, 2, 3]
+    within_budgets(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["copied", "removed"])
+def test_a_node_whose_ledger_was_tampered_with_is_left_out(federated, tmp_path, what, caplog):
+    server, grid = federated(privacy={"rate": 1.0})
+    own = tmp_path / "south" / "ledger.db"
+    shutil.copy(own, tmp_path / "old.db")
+
+    def tamper(line, _rounds):
+        if line["round"] == 2:
+            own.unlink()
+            if what == "copied":
+                shutil.copy(tmp_path / "old.db", own)
+
+    result = trained(server, grid, tmp_path, on_round=tamper)
+    assert len(result.metrics) == 4
+    assert "client south declined" in caplog.text
+    for client in CLIENTS:
+        if client != "south":
+            assert charges(tmp_path / client / "ledger.db", "commit") == [0, 1, 2, 3]
+    if what == "copied":
+        with pytest.raises(FedspendError, match="old copy was restored"):
+            Ledger.open(own)
+
+
+def test_a_task_that_was_changed_on_the_way_is_not_done(federated, tmp_path, caplog):
+    """A server, or whoever is in between, that asks for less noise and a larger clip."""
+    server, grid = federated(privacy={"rate": 1.0, "noise": "discrete-distributed"})
+    place = node(grid, "west")
+    honest = place.node
+
+    class Between:
+        def __getattr__(self, name):
+            return getattr(honest, name)
+
+        def task(self, content):
+            task = read_task(content)
+            loud = replace(task, shared=replace(task.shared, own_deviation=0.0))
+            long = replace(task, clip_norm=task.clip_norm * 2)
+            for wrong in (loud, long):
+                reply = read_answer(honest.task(task_content(wrong)))
+                assert reply.reason == "terms"
+            return honest.task(content)
+
+    place.node = Between()
+    trained(server, grid, tmp_path)
+    assert charges(tmp_path / "west" / "ledger.db", "commit") == [0, 1, 2, 3]
+    assert "own noise" in caplog.text
+
+
+def test_the_slice_of_another_client_or_of_a_stranger_is_refused(federated, tmp_path):
+    server, _ = federated(approve=False)
+    config = merged(node_config("north", server, tmp_path), account_of("north", tmp_path))
+    with pytest.raises(Refused, match="is for client 'south'"):
+        approve_own(config, slice_file(tmp_path, "south"))
+    forged = json.loads(slice_file(tmp_path, "north").read_text())
+    forged["own"]["plan"]["clients"]["budget"] = [1.0]
+    (tmp_path / "forged.json").write_text(json.dumps(forged))
+    with pytest.raises(InvalidInput, match="its proof is forged"):
+        approve_own(config, tmp_path / "forged.json")
+    assert not (tmp_path / "north" / "ledger.db").exists()
+
+
+def test_a_client_with_less_budget_than_planned_does_not_approve(federated, tmp_path):
+    server, grid = federated(approve=False)
+    own = account_of("north", tmp_path, budget=7.0)
+    with pytest.raises(Refused, match="would exceed the lifetime budget of 7"):
+        approve_own(
+            merged(node_config("north", server, tmp_path), own), slice_file(tmp_path, "north")
+        )
+    with pytest.raises(InvalidInput, match="takes no part"):
+        trained(server, grid, tmp_path)
+
+
+def test_a_run_goes_on_with_a_rotated_key_and_not_with_the_old_one(federated, tmp_path):
+    server, grid = federated(privacy={"rate": 1.0})
+    done = {"rounds": 0}
+
+    def stop(*_):
+        done["rounds"] += 1
+        if done["rounds"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(server, grid, tmp_path, on_round=stop)
+    (tmp_path / "new").mkdir()
+    make_node_key(tmp_path / "new")
+    old, new = tmp_path / "north" / "node.key", tmp_path / "new" / "node.key"
+    rotation = signed_by(old, Rotation("north", public_of(old), public_of(new)))
+    config = merged(node_config("north", server, tmp_path), account_of("north", tmp_path))
+    node_ledger(any_config(config)).rotate(rotation, "yearly")
+    keys = tmp_path / "keys.csv"
+    before = keys.read_text()
+    assert replaced(keys, rotation.old, rotation.new)
+    with pytest.raises(Refused, match="if it was rotated, enter that first"):
+        trained(server, grid, tmp_path, resume=True)
+    with Ledger.open(tmp_path / "accounts.db", write=True) as ledger:
+        ledger.rotate_key(*("north", rotation.old, rotation.new), reason="yearly")
+    # the node still has its old key: it stands for nobody, and the round goes on without it
+    going = {"rounds": 0}
+
+    def stop_again(*_):
+        going["rounds"] += 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(server, grid, tmp_path, resume=True, on_round=stop_again)
+    assert charges(tmp_path / "north" / "ledger.db", "commit") == [0, 1]
+    node(grid, "north").key = public_of(new).encode()
+    assert len(trained(server, grid, tmp_path, resume=True).metrics) == 4
+    assert charges(tmp_path / "north" / "ledger.db", "commit") == [0, 1, 3]
+    assert charges(tmp_path / "north" / "ledger.db") == [0, 1, 2, 3]
+    keys.write_text(before)
+    with pytest.raises(Refused, match="has given up"):
+        trained(server, grid, tmp_path, resume=True)
+    for path in (tmp_path / "accounts.db", tmp_path / "north" / "ledger.db"):
+        kinds = [entry["kind"] for entry in entries_of(path)]
+        assert (kinds.count("keys"), kinds.count("rotate-key")) == (1, 1)
+    within_budgets(tmp_path)
+
+
+def test_slices_for_another_key_do_not_begin_a_run(federated, tmp_path):
+    server, grid = federated()
+    (tmp_path / "new").mkdir()
+    make_node_key(tmp_path / "new")
+    new = public_of(tmp_path / "new" / "node.key")
+    replaced(tmp_path / "keys.csv", public_of(tmp_path / "north" / "node.key"), new)
+    node(grid, "north").key = new.encode()
+    with pytest.raises(Refused, match="the slice of client 'north' was made for another key"):
+        trained(server, grid, tmp_path)
+    assert not (tmp_path / "run").exists()

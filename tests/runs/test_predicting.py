@@ -1,0 +1,179 @@
+"""The model of a run, loaded again and asked about new rows; and models of runs that stopped."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from tasks.test_runs import REGRESSION, Stop, stop_after, text_config, with_
+from torch import nn
+
+import fedspend
+from fedspend.cli.main import main
+from fedspend.errors import InvalidInput
+from fedspend.models.flat import flat_vector
+
+pytestmark = pytest.mark.usefixtures("quick_verify")
+
+OPTIMISED = with_(
+    REGRESSION,
+    train={
+        "optimizer": "adam",
+        "weight_decay": 0.01,
+        "proximal": 0.1,
+        "gradient_clip": 1.0,
+        "server_optimizer": "yogi",
+        "server_lr": 0.05,
+        "lr": 0.01,
+        "tail_average": 2,
+    },
+)
+
+
+def test_a_run_that_stops_leaves_the_model_of_its_last_round_and_verifies(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        fedspend.train(REGRESSION, output=folder, on_round=stop_after(2))
+    two = fedspend.load_model(folder)
+    with pytest.raises(Stop):
+        fedspend.train(REGRESSION, output=folder, resume=True, on_round=stop_after(3))
+    three = fedspend.load_model(folder)
+    assert not torch.equal(flat_vector(two), flat_vector(three))
+    assert fedspend.verify_run(folder).ok
+    whole = fedspend.train(REGRESSION, output=folder, resume=True)
+    assert torch.equal(flat_vector(fedspend.load_model(folder)), flat_vector(whole.model))
+    assert fedspend.verify_run(folder).ok
+
+
+def test_optimisers_resume_to_the_last_bit(tmp_path):
+    whole = fedspend.train(OPTIMISED, output=tmp_path / "whole")
+    with pytest.raises(Stop):
+        fedspend.train(OPTIMISED, output=tmp_path / "cut", on_round=stop_after(2))
+    resumed = fedspend.train(OPTIMISED, output=tmp_path / "cut", resume=True)
+    assert torch.equal(flat_vector(resumed.model), flat_vector(whole.model))
+    assert resumed.metrics == whole.metrics
+    with pytest.raises(InvalidInput, match=r"train\.server_optimizer"):
+        fedspend.train(
+            with_(OPTIMISED, train={"server_optimizer": "adam"}),
+            output=tmp_path / "cut",
+            resume=True,
+        )
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"optimizer": "lbfgs"}, "optimizer in .train. must be one of"),
+        ({"weight_decay": -1}, "weight_decay in .train. must be a number of at least 0"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum in .train. has no effect"),
+        ({"server_optimizer": "adam", "server_momentum": 0.9}, "server_momentum .* no effect"),
+    ],
+)
+def test_bad_optimisers_are_refused_in_one_line(train, message):
+    with pytest.raises(InvalidInput, match=message):
+        fedspend.train(with_(REGRESSION, train=train))
+
+
+def patients(folder):
+    path = folder / "patients.csv"
+    lines = ["client,age,stage,outcome"]
+    generator = np.random.default_rng(0)
+    for n in range(40):
+        age, stage = generator.integers(20, 90), generator.choice(["early", "late"])
+        lines.append(
+            f"{'north' if n % 2 else 'south'},{age},{stage},{'ill' if age > 50 else 'well'}"
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def hospital(folder) -> dict:
+    config = copy.deepcopy(REGRESSION)
+    del config["task"]
+    path = str(patients(folder))
+    config["data"] = {
+        "name": "csv",
+        "path": path,
+        "test_path": path,
+        "label": "outcome",
+        "labels": ["well", "ill"],
+        "client": "client",
+        "bounds": {"age": [0, 100]},
+        "categories": {"stage": ["early", "late"]},
+    }
+    config["model"] = {"name": "logistic"}
+    config["privacy"] |= {"randomness": "seeded"}
+    return config
+
+
+def test_new_rows_are_read_as_the_run_declared_and_named_as_it_named_them(tmp_path, capsys):
+    folder = tmp_path / "run"
+    result = fedspend.train(hospital(tmp_path), output=folder)
+    new = tmp_path / "new.csv"
+    new.write_text("age,stage\n10,early\n95,late\n")
+    found = fedspend.predict(folder, new)
+    rows = torch.tensor([[0.10, 1.0, 0.0], [0.95, 0.0, 1.0]])
+    assert found.outputs == pytest.approx(result.model(rows).detach().numpy(), abs=1e-6)
+    names = [("well", "ill")[place] for place in found.values]
+    assert main(["predict", str(folder), str(new)]) == 0
+    assert capsys.readouterr().out.split() == ["prediction", *names]
+    assert main(["predict", str(folder), str(new), "--json", "--outputs"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["classes"] == ["well", "ill"]
+    assert np.array(told["outputs"]) == pytest.approx(found.outputs, abs=1e-6)
+    (tmp_path / "odd.csv").write_text("age,stage\n10,sometimes\n")
+    with pytest.raises(InvalidInput, match="sometimes"):
+        fedspend.predict(folder, tmp_path / "odd.csv")
+
+
+def test_numbers_come_back_in_their_own_unit(tmp_path):
+    config = hospital(tmp_path)
+    config["data"] = {
+        **{k: v for k, v in config["data"].items() if k in ("name", "path", "test_path", "client")},
+        "label": "age",
+        "label_bounds": [0, 100],
+        "columns": ["stage"],
+        "categories": {"stage": ["early", "late"]},
+    }
+    config["task"] = {"loss": "squared", "metrics": ["mse"]}
+    result = fedspend.train(config, output=tmp_path / "run")
+    found = fedspend.predict(tmp_path / "run", np.array([[1.0, 0.0]]))
+    with torch.no_grad():
+        scaled = float(result.model(torch.tensor([[1.0, 0.0]])))
+    assert found.values.tolist() == pytest.approx([100 * scaled], rel=1e-5)
+
+
+def test_sequences_and_arrays_of_python(tmp_path):
+    fedspend.train(text_config(tmp_path), output=tmp_path / "text")
+    np.savez(tmp_path / "new.npz", features=np.array([[1, 2, 3, 0, 0]]))
+    assert fedspend.predict(tmp_path / "text", tmp_path / "new.npz").values.shape == (1, 5)
+    with pytest.raises(InvalidInput, match=r"takes rows of shape \(5,\)"):
+        fedspend.predict(tmp_path / "text", np.ones((2, 4)))
+
+
+def test_a_module_of_ones_own_gets_its_numbers_back(tmp_path):
+    rows = np.random.default_rng(3).normal(size=(8, 3)).astype(np.float32)
+    plan = fedspend.plan([30.0] * 4, delta=1e-2, rounds=2, rate=1.0)
+    result = fedspend.train(
+        clients=[(rows, rows[:, 0])] * 4,
+        model=nn.Linear(3, 1),
+        plan=plan,
+        test=(rows, rows[:, 0]),
+        loss="squared",
+        output=tmp_path / "run",
+        lr=0.1,
+        batch_size=4,
+        local_steps=2,
+        randomness="seeded",
+    )
+    with pytest.raises(InvalidInput, match=r"load_model\(run, model=\.\.\.\)"):
+        fedspend.load_model(tmp_path / "run")
+    again = fedspend.load_model(tmp_path / "run", model=nn.Linear(3, 1))
+    assert torch.equal(flat_vector(again), flat_vector(result.model))
+    with pytest.raises(InvalidInput, match="of another model"):
+        fedspend.load_model(tmp_path / "run", model=nn.Linear(4, 1))
+    with pytest.raises(InvalidInput, match="holds no run"):
+        fedspend.load_model(tmp_path)
