@@ -111,3 +111,13 @@ def screenshot(browser: Any, name: str) -> tuple[bytes, tuple[int, int, int]]:
     assert pixels[..., :3].std() > 0.02  # not an empty page
     red, green, blue = (round(255 * float(value)) for value in pixels[2, 2, :3])
     return png, (red, green, blue)
+
+
+def words_of(browser: Any, name: str) -> str:
+    """The text of the element with this id, read in one step: on a page that replaces its parts, an
+    element that was found may be gone when it is asked.
+    """
+    found = browser.execute_script(
+        "return document.getElementById(arguments[0])?.innerText ?? ''", name
+    )
+    return str(found)

@@ -146,10 +146,11 @@ def untuned() -> list[Arm]:
 
 
 def cells() -> list[tuple[str, tuple[float, ...]]]:
-    """Data and budgets, the most telling ones first."""
+    """Data and budgets, the most telling ones first, then Adult, whose runs take half a second."""
     first: list[tuple[str, tuple[float, ...]]] = [
         ("fashion-mnist", (2, 5, 10)),
         ("mnist", (2, 5, 10)),
+        *(("adult", budgets) for budgets in BUDGETS),
         ("fashion-mnist", (10, 20, 30)),
         ("mnist", (10, 20, 30)),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot
+from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot, words_of
 
 from fedspend.pages.planner import export
 from fedspend.pages.planner.answers import answer
@@ -45,7 +45,7 @@ def wait(browser, *, exact=None, hash=None, seconds=60.0) -> dict:
         if found and exact in (None, found["exact"] == "true") and hash in (None, found["hash"]):
             return found
         time.sleep(0.05)
-    raise AssertionError((results(browser), browser.find_element("id", "status").text))
+    raise AssertionError((results(browser), words_of(browser, "status")))
 
 
 def type_into(browser, name, text):
@@ -86,8 +86,8 @@ def test_a_change_shows_at_once_and_then_exactly(browser, address):
     quick, exact = hash_of(changed, exact=False), hash_of(changed)
     assert quick != exact  # Rényi curves, then privacy loss distributions
     assert wait(browser, hash=exact)["exact"] == "true"
-    assert "Exact, by accountant pld" in browser.find_element("id", "status").text
-    words = browser.find_element("id", "meaning").text
+    assert "Exact, by accountant pld" in words_of(browser, "status")
+    words = words_of(browser, "meaning")
     assert answer(changed, exact=True)["meaning"][-1]["words"] in words
 
 
@@ -95,11 +95,11 @@ def test_the_numbers_on_the_page_are_the_planners(browser, address):
     look(browser, address)
     wait(browser, exact=True)
     expected = answer(START, exact=True)
-    text = browser.find_element("id", "results").text
+    text = words_of(browser, "results")
     for group in expected["meaning"]:
         assert group["best"] in text
     assert expected["average"]["words"] in text
-    assert expected["command"] in browser.find_element("id", "command").text
+    assert expected["command"] in words_of(browser, "command")
     rows = browser.execute_script(
         "return [...document.querySelectorAll('#charts figure')].map((figure) => "
         "[...figure.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((c) => "
@@ -117,13 +117,13 @@ def test_a_bad_value_is_said_and_the_last_answer_stays(browser, address):
     for text, why in (("x", "whole number"), ("0", "at least 1"), ("999999", "at most")):
         type_into(browser, "rounds", text)
         end = time.monotonic() + 20
-        while why not in browser.find_element("id", "status").text and time.monotonic() < end:
+        while why not in words_of(browser, "status") and time.monotonic() < end:
             time.sleep(0.05)
-        assert why in browser.find_element("id", "status").text
-    assert browser.find_element("id", "tiles").text
+        assert why in words_of(browser, "status")
+    assert words_of(browser, "tiles")
     type_into(browser, "rounds", "6")
     wait(browser, exact=True)
-    assert "Exact" in browser.find_element("id", "status").text
+    assert "Exact" in words_of(browser, "status")
 
 
 def test_everything_is_reached_by_keyboard(browser, address):
@@ -173,9 +173,9 @@ def test_a_config_is_opened(browser, address, tmp_path):
     path.write_text("nothing", encoding="utf-8")
     browser.find_element("id", "open").send_keys(str(path))
     end = time.monotonic() + 20
-    while "neither" not in browser.find_element("id", "status").text and time.monotonic() < end:
+    while "neither" not in words_of(browser, "status") and time.monotonic() < end:
         time.sleep(0.05)
-    assert "mine.toml is neither a plan nor a config" in browser.find_element("id", "status").text
+    assert "mine.toml is neither a plan nor a config" in words_of(browser, "status")
 
 
 def test_the_exported_page_works_without_a_server(browser, exported):
@@ -189,7 +189,7 @@ def test_the_exported_page_works_without_a_server(browser, exported):
     Select(browser.find_element("id", "rounds")).select_by_value("3")
     doubled = Settings(((8.0, 30), (16.0, 70)), rounds=3, policy="uniform")
     wait(browser, hash=hash_of(doubled, exact=False))
-    assert "beforehand" in browser.find_element("id", "status").text
+    assert "beforehand" in words_of(browser, "status")
     assert browser.get_log("browser") == []
     assert asked_for(browser) == {exported}
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 390

@@ -6,7 +6,7 @@ import time
 from urllib.request import Request, urlopen
 
 import pytest
-from browsing import NEEDS_CHROMIUM, asked_for, look
+from browsing import NEEDS_CHROMIUM, asked_for, look, words_of
 from killing import stopped
 
 from fedspend import train
@@ -65,11 +65,11 @@ def test_the_browser_shows_every_new_round(browser, tiny, tmp_path):
     folder = stopped(tiny, tmp_path / "run", rounds=1)
     with serving(watch_site(folder)) as served:
         look(browser, served.address, width=390)
-        assert "round 1 of" in browser.find_element("id", "words").text
+        assert "round 1 of" in words_of(browser, "words")
         browser.execute_script("document.querySelector('details').open = true")
         train(tiny, output=folder, resume=True)
         end = time.monotonic() + 30
-        while "Finished" not in browser.find_element("id", "words").text:
+        while "Finished" not in words_of(browser, "words"):
             assert time.monotonic() < end
             time.sleep(0.2)
         assert browser.execute_script("return document.querySelector('details').open")
@@ -77,6 +77,6 @@ def test_the_browser_shows_every_new_round(browser, tiny, tmp_path):
         assert browser.get_log("browser") == []
         assert all(url.startswith(served.address) for url in asked_for(browser))
     end = time.monotonic() + 30
-    while "No longer watching" not in browser.find_element("id", "words").text:
+    while "No longer watching" not in words_of(browser, "words"):
         assert time.monotonic() < end
         time.sleep(0.2)
