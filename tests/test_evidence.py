@@ -80,6 +80,7 @@ def test_a_number_that_was_typed_is_noticed(tmp_path):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     forged = text.replace("arms are finished", "arms are  finished", 1)
     assert forged != text
+    (tmp_path / page).parent.mkdir()
     (tmp_path / page).write_text(forged, encoding="utf-8")
     for other in set(render.BLOCKS) - {page}:
         shutil.copy(ROOT / "docs" / other, tmp_path / other)

@@ -350,7 +350,8 @@ def test_help_that_is_shown_before_anything_is_loaded_has_the_same_names():
 @pytest.mark.parametrize("what", REGISTRIES)
 def test_the_pages_name_every_entry(what):
     pages = " ".join(
-        page.read_text(encoding="utf-8") for page in (*ROOT.glob("docs/*.md"), ROOT / "README.md")
+        page.read_text(encoding="utf-8")
+        for page in (*ROOT.glob("docs/**/*.md"), ROOT / "README.md")
     )
     missing = [name for name in REGISTRIES[what].names if name not in pages]
     assert missing == []

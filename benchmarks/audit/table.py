@@ -2,7 +2,7 @@
 mechanism of `tests/audited.py`.
 
     .venv/bin/python benchmarks/audit/table.py run      # half an hour on one core; goes on
-    .venv/bin/python benchmarks/audit/table.py show     # the tables of docs/audit.md
+    .venv/bin/python benchmarks/audit/table.py show     # the tables of docs/how-to/audit.md
 
 Results are kept in `benchmarks/audit/results.json`.
 """

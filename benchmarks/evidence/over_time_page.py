@@ -1,4 +1,4 @@
-"""The tables of docs/results-time.md, from the results files."""
+"""The tables of docs/results/time.md, from the results files."""
 
 from __future__ import annotations
 

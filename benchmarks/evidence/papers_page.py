@@ -1,4 +1,4 @@
-"""The tables of docs/results-papers.md: every table and figure of the papers, with a verdict.
+"""The tables of docs/results/papers.md: every table and figure of the papers, with a verdict.
 
 A verdict on a table that is run here is computed from the results file; one on a table that is
 measured elsewhere in docs/ names the page.
@@ -34,15 +34,16 @@ class Item:
     why: str
 
 
-RECORDS = "[Records](results-records.md)"
-SHAPE = "[BLUR, LUS and votes](results-shape.md)"
-DESIGN = "[Design](design.md)"
+RECORDS = "[Records](records.md)"
+SHAPE = "[BLUR, LUS and votes](shape.md)"
+DESIGN = "[Design](../how-to/design.md)"
 ELSEWHERE = (
     Item(
         "Kiani et al. (2025)",
         "Figure 2, spending by round",
         "reproduced",
-        "from plans alone: [Methods](methods.md), and the report of every run draws it",
+        "from plans alone: [Methods](../explanation/methods.md), and the report of every run "
+        "draws it",
     ),
     Item(
         "Kiani et al. (2025)",
@@ -54,13 +55,14 @@ ELSEWHERE = (
         "Liu et al. (2024)",
         "Figure 5 (right), the curve fit",
         "cannot be as printed",
-        "the fit is close, but no bound: small budgets are overspent ([Records](records.md))",
+        "the fit is close, but no bound: small budgets are overspent "
+        "([Records](../how-to/records.md))",
     ),
     Item(
         "Liu et al. (2024)",
         "Figure 6, budget by rate and noise",
         "reproduced",
-        "[Records](records.md#which-noise); `fedspend records noise`",
+        "[Records](../how-to/records.md#which-noise); `fedspend records noise`",
     ),
     Item("Liu et al. (2024)", "Figure 7, heart", "reproduced", f"{RECORDS}, the filter"),
     Item(

@@ -26,8 +26,8 @@ RESULTS = HERE / "results"
 Block = Callable[[Finished], str]
 
 BLOCKS: dict[str, dict[str, Block]] = {
-    "results-time.md": over_time_page.BLOCKS | targets_page.BLOCKS,
-    "results-papers.md": papers_page.BLOCKS,
+    "results/time.md": over_time_page.BLOCKS | targets_page.BLOCKS,
+    "results/papers.md": papers_page.BLOCKS,
 }
 
 

@@ -1,4 +1,4 @@
-"""The blocks of docs/results-time.md on `optimal` and on the best setting, from results files."""
+"""The blocks of docs/results/time.md on `optimal` and on the best setting, from results files."""
 
 from __future__ import annotations
 

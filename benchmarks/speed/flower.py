@@ -4,7 +4,7 @@ with and without its differential privacy, on the same work.
     python benchmarks/speed/flower.py                             # hours: all cells
     python benchmarks/speed/flower.py --cells small:3,100,1000    # 10 minutes on a quiet core
     python benchmarks/speed/flower.py --cells --memory 100 1000   # what is held in memory
-    python benchmarks/speed/flower.py --write docs/flower.md      # and puts the table there
+    python benchmarks/speed/flower.py --write docs/how-to/flower.md      # and puts the table there
 
 It goes on where it stopped: a cell that is in `flower.jsonl`, beside this file, is not measured
 again.

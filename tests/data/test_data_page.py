@@ -1,5 +1,5 @@
-"""Every example of docs/data.md is run: its files are written down, its configs read, its Python
-executed.
+"""Every example of docs/how-to/data.md is run: its files are written down, its configs read,
+its Python executed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from fedspend.configuration.config import load_config
 from fedspend.configuration.data_inputs import Source
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "data.md"
 FILE = re.compile(r"^`([\w/]+\.\w+)`:\n\n```\w+\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FILES = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
 

@@ -19,7 +19,7 @@ ASKED = (
 
 
 def test_the_page_is_made_of_the_same_terms():
-    assert (DOCS / "glossary.md").read_text(encoding="utf-8") == page()
+    assert (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8") == page()
 
 
 def test_every_term_is_there_in_one_to_three_sentences():

@@ -1,5 +1,5 @@
-"""What docs/flower-adapter.md says of Flower's own differential privacy is so in the installed
-version. If one of these fails, Flower has changed: change the page.
+"""What docs/how-to/flower-adapter.md says of Flower's own differential privacy is so in the
+installed version. If one of these fails, Flower has changed: change the page.
 """
 
 import numpy as np

@@ -433,8 +433,10 @@ def test_plans_of_records_have_bounds_and_parts_too(method):
 
 
 def test_the_check_of_an_opening_without_fedspend_is_right(published, monkeypatch):
-    """The program in docs/publishing.md, as it stands there."""
-    page = (Path(__file__).parents[2] / "docs" / "publishing.md").read_text(encoding="utf-8")
+    """The program in docs/how-to/publishing.md, as it stands there."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "publishing.md").read_text(
+        encoding="utf-8"
+    )
     program = page.partition("```python\n")[2].partition("```")[0]
     shutil.copy(published.opening("north"), published.folder / "north.json")
     monkeypatch.chdir(published.folder)

@@ -2,8 +2,8 @@
 
 Guarantee: `round_losses` gives, for each direction, a distribution of losses on multiples of
 `interval` that dominates the round's own, up to the errors that its caller adds (`MASS_ERROR`,
-`slip`): whoever bounds the first bounds the second, also when rounds are composed. docs/methods.md
-has the proof.
+`slip`): whoever bounds the first bounds the second, also when rounds are composed.
+docs/explanation/methods.md has the proof.
 
 A round compares `P = (1-q) N(0, s^2) + q N(1, s^2)`, the client with its chance q of taking part,
 with `Q = N(0, s^2)`, the client emptied. The loss is `log(P/Q)` under P ("remove") or `log(Q/P)`

@@ -2,10 +2,10 @@
 
 Guarantee: every epsilon is an upper bound, whatever the width of the grid. Losses are put on the
 grid so that they dominate the true ones (`losses`); what the grid leaves out, what wraps around it
-and what rounding may have taken in the transforms are bounded and counted as delta (docs/methods.md
-has the bounds). A finer grid reads lower, never higher, and so does dp-accounting's on a grid that
-contains ours. Needs 4 to 7% less noise than Rényi curves. No code is shared with `verification`,
-which reads every claim again.
+and what rounding may have taken in the transforms are bounded and counted as delta
+(docs/explanation/methods.md has the bounds). A finer grid reads lower, never higher, and so does
+dp-accounting's on a grid that contains ours. Needs 4 to 7% less noise than Rényi curves. No code is
+shared with `verification`, which reads every claim again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantee: a discrete Gaussian of deviation sigma, counted in steps of its grid, around any whole
 number, is the result of rounding continuous noise of deviation `sqrt(sigma^2 - 3^2)` to whole
 numbers in a way that does not see the data, up to a factor `exp(+-2 eta)` per number with
-`eta = 2 exp(-2 pi^2 3^2) (1 + ...) < 2e-77` (docs/methods.md has the proof). Rounding is
+`eta = 2 exp(-2 pi^2 3^2) (1 + ...) < 2e-77`; docs/explanation/methods.md has the proof. Rounding is
 post-processing. So discrete noise of `steps` steps or more costs at most what continuous noise of
 `share(steps)` times its multiplier costs, at every order and by every accountant: all the factors
 together change a claim by less than a double can tell.

@@ -3,8 +3,8 @@
 Guarantee: if one trial has the Rényi curve R in both directions, then the best of K independent
 trials has at most the curve `price(R)`, provided that K is drawn from this distribution and never
 shown (Papernot and Steinke 2022, https://openreview.net/forum?id=-70L8lpp9DF, Theorem 2 for the
-truncated negative binomial, Theorem 6 for Poisson; docs/tuning.md derives both). "Best" is any
-order of the trials' whole outputs; how ties are broken does not matter, as trials are alike.
+truncated negative binomial, Theorem 6 for Poisson; docs/how-to/tuning.md derives both). "Best" is
+any order of the trials' whole outputs; how ties are broken does not matter, as trials are alike.
 
 `draw` computes with 60 digits, so the distribution that is drawn from is the one that is accounted
 to 1e-45.

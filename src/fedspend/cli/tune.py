@@ -27,7 +27,7 @@ DESCRIPTION = (
     "of a random setting, is run, and only the best leaves: its model, setting and score. Every "
     "client pays once, beforehand, and each trial has more noise than a run that is not tuned; "
     "--price shows how much. The number of trials and the other trials stay secret; so should the "
-    "running time. docs/tuning.md explains."
+    "running time. docs/how-to/tuning.md explains."
 )
 EXAMPLES = """examples:
   fedspend tune examples/quickstart.toml --grid train.lr=0.05,0.1,0.2 -o tunes/first

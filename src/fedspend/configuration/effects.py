@@ -349,7 +349,7 @@ RULES = (
     Rule(
         tuple(f"node.{key}" for key in SECTIONS["node"]),
         lambda _config: False,
-        "the config of a node, which is a file of its own (docs/flower.md)",
+        "the config of a node, which is a file of its own (docs/how-to/flower.md)",
         (),
     ),
 )

@@ -23,7 +23,7 @@ class EngineEntry(Entry):
 
 NO_GRID = (
     'engine "flower" runs inside a Flower ServerApp, which brings the connection to the nodes; '
-    "start it with flwr run (docs/flower.md), or choose another engine.name"
+    "start it with flwr run (docs/how-to/flower.md), or choose another engine.name"
 )
 NO_FLOWER = "engine \"flower\" needs Flower; install it with: pip install 'fedspend[flower]'"
 
@@ -67,7 +67,7 @@ ENGINES: Registry[EngineEntry] = Registry(
     ),
     EngineEntry(
         "flower",
-        "on other machines, each with its own rows, reached through Flower (docs/flower.md)",
+        "on other machines, each with its own rows, reached through Flower (docs/how-to/flower.md)",
         ("ask", "deadline", "retries", "quorum", "without_quorum", "keys", "slices", "silos"),
         make=_flower,
         elsewhere=True,

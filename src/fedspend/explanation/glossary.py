@@ -1,7 +1,7 @@
 """The terms that a privacy officer meets, each in one to three plain sentences.
 
 Guarantee: this is the only place that explains them. `fedspend glossary` prints them, and a test
-checks that `docs/glossary.md` is `page()`.
+checks that `docs/reference/glossary.md` is `page()`.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def find(name: str) -> str:
 
 
 def page() -> str:
-    """`docs/glossary.md`."""
+    """`docs/reference/glossary.md`."""
     parts = [
         "# Glossary\n",
         "The terms that a privacy officer meets. `fedspend glossary` prints them all, `fedspend "

@@ -13,7 +13,8 @@ the same weight, and noised with the planned noise; the release is recorded befo
 strategy sees it, and the mean that it then sees is all it ever sees. An answer that is not finite,
 has other arrays, or comes from somebody who was not asked does not count. What clients report
 beside their arrays is dropped, and they are not asked to evaluate: both would be releases that no
-plan covers. The server is trusted, as under central noise everywhere (docs/threat-model.md).
+plan covers. The server is trusted, as under central noise everywhere
+(docs/explanation/threat-model.md).
 """
 
 from __future__ import annotations

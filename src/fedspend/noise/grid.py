@@ -3,8 +3,9 @@
 Guarantee: a rounded update is a vector of whole numbers whose norm is at most `clip / step`; this
 is checked on the result, however the coins fell. So discrete Gaussian noise of deviation
 `clip * noise_multiplier / step` protects it as the plan's Gaussian protects a real vector
-(docs/methods.md). The grid depends on planned and released numbers only. The clients' part of a sum
-cannot overflow; with noise, a sum overflows with a probability of at most 2^-40 per round.
+(docs/explanation/methods.md). The grid depends on planned and released numbers only. The
+clients' part of a sum cannot overflow; with noise, a sum overflows with a probability of at
+most 2^-40 per round.
 
 A real run has a grid even if its noise is planned as continuous: floating-point noise would betray
 by its last digits which sum it was added to. That grid is as fine as doubles allow: sums are exact,
@@ -137,7 +138,7 @@ def noised_exactly(total: FloatArray, deviation: float, words: Words) -> FloatAr
 
     The noise is a discrete Gaussian around the sum itself, which is not rounded first; it is what
     continuous noise becomes when it is rounded at random, and that is post-processing. It costs
-    what continuous noise costs but for 1e-18 of it (docs/methods.md).
+    what continuous noise costs but for 1e-18 of it (docs/explanation/methods.md).
     """
     step = 2.0 ** (math.floor(math.log2(deviation)) - 32)
     whole = sample_around(total / step, (Fraction(deviation) / Fraction(step)) ** 2, words)

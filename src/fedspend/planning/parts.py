@@ -5,7 +5,7 @@ a client moves a sum of them by at most 1/2: noise of deviation sigma on that su
 `2 sigma`. Independent Gaussian releases about one sampled client add up like one whose `1 /
 multiplier^2` is the sum of theirs. So a client whose plan allows the multiplier `sbar` in a round
 gets `1 / sigma^2 = 1 / sbar^2 - 1 / (2 sigma_b)^2 - 1 / (2 sigma_e)^2` for its update, and all of
-it together costs exactly what the plan accounts (docs/methods.md).
+it together costs exactly what the plan accounts (docs/explanation/methods.md).
 """
 
 from __future__ import annotations

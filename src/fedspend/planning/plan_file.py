@@ -1,6 +1,6 @@
 """A client-level plan as plain Python values, which `plan_json` writes and reads.
 
-`docs/plan-format.md` describes every key.
+`docs/reference/plan-format.md` describes every key.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantee: saving and loading is lossless to the last bit; a file is written whole or not at all; a
 file that is malformed, of an unknown version, or whose content does not match its hash is refused.
-`docs/plan-format.md` describes every key.
+`docs/reference/plan-format.md` describes every key.
 
 Columns of equal numbers are stored as runs: `[[2.5, 12], [1.9, 13]]` is twelve rounds of 2.5, then
 thirteen of 1.9.

@@ -7,7 +7,8 @@ of Lemma 1. The real cost of the sampled Gaussian does not scale that way: plann
 each round.
 
 Its Theorems 2 and 3 bound the bias of a round, `E(mean of all updates - released mean)`, from
-rates, clips and a moment of update norms. docs/methods.md says what holds of them, and what not.
+rates, clips and a moment of update norms. docs/explanation/methods.md says
+what holds of them, and what not.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ round costs `two_stage(k r(q), client_rate)`. Which records are active when is p
 (Figure 7 of Liu et al. 2024). Charged by its own norms (Feldman and Zrnic 2021), every record is in
 every step as long as its squared clipped norms, in squared clips, add up to at most `b`. Its
 divergence is then at most `a b / (2 sigma^2)` at every order `a`, the same as for `b` steps at the
-clip; which records are active when is private (docs/records.md has the conditions).
+clip; which records are active when is private (docs/how-to/records.md has the conditions).
 
 Guarantee: the steps or norms that a record may use cost at most its budget, read at
 `records.ORDERS` and rounded up. Charged by the clip, one more step would cost more than the budget.

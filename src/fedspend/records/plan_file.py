@@ -1,5 +1,5 @@
 """A record-level plan as plain Python values, which `plan_json` writes and reads: the format of a
-client-level plan (docs/plan-format.md), with records in place of clients.
+client-level plan (docs/reference/plan-format.md), with records in place of clients.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Who takes part is drawn without looking at the record, so seeing it reveals noth
 
 Guarantee: epsilon is the lowest over the orders used, and every order gives an upper bound, so it
 is an upper bound for any set of orders. The bound `p * rounds * R` that Liu et al. (2024, Theorem
-1) state for a server is too low and is not offered (docs/records.md).
+1) state for a server is too low and is not offered (docs/how-to/records.md).
 """
 
 from __future__ import annotations

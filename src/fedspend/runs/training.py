@@ -67,7 +67,7 @@ def train(
     missing has no rows. A list means clients "0", "1", ..., for simulations. A client's rows may
     also be a torch Dataset or DataLoader; clients may come from a generator of (id, rows), or be a
     data frame with a column of clients, which takes the declarations of a table: `client`, `label`,
-    `labels`, `columns`, `bounds`, `categories`, `missing` and so on (docs/data.md).
+    `labels`, `columns`, `bounds`, `categories`, `missing` and so on (docs/how-to/data.md).
 
     `ledger` (a path or postgresql://...) is charged, for the accounts of `project` in it. By
     default a real run is charged to the ledger of this user, which needs a project: FEDSPEND_LEDGER

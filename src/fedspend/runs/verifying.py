@@ -6,7 +6,7 @@ as each is tied to the others; and the account, recomputed by the second account
 budget. What could not be checked is listed with its reason. Whatever the files hold, it does not
 raise, and it writes nothing.
 
-What ties what (docs/ledger.md has the same list for people):
+What ties what (docs/how-to/ledger.md has the same list for people):
 
     ledger, `open`: SHA-256 of run.json, plan.json and certificate.json; the plan's tables and ids
     ledger, `commit`: digest of each release, and of the file that keeps the last one

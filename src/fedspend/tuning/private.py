@@ -4,7 +4,7 @@ Guarantee: each trial draws a setting at random and trains under its plan; how m
 drawn from the distribution that the plan names. Everything that can be refused is refused, both
 accountants have agreed on the price, and every client is charged for the whole tune, before the
 first trial. The number of trials is kept in memory alone. If a tune is interrupted, it stays
-charged and nothing of its trials remains. (Papernot and Steinke 2022; docs/tuning.md.)
+charged and nothing of its trials remains. (Papernot and Steinke 2022; docs/how-to/tuning.md.)
 """
 
 from __future__ import annotations

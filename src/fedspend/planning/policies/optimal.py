@@ -18,7 +18,7 @@ as `1 / (h_t c_t)`; under sampling the cost is steeper in u, and the best noise 
 Several budgets are each given their own best schedule. `(sum_t a_t / u_t^2)^(-1/2)` is concave in u
 and linear along uniform schedules, so what holds for each budget holds for the mean of all: it is
 no worse than `uniform`, or by no more than 1%. Shapes hardly depend on the budget, and optimising
-all of them together would gain next to nothing (docs/methods.md has numbers).
+all of them together would gain next to nothing (docs/explanation/methods.md has numbers).
 """
 
 from __future__ import annotations
