@@ -102,13 +102,13 @@ def one_row(seed: int, one: int, compare: bool) -> dict[str, Any]:
     }
 
 
-def read_rows(path: Path | None, seed: int, schedules: int) -> dict[int, dict[str, Any]]:
+def read_rows(path: Path | None, seed: int, wanted: range) -> dict[int, dict[str, Any]]:
     """The rows of this seed that an earlier call wrote; it may have been interrupted."""
     if path is None or not path.exists():
         return {}
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return {
-        row["schedule"]: row for row in rows if row["seed"] == seed and row["schedule"] < schedules
+        row["schedule"]: row for row in rows if row["seed"] == seed and row["schedule"] in wanted
     }
 
 
@@ -132,14 +132,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--schedules", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="begin with this schedule")
+    parser.add_argument("--schedules", type=int, default=1000, help="end before this one")
     parser.add_argument("--compared", type=int, default=10, help="compare noise for every n-th")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=Path, help="keep each schedule here; goes on where it ended")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    rows = read_rows(args.rows, args.seed, args.schedules)
-    for one in range(args.schedules):
+    wanted = range(args.first, args.schedules)
+    rows = read_rows(args.rows, args.seed, wanted)
+    for one in wanted:
         if one in rows:
             continue
         rows[one] = one_row(args.seed, one, one % args.compared == 0)

@@ -21,7 +21,7 @@ from fedspend.cli.tables import Column, change, figures, percent, spread, table
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.data_inputs import Source
 from fedspend.configuration.effects import refuse_without_effect
-from fedspend.configuration.record_plans import record_federation, record_plan
+from fedspend.configuration.record_plans import BY_CURVES, record_federation, record_plan
 from fedspend.errors import InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.report.groups import Grouping
@@ -60,9 +60,10 @@ MOST_CLIENTS = 12  # in a table; --json has all
 def make(args: argparse.Namespace, ledger: str | None, project: str) -> RecordPlan:
     for flag in OTHERS:
         if getattr(args, flag):
+            why = f": {BY_CURVES}" if flag == "accountant" else ""
             raise InvalidInput(
-                f"--{flag.replace('_', '-')} is for client-level methods; drop it, or name one "
-                "with --method"
+                f"--{flag.replace('_', '-')} is for client-level methods{why}; drop it, or name "
+                "one with --method"
             )
     config = read_config(args, ledger)
     refuse_without_effect(config)

@@ -56,8 +56,7 @@ from fedspend.records.remaining import Past
 from fedspend.records.terms import Terms
 
 # Settings that record-level methods do not use, and the values they may have: a setting without
-# effect would look as if it had one. Records are accounted by Rényi curves: clients are sampled
-# around them, and no privacy loss distribution is proven for both together.
+# effect would look as if it had one.
 CLIENT_LEVEL: dict[str, tuple[Any, ...]] = {
     "privacy.noise": ("central",),
     "privacy.clipping": ("flat",),
@@ -68,6 +67,8 @@ CLIENT_LEVEL: dict[str, tuple[Any, ...]] = {
     "shape.blur": (0.0,),
     "shape.lus": (0.0,),
 }
+# no privacy loss distribution is proven for the two samplings together
+BY_CURVES = "records are read by Rényi curves, because clients are sampled around them"
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,9 +278,10 @@ def record_plan(
 def refuse_client_level(config: Config) -> None:
     for name, usual in CLIENT_LEVEL.items():
         if config.value(name) not in (*usual, None):
+            why = f": {BY_CURVES}" if name == "privacy.accountant" else ""
             raise InvalidInput(
-                f"{name} = {config.value(name)!r} is for client-level methods; drop it, or choose "
-                "another method"
+                f"{name} = {config.value(name)!r} is for client-level methods{why}; drop it, or "
+                "choose another method"
             )
 
 

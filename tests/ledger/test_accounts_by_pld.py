@@ -1,0 +1,231 @@
+"""Runs that are planned by privacy loss distributions, which is what `auto` does for few budgets:
+admitted, stopped and followed by a run that spends the rest, replanned after a loss, checked. Where
+another accountant is needed, one line says so.
+"""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+import fedspend
+import fedspend.server.rounds
+from fedspend import train
+from fedspend.errors import InvalidInput, Refused
+from fedspend.ledger import Ledger
+from fedspend.ledger.audit import audit
+from fedspend.ledger.rules import Proposal
+from fedspend.records import plan_of
+from fedspend.runs.verifying import verify_run
+
+pytestmark = pytest.mark.usefixtures("quick_verify")
+EARLIER = "auto: what was spent before is composed at one Rényi order"
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing may catch it."""
+
+
+@pytest.fixture
+def auto(tiny):
+    """A run with real randomness whose accountant is left to the plan."""
+    del tiny["privacy"]["accountant"]
+    tiny["privacy"]["randomness"] = "os"
+    tiny["train"]["rounds"] = 6
+    return tiny
+
+
+def killed_in_round(lost, monkeypatch, config, **options):
+    """Train until the release of round `lost` (from 0) is about to be made."""
+    real = fedspend.server.rounds.play
+
+    def play(progress, *rest):
+        if progress.done == lost:
+            raise Killed
+        return real(progress, *rest)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(fedspend.server.rounds, "play", play)
+        with pytest.raises(Killed):
+            train(config, **options)
+
+
+def close(place, folder):
+    run = json.loads((folder / "run.json").read_text())["ledger"]["run"]
+    with Ledger.open(place, write=True) as ledger:
+        ledger.close_run(run, reason="stopped early")
+
+
+def balances(place):
+    with Ledger.open(place) as ledger:
+        return ledger.balances()
+
+
+def spent_by_renyi_curves(place):
+    with Ledger.open(place) as ledger:
+        accounts = ledger.accounts()
+        return ledger.past(accounts.names).best(accounts.delta)[0]
+
+
+# --- admission ---
+
+
+@pytest.mark.parametrize("noise", ["central", "discrete"])
+def test_a_run_by_pld_spends_its_budgets_and_not_more(auto, tmp_path, noise):
+    auto["privacy"]["noise"] = noise
+    place = tmp_path / "accounts.db"
+    result = train(auto, output=tmp_path / "run", ledger=place)
+    assert result.plan.accountant == "pld"
+    found = balances(place)
+    assert np.all(found.order == 0), "read by PLD: by Rényi curves it would be over"
+    assert np.all(found.spent <= found.budget)
+    np.testing.assert_allclose(found.spent, found.budget, rtol=1e-5)
+    assert noise == "central" or verify_run(tmp_path / "run", ledger=place).ok
+    with pytest.raises(Refused, match="lifetime budget"):
+        train(auto, output=tmp_path / "again", ledger=place)
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_run_by_renyi_curves_after_one_by_pld_is_read_with_it(tmp_path):
+    """An account with both is read by PLD, all rounds composed: never above the Rényi reading."""
+    terms = {"delta": 1e-3, "rounds": 2, "rate": 0.5}
+    by_pld, by_rdp = (fedspend.plan([2.0] * 3, **terms, accountant=name) for name in ("pld", "rdp"))
+    with Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
+        ledger.register([str(n) for n in range(3)], 4.0, delta=1e-3)
+        for name, plan in (("one", by_pld), ("two", by_rdp)):
+            ledger.admit(name, Proposal.of_plan(plan), simulation=True)
+            for round in range(2):
+                ledger.reserve(name, round)
+        found, past = ledger.balances(), ledger.past(["0", "1", "2"])
+        assert np.all(found.order == 0)
+        assert np.all(found.spent < past.best(np.full(3, 1e-3))[0])
+        assert np.all((by_pld.epsilon < found.spent) & (found.spent < 4.0))
+    assert audit(str(tmp_path / "accounts.db")).ok
+
+
+# --- what is left ---
+
+
+def test_the_rest_of_a_run_by_pld_is_planned_by_renyi_curves(auto, tmp_path, monkeypatch):
+    place, rest = tmp_path / "accounts.db", auto | {"ledger": {"spend": "remaining"}}
+    killed_in_round(2, monkeypatch, auto, output=tmp_path / "one", ledger=place)
+    close(place, tmp_path / "one")
+    before = balances(place)
+    assert np.all(before.spent < before.budget)
+    assert np.all(before.remaining > 0)
+    result = train(rest, output=tmp_path / "two", ledger=place)
+    assert result.plan.accountant == "rdp"
+    assert result.plan.parameters["accountant"] == EARLIER
+    found = balances(place)
+    assert np.all(found.spent <= found.budget)
+    np.testing.assert_allclose(spent_by_renyi_curves(place), found.budget, rtol=1e-5)
+    assert np.all(spent_by_renyi_curves(place) <= found.budget)
+    assert audit(str(place), runs=[str(tmp_path / "one"), str(tmp_path / "two")]).ok
+
+
+def test_the_rest_cannot_be_planned_by_pld(auto, tmp_path, monkeypatch):
+    place, rest = tmp_path / "accounts.db", copy.deepcopy(auto)
+    killed_in_round(1, monkeypatch, auto, output=tmp_path / "one", ledger=place)
+    close(place, tmp_path / "one")
+    rest |= {"ledger": {"spend": "remaining"}}
+    rest["privacy"]["accountant"] = "pld"
+    with pytest.raises(InvalidInput) as refused:
+        train(rest, output=tmp_path / "two", ledger=place)
+    assert str(refused.value) == (
+        "planning with past spending needs accountant 'rdp' or 'auto', got 'pld'; drop that "
+        "accountant"
+    )
+    assert not (tmp_path / "two").exists()
+
+
+def test_after_a_whole_run_by_pld_nothing_is_left(auto, tmp_path):
+    """By Rényi curves the accounts are over their budgets, and one line says that."""
+    place = tmp_path / "accounts.db"
+    train(auto, output=tmp_path / "one", ledger=place)
+    assert balances(place).remaining.tolist() == [0.0] * 6
+    with pytest.raises(Refused) as refused:
+        train(auto | {"ledger": {"spend": "remaining"}}, output=tmp_path / "two", ledger=place)
+    assert "its lifetime budget is used up" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "two").exists()
+
+
+# --- replanning ---
+
+
+@pytest.mark.parametrize("noise", ["central", "discrete"])
+def test_lost_rounds_of_a_run_by_pld_are_replanned_by_renyi_curves(
+    auto, tmp_path, monkeypatch, noise
+):
+    auto["privacy"]["noise"] = noise
+    place, notes = tmp_path / "accounts.db", []
+    killed_in_round(0, monkeypatch, auto, output=tmp_path / "run", ledger=place)
+    old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
+    assert old.accountant == "pld"
+    result = train(auto, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
+    assert "1 lost round is made up for: rounds 2 to 7 were replanned" in notes
+    plan = result.plan
+    assert (plan.accountant, plan.rounds) == ("rdp", 7)
+    assert plan.parameters["accountant"] == "Rényi curves, since it was replanned"
+    np.testing.assert_array_equal(plan.noise_multiplier[0], old.noise_multiplier[0])
+    assert np.all(plan.noise_multiplier[1:6] > old.noise_multiplier[1:])
+    assert np.all(plan.epsilon <= old.epsilon)
+    found = balances(place)
+    assert np.all(found.spent <= old.epsilon)
+    np.testing.assert_allclose(spent_by_renyi_curves(place), old.epsilon, rtol=1e-5)
+    assert np.all(spent_by_renyi_curves(place) <= old.epsilon)
+    assert noise == "central" or verify_run(tmp_path / "run", ledger=place).ok
+
+
+def test_where_renyi_curves_leave_nothing_replanning_says_so(auto, tmp_path, monkeypatch):
+    """Before the last round a plan by PLD has spent, by Rényi curves, about all of its budget."""
+    auto["train"]["rounds"] = 40
+    auto["privacy"] |= {"saving_rate": 0.8, "groups": [{"epsilon": 2.0, "share": 1}]}
+    place = tmp_path / "accounts.db"
+    killed_in_round(38, monkeypatch, auto, output=tmp_path / "run", ledger=place)
+    before = (tmp_path / "run" / "plan.json").read_bytes()
+    with pytest.raises(Refused) as refused:
+        train(auto, output=tmp_path / "run", resume=True, replan=True)
+    assert str(refused.value) == (
+        "the rounds that have begun were planned by privacy loss distributions, and by Rényi "
+        "curves, which replanning needs, they leave too little; drop --replan"
+    )
+    assert (tmp_path / "run" / "plan.json").read_bytes() == before
+    result = train(auto, output=tmp_path / "run", resume=True)
+    assert [line["round"] for line in result.metrics if line.get("skipped")] == [39]
+    found = balances(place)
+    assert np.all(found.spent <= found.budget)
+
+
+# --- records ---
+
+RECORDS = {
+    "data": {"name": "synthetic", "examples": 40, "features": 4, "classes": 2, "clients": 2},
+    "model": {"name": "logistic"},
+    "method": {"name": "rpdp"},
+    "privacy": {
+        "preferences": "three-levels",
+        "delta": 1e-4,
+        "rate": 0.8,
+        "noise_multiplier": 8.0,
+        "clip": 0.7,
+    },
+    "train": {"rounds": 2, "local_steps": 2, "lr": 0.5, "seed": 2},
+}
+
+
+@pytest.mark.parametrize("name", ["auto", "rdp"])
+def test_records_are_accounted_by_renyi_curves(name):
+    found = plan_of(RECORDS, [f"privacy.accountant={name}"])
+    assert found.accountant == "rdp"
+    assert found.hash == plan_of(RECORDS).hash
+
+
+def test_records_by_pld_are_refused_with_the_reason():
+    with pytest.raises(InvalidInput) as refused:
+        plan_of(RECORDS, ["privacy.accountant=pld"])
+    assert str(refused.value) == (
+        "privacy.accountant = 'pld' is for client-level methods: records are read by Rényi curves, "
+        "because clients are sampled around them; drop it, or choose another method"
+    )
