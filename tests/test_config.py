@@ -169,6 +169,7 @@ GOOD = {
         "tensorboard": True,
     },
     "evaluation": {"mode": "private", "noise": 4.0, "bounds": [0, 1]},
+    "stop": {"patience": 5, "metric": "loss", "least": 0.01, "first": 3, "keep": "last"},
     "ledger": {
         "location": "/l.db",
         "project": "clinics",

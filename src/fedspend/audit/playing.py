@@ -120,7 +120,7 @@ def play_rounds(setup: Setup, engine: Engine) -> list[Release]:
         begin(flat_parameters(setup.module), setup.method),
         setup.method,
         engine,
-        setup.training,
+        setup.training.to_the_end,  # whoever attacks sees what the plan allows
         setup.randomness,
         store,
         lambda _, statistics: statistics,

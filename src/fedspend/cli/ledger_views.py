@@ -19,7 +19,7 @@ from fedspend.ledger.audit import Audit
 from fedspend.ledger.chain import parse
 from fedspend.ledger.rules import account_numbers, known_names
 from fedspend.ledger.spending import Balances
-from fedspend.ledger.state import UNITS, Run
+from fedspend.ledger.state import STOPPED_EARLY, UNITS, Run
 
 SHOWN = 40  # most accounts in a table; --json and export have all
 # parts of an entry that are too long for a line
@@ -231,6 +231,8 @@ def about(body: dict[str, Any]) -> str:
         )
     if kind == "close":
         return str(body["reason"])
+    if kind == "stop":
+        return f"run {body['run']}: {STOPPED_EARLY}; all of its rounds stay spent"
     return f"round {body['round'] + 1}" + (
         f", release {body['release'][:12]}" if kind == "commit" else ""
     )

@@ -344,8 +344,19 @@ def said_of(last: dict[str, Any]) -> str:
     return "; ".join(parts) or f"{metric} not shown (evaluation: {last['evaluation']})"
 
 
+def ending_of(result: Result) -> str:
+    """A sentence if the model is not that of the last planned round, by a stopping rule."""
+    done, kept = result.metrics[-1]["round"], result.kept_round
+    if not result.stopped_early:
+        return "" if kept == done else f"The best model is kept: that of round {kept} of {done}."
+    which = "the best one is kept" if kept != done else "that model is kept"
+    charged = "" if result.plan is None else "; the rounds that it left out stay charged"
+    return f"Stopped early, after round {done}: no better model since; {which}{charged}."
+
+
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
     from fedspend.basics.words import counted
+    from fedspend.server.early_stopping import of_kept
 
     last = result.metrics[-1]
     if args.json:
@@ -354,8 +365,14 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
                 {
                     "folder": str(folder),
                     "rounds": last["round"],
+                    **({"stopped_early": True} if result.stopped_early else {}),
+                    **(
+                        {}
+                        if result.kept_round == last["round"]
+                        else {"kept_round": result.kept_round}
+                    ),
                     result.metric: result.value,
-                    **{name: last[name] for name in other_metrics(last)},
+                    **{name: of_kept(result.metrics)[name] for name in other_metrics(last)},
                     "evaluation": last["evaluation"],
                     **(
                         {}
@@ -383,7 +400,11 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
         )
         if result.plan is not None and "ledger" in result.plan.parameters:
             spent += " of lifetime budgets, including what was spent before"
-        print(f"{said_of(last)} after {counted(last['round'], 'round')} ({kind})")
+        told = said_of(of_kept(result.metrics))
+        print(f"{told} after {counted(result.kept_round, 'round')} ({kind})")
+        stopping = ending_of(result)
+        if stopping:
+            print(stopping)
         print(f"epsilon spent: {spent}")
         if result.ledger is not None and last["randomness"] != "seeded":
             project = f", project {result.project!r}" if result.project else ""

@@ -74,6 +74,10 @@ class Config:
         return self.settings.evaluation
 
     @property
+    def stop(self) -> sections.StopSettings:
+        return self.settings.stop
+
+    @property
     def ledger(self) -> sections.LedgerSettings:
         return self.settings.ledger
 

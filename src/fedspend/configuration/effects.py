@@ -283,6 +283,12 @@ RULES = (
         ("evaluation.mode",),
     ),
     Rule(
+        ("stop.metric", "stop.least", "stop.first", "stop.keep"),
+        lambda config: config.stop.patience is not None,
+        "stop.patience",
+        ("stop.patience",),
+    ),
+    Rule(
         ("train.momentum",),
         lambda config: config.train.optimizer in (None, "sgd"),
         'train.optimizer = "sgd"',

@@ -495,6 +495,25 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True)
+class StopSettings:
+    """All without defaults of their own, so that runs of before go on."""
+
+    patience: int | None = setting(
+        whole(1, "stop after so many rounds in a row without a better metric; default: never")
+    )
+    metric: str | None = setting(
+        text("which metric decides, or loss; default: the first of task.metrics")
+    )
+    least: float | None = setting(
+        number(_AT_LEAST_0, lambda x: x >= 0, "how much better is better; default: 0")
+    )
+    first: int | None = setting(whole(1, "the first round that may be the last; default: 1"))
+    keep: str | None = setting(
+        choice("best", "last", help="which model the run leaves; default: the best one")
+    )
+
+
+@dataclass(frozen=True)
 class LedgerSettings:
     location: str | None = setting(
         ledger(
@@ -695,6 +714,7 @@ class Settings:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    stop: StopSettings = field(default_factory=StopSettings)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     design: DesignSettings = field(default_factory=DesignSettings)
     shape: ShapeSettings = field(default_factory=ShapeSettings)

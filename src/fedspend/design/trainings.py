@@ -71,7 +71,13 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     with single_threaded():  # the same numbers on every machine, and one core for every training
         state = begin(flat_parameters(setup.module), setup.method)
         for _ in run_rounds(
-            state, setup.method, engine, setup.training, setup.randomness, MemoryStore(), observe
+            state,
+            setup.method,
+            engine,
+            setup.training.to_the_end,
+            setup.randomness,
+            MemoryStore(),
+            observe,
         ):
             pass
     engine.close()

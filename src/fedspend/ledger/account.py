@@ -114,6 +114,16 @@ class RunAccount:
             self.ledger.close_run(self.id, reason=reason, place=self.place, ending=ending)
             self._keep_head()
 
+    def finish(self, ending: Mapping[str, str] | None = None, *, stopped: bool = False) -> None:
+        """The run has played all of its rounds, or was `stopped` by its own rule: what it then
+        leaves out is not given back.
+        """
+        if not stopped or self.run.next_round == self.run.planned:
+            self.close("finished", ending)
+        elif self.run.closed is None:
+            self.ledger.stop_run(self.id, place=self.place, ending=ending)
+            self._keep_head()
+
     def _keep_head(self) -> None:
         if self.folder is not None:
             self.ledger.state.head.save(SEEN_HEAD.of(self.folder))

@@ -238,7 +238,9 @@ def _recomputed(
                     f"an account with discrete noise (run {run.id}) was read at order {order:g}, "
                     "which proves nothing"
                 )
-            upto = run.planned if held and run.closed is None else run.next_round
+            # a run that its own rule has stopped has spent all of its rounds
+            whole = run.stopped or (held and run.closed is None)
+            upto = run.planned if whole else run.next_round
             rates, noises = (
                 np.append(rates, run.rate[:upto, own]),
                 np.append(noises, run.noise[:upto, own]),

@@ -597,6 +597,21 @@ class Ledger:
 
         self._write(entry)
 
+    def stop_run(
+        self, run: str, *, place: Place | None = None, ending: Mapping[str, str] | None = None
+    ) -> None:
+        """End a run that its own rule has stopped. Its other rounds stay charged, since when it
+        stopped depends on its releases.
+        """
+
+        def entry(state: State) -> list[Body]:
+            mine = rules.open_run(state, run)
+            rules.refuse_elsewhere(mine, place)
+            known = {"ending": dict(ending)} if ending else {}
+            return [{"kind": "stop", "run": run} | known]
+
+        self._write(entry)
+
     def leave(self, run: str, *, reason: str) -> None:
         """End a run in a client's own ledger. Unless it never began, all of its rounds are charged:
         the client cannot know which of them took place.

@@ -25,6 +25,7 @@ client 1. What has no project is in the one without a name, "".
 | `rotate-key` | a client's node has a new key, and the old one is not used again; with a reason |
 | `move` | the run's directory has a new place; it begins no further round in the old one |
 | `close` | the run is over; what it held for rounds that never began is free again |
+| `stop` | the run's own rule has stopped it early: it is over, and all of its rounds stay spent |
 
 Since version 0.1, entries also tie the files of a run directory to the chain, by digests: `open`
 and `replan` its first files, `reserve` the checkpoint that a round starts from, `commit` the file
@@ -44,6 +45,7 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.ledger.chain import START, Body, Damaged, Head
 
 FORMAT = 1
+STOPPED_EARLY = "stopped early by its own rule"
 UNITS = ("client", "record")
 MOST_CELLS = 1 << 28  # of a table in an entry: 2 GiB
 
@@ -107,6 +109,7 @@ class Run:
     rounds: dict[int, str] = field(default_factory=dict)  # begun: reserved, committed or lost
     releases: dict[int, str] = field(default_factory=dict)
     closed: str | None = None  # the reason
+    stopped: bool = False  # by its own rule, so that rounds that never began are spent, too
     grid_steps: int | None = None  # discrete noise: `noise` is what it counts for
     disturbed: bool = False  # a budget was lowered or a client withdrew since it was admitted
     project: str = ""
@@ -149,11 +152,16 @@ class Run:
             for name in ("rate", "noise", "steps")
         )
 
+    def charged(self, held: bool) -> int:
+        """How many rounds count as spent; with `held`, also those that it may still spend."""
+        open = self.closed is None
+        return self.planned if self.stopped or (held and open) else self.next_round
+
     def mechanisms(self, held: bool) -> Mechanisms:
         """What each class has spent, as one history; with `held`, also what it may still spend."""
         if self.curves is not None:
             return Mechanisms.of_tunes(self.orders, self.curves)
-        upto = self.planned if held and self.closed is None else self.next_round
+        upto = self.charged(held)
         return Mechanisms.of_schedules(
             self.noise[:upto], self.rate[:upto], self.client_rate, self.steps[:upto], self.discrete
         )
@@ -462,6 +470,12 @@ def _close(state: State, body: Body) -> None:
     run.closed, run.ending = str(body["reason"]), _digests(body, "ending")
 
 
+def _stop(state: State, body: Body) -> None:
+    run = open_run(state, body)
+    require(not run.is_tune)
+    run.closed, run.ending, run.stopped = STOPPED_EARLY, _digests(body, "ending"), True
+
+
 def open_run(state: State, body: Body) -> Run:
     run = state.runs[body["run"]]
     require(run.closed is None)
@@ -486,6 +500,7 @@ _KINDS = {
     "replan": _replan,
     "move": _move,
     "close": _close,
+    "stop": _stop,
 }
 
 

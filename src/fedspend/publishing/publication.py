@@ -120,7 +120,7 @@ def _account(folder: Path, facts: Facts, plan: AnyPlan) -> tuple[Run, Head]:
         run = mine.run
         if book.simulation is not facts.simulation or run.about["plan"] != plan.hash:
             raise Refused(f"the ledger {location} has another plan for the run in {folder}")
-    if run.next_round != run.planned or run.closed is None:
+    if run.closed is None or run.charged(held=False) != run.planned:
         raise Refused(
             f"the run in {folder} is not finished: {run.next_round} of {run.planned} rounds are "
             "done; continue it with fedspend train --resume"
@@ -257,7 +257,8 @@ def _about(run: Finished) -> Content:
     }
     return {name: value for name, value in stated.items() if isinstance(value, str)} | {
         "rounds": run.account.planned,
-        "lost": sum(state == "lost" for state in run.account.rounds.values()),
+        # rounds without a release: lost, or left out by a rule that stopped the run early
+        "lost": run.account.planned - len(run.account.releases),
     }
 
 

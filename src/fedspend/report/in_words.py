@@ -110,6 +110,12 @@ def epsilon_words(plan: AnyPlan) -> str:
 def left_words(run: RunData, plan: AnyPlan) -> str:
     if run.done >= plan.rounds:
         return ""
+    if run.stopped:
+        return (
+            f"The run stopped early, after {counted(run.done, 'round')} of {plan.rounds}, by its "
+            "own rule; all planned rounds stay charged, since when it stopped shows what was "
+            "released."
+        )
     return f"So far {counted(run.done, 'round')} of {plan.rounds} are done."
 
 

@@ -22,6 +22,7 @@ from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
 from fedspend.report.pieces import figure, percent
+from fedspend.server.early_stopping import KEPT_ROUND, STOPPED, of_kept
 from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
 from fedspend.server.methods.planned import AE_DPFL
 from fedspend.server.methods.table import METHODS
@@ -119,7 +120,19 @@ class RunData:
         return tuple(line["round"] for line in self.metrics if line.get("skipped"))
 
     def last(self, key: str) -> float | None:
-        return number(self.metrics[-1].get(key))
+        """A number of the model that the run has left."""
+        return number(of_kept(self.metrics).get(key))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run's own rule has ended it before its last planned round."""
+        return bool(self.metrics[-1].get(STOPPED)) and self.done < self.rounds
+
+    @property
+    def kept_round(self) -> int:
+        """The round after which the model was the one that the run has left."""
+        found = self.metrics[-1].get(KEPT_ROUND)
+        return found if type(found) is int else self.done
 
     def disagreement(self) -> str | None:
         """A sentence if the spending recorded during training differs from the plan's."""

@@ -112,11 +112,14 @@ def exact_tiles(run: RunData, majority: str | None) -> list[tuple[str, str, str 
         names = [name for name in (metric, *others) if name != "loss"]
         found = [
             *((titled(name), run.said(name), majority, run.exact_mark) for name in names),
-            ("Loss", figure(run.last("loss")), f"after round {run.done}", run.exact_mark),
+            ("Loss", figure(run.last("loss")), f"after round {run.kept_round}", run.exact_mark),
         ]
     if private is not None:
         off = run.last(deviation_key(metric))
-        note = "before the last round" + ("" if off is None else f", ± {spread(metric, off)}")
+        when = (
+            "before the last round" if run.kept_round == run.done else "of the model that is kept"
+        )
+        note = when + ("" if off is None else f", ± {spread(metric, off)}")
         shown = percent(min(1.0, max(0.0, private))) if is_share(metric) else figure(private)
         return [*found, (f"Private {metric}", shown, note, "release")]
     return found or [(titled(metric), "not shown", f"evaluation: {run.evaluation}", "planned")]

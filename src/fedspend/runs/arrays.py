@@ -20,8 +20,10 @@ from fedspend.budgets.population import numbered
 from fedspend.client.row_digests import digests
 from fedspend.client.shaping import Shape
 from fedspend.client.task import LocalTraining
+from fedspend.configuration.evaluation import ON_PUBLIC_ROWS
 from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.configuration.noise_kind import noise_for
+from fedspend.configuration.stopping import stop_rule, stop_settings
 from fedspend.data.sequences import PADDING, padded
 from fedspend.errors import InvalidInput
 from fedspend.models import check_module
@@ -86,6 +88,8 @@ class Options:
     max_length: int | None = None  # of sequences, which are padded or cut to it
     lr_schedule: str = "constant"
     lr_end: float = 0.1
+    # early stopping, by the keys of a config's section [stop]: {"patience": 5, "keep": "best"}
+    stop: Mapping[str, Any] | None = None
 
     def settings(self, plan: Plan, task: Task) -> dict[str, Any]:
         """The settings that must be the same for a run to be resumed."""
@@ -99,6 +103,7 @@ class Options:
                 told[f"train.{name}"] = getattr(self, name)
         if self.max_length is not None:
             told["data.max_length"] = self.max_length
+        told |= {f"stop.{name}": value for name, value in (self.stop or {}).items()}
         return told | {
             "plan": plan.hash,
             "train.seed": self.seed,
@@ -141,6 +146,7 @@ def from_arrays(
     federation = data.of_named(rows, test=test, classes=classes, kind=task.targets)
     integers = integers_of(model, federation.dataset, given=given)
     check_fits(model, task, federation.dataset, integers=integers)
+    training = replace(training, server=_stopping(how, training.server, task))
     return Setup(
         federation=federation,
         module=model,
@@ -227,6 +233,16 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
         grid_steps=steps,
         plan=plan.hash,
     )
+
+
+def _stopping(how: Options, server: Server, task: Task) -> Server:
+    """The server with its stopping rule. The test rows that are given here are public ones."""
+    if how.stop is None:
+        return server
+    asked = stop_settings(how.stop)
+    real = how.randomness == "os"
+    rule = stop_rule(asked, ON_PUBLIC_ROWS, task, server.rounds, tail=server.tail, real=real)
+    return replace(server, stop=rule)
 
 
 def classes_of(

@@ -15,13 +15,16 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fedspend.basics.json_values import number
 from fedspend.basics.tensors import REMEDY, Sealed, read_sealed, seal
 from fedspend.errors import InvalidInput
+from fedspend.server.early_stopping import NOTHING_SEEN, Watched
 from fedspend.server.methods.base import Release
 from fedspend.server.rounds import Kept, TrainingState
 from fedspend.stored.files import CHECKPOINT, RELEASE, RunFile
 
 T = TypeVar("T")
+_WATCHED = ("best", "best_round", "waited", "stopped")
 _MEMORY = "memory."  # prefix of the mechanism's memory in a release's file
 
 
@@ -55,6 +58,11 @@ def pack_state(state: TrainingState, metrics: str) -> tuple[bytes, str]:
     if state.squares.size:
         arrays["squares"] = np.ascontiguousarray(state.squares)
     about = {"done": state.done, "tail_count": state.tail_count, "method": state.method}
+    if state.watched is not NOTHING_SEEN:
+        seen = state.watched
+        about["watched"] = {name: getattr(seen, name) for name in _WATCHED}
+        if seen.model.size:
+            arrays["best"] = np.ascontiguousarray(seen.model)
     return seal(arrays, about | {"metrics": metrics})
 
 
@@ -81,8 +89,26 @@ def _state_of(found: Sealed) -> StoredState:
         tail_count=about["tail_count"],
         method=about["method"],
         **{name: arrays[name] for name in ("votes", "squares") if name in arrays},
+        watched=_watched_of(found),
     )
     return StoredState(state, found.digest, about.get("metrics"))
+
+
+def _watched_of(found: Sealed) -> Watched:
+    """What a stopping rule has seen; nothing where there is none."""
+    told = found.about.get("watched")
+    if told is None:
+        return NOTHING_SEEN
+    best, round, waited = number(told["best"]), told["best_round"], told["waited"]
+    if not (type(waited) is int and type(told["stopped"]) is bool):
+        raise ValueError
+    if (best is None) != (round is None) or not (round is None or type(round) is int):
+        raise ValueError
+    if "best" not in found.arrays:
+        return Watched(best, round, waited, told["stopped"])
+    if found.arrays["best"].shape != found.arrays["parameters"].shape:
+        raise ValueError
+    return Watched(best, round, waited, told["stopped"], found.arrays["best"])
 
 
 def pack_kept(round: int, kept: Kept) -> tuple[bytes, str]:

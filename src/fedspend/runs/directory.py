@@ -232,12 +232,14 @@ class RunDirectory:
             finally:
                 self.account = None
 
-    def finish(self) -> None:
-        """All rounds are done and the model is written: close the run in the ledger."""
+    def finish(self, *, stopped: bool = False) -> None:
+        """All rounds are done, or the run's own rule has stopped it, and the model is written:
+        close the run in the ledger.
+        """
         if self.account is not None:
             left = {CHECKPOINT.name: self._state, MODEL.name: self._model}
             ending = {name: digest for name, digest in left.items() if digest is not None}
-            self.account.close("finished", ending)
+            self.account.finish(ending, stopped=stopped)
 
     # --- the store of the rounds ---
 

@@ -38,6 +38,9 @@ def plan_anew(
     if missing <= 0:
         on_note("no round was lost: the plan stays as it is")
         return plan
+    if run.stopped or (found is not None and found.watched.stopped):
+        on_note("the run was stopped by its own rule: lost rounds are not made up for")
+        return plan
     if run.next_round >= plan.rounds:
         on_note("every planned round has begun, so no budget is left to make up for lost ones")
         return plan

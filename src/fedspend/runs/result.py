@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from fedspend.planning.protocol import AnyPlan
+from fedspend.server.early_stopping import KEPT_ROUND, STOPPED, of_kept
 from fedspend.stored.run import MetricsLine
 from fedspend.tasks.words import ACCURACY, private_key
 
@@ -49,6 +50,19 @@ class Result:
     metric: str = ACCURACY  # the name of the metric that models are judged by first
 
     @property
+    def stopped_early(self) -> bool:
+        """Whether the run's own rule ended it before its last planned round."""
+        return bool(self.metrics[-1].get(STOPPED))
+
+    @property
+    def kept_round(self) -> int:
+        """The round after which the model was the one that was kept: the last one, unless a
+        stopping rule keeps the best.
+        """
+        found = self.metrics[-1].get(KEPT_ROUND)
+        return int(self.metrics[-1]["round"] if found is None else found)
+
+    @property
     def value(self) -> float | None:
         """The metric of the final model; None where a real run has no public rows to measure it."""
         return self._last(self.metric)
@@ -62,8 +76,8 @@ class Result:
 
     @property
     def private_value(self) -> float | None:
-        """The noised metric of the model that the last round began with, if the plan pays for
-        one.
+        """The noised metric of the model that the last round began with, or of the best one if that
+        is kept, where the plan pays for one.
         """
         return self._last(private_key(self.metric))
 
@@ -72,5 +86,5 @@ class Result:
         return self._last(private_key(ACCURACY))
 
     def _last(self, name: str) -> float | None:
-        found = self.metrics[-1].get(name)
+        found = of_kept(self.metrics).get(name)
         return None if found is None else float(found)

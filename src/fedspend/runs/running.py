@@ -82,7 +82,7 @@ def _run(
             if resume:
                 listeners.on_note(told(store, state.done, simulation=simulation))
             enrol(budgets, state, store, listeners.on_note)
-            if state.done < setup.training.server.rounds:
+            if not state.over(setup.training.server.rounds):
                 store.drop_model()  # of where the run was stopped before
             try:
                 state = _play(setup, engine, store, state, folder, listeners)
@@ -90,7 +90,7 @@ def _run(
                 _keep_model(setup, store)
                 raise
             write_model(setup, store, state)
-            store.finish()
+            store.finish(stopped=state.watched.stopped)
     finally:
         engine.close()
     return _result(setup, store, folder, ledger)
@@ -166,7 +166,7 @@ def _result(setup: Setup, store: RunStore, folder: Path | None, ledger: RunLedge
 
 
 def load_parameters(module: torch.nn.Module, state: TrainingState) -> None:
-    load_vector(module, torch.from_numpy(state.model))
+    load_vector(module, torch.from_numpy(state.handed_out))
 
 
 def named_arrays(module: torch.nn.Module) -> dict[str, Any]:

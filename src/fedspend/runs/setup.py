@@ -43,6 +43,7 @@ from fedspend.configuration.method_name import known_method
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import PRIVATE, SECTIONS
+from fedspend.configuration.stopping import stop_rule
 from fedspend.configuration.task_inputs import check_task, configured_task
 from fedspend.configuration.votes import student_of
 from fedspend.data import Dataset, Federation, Rows
@@ -191,6 +192,11 @@ def from_config(
     if name == VOTES and members.of_clients is not None:
         student = student_of(config, members.of_clients, federation.dataset, module, randomness)
     training = _training(config, members, module, student, local, task)
+    server = training.server
+    rule = stop_rule(
+        config.stop, evaluation, task, server.rounds, tail=server.tail, real=is_real(config)
+    )
+    training = replace(training, server=replace(server, stop=rule))
     setup = Setup(
         federation=federation,
         module=module,

@@ -35,8 +35,8 @@ class RunStore(Store, Protocol):
     ) -> AbstractContextManager[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
 
-    def finish(self) -> None:
-        """All rounds are done: close the run in the ledger."""
+    def finish(self, *, stopped: bool = False) -> None:
+        """All rounds are done, or the run's own rule has stopped it: close it in the ledger."""
 
     def training_state(self) -> TrainingState | None:
         """The training state, or None if no round was committed."""
@@ -85,9 +85,9 @@ class MemoryStore:
         finally:
             self._account = None
 
-    def finish(self) -> None:
+    def finish(self, *, stopped: bool = False) -> None:
         if self._account is not None:
-            self._account.close("finished")
+            self._account.finish(stopped=stopped)
 
     def reserve(self, round: int) -> None:
         if self._account is not None:

@@ -368,7 +368,10 @@ class Checker:
         read_by = (run.accountant, "rdp") if replanned else (run.accountant,)
         if not (same and asked.accountant in read_by):
             return False, "the ledger has charged other rates, noise or steps than the plan's"
-        count = f"{run.next_round} of {counted(run.planned, 'round')}"
+        by_rule = self.state is not None and self.state.state.watched.stopped
+        if run.closed is not None and run.stopped is not (by_rule and self.done < run.planned):
+            return False, f"the ledger and {CHECKPOINT} do not agree on whether it stopped early"
+        count = f"{run.charged(held=False)} of {counted(run.planned, 'round')}"
         over = "is open" if run.closed is None else f"is closed ({run.closed})"
         return True, f"run {run.id} {over}: {count} charged to the ids of the plan, as planned"
 
@@ -450,9 +453,9 @@ class Checker:
         return load_run(self.folder, self.folder.resolve().name)
 
     def check_model(self) -> Verdict:
-        run, ended = self.run, self.done == self.plan.rounds
+        run, ended = self.run, self.done == self.plan.rounds or self.run.stopped
         if not MODEL.of(self.folder).exists():
-            if run.closed == "finished":
+            if run.closed == "finished" or run.stopped:
                 return False, f"the run is finished, but there is no {MODEL}"
             return True, "none yet: the run is not finished"
         found = self.sealed(MODEL.name)
@@ -462,7 +465,7 @@ class Checker:
             return False, f"{MODEL} names another plan"
         if found.about.get("randomness") != ("seeded" if self.facts.simulation else "os"):
             return False, f"{MODEL} names another kind of randomness"
-        if not _same_numbers(found, self.state.state.model):
+        if not _same_numbers(found, self.state.state.handed_out):
             return False, f"{MODEL} is not the model of {CHECKPOINT}"
         if not found.as_written:
             return False, f"{MODEL} is not as it was written"

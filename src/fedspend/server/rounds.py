@@ -21,6 +21,7 @@ from fedspend.noise.grid import Grid, check_steps
 from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
 from fedspend.server.answers import Answers, gather
+from fedspend.server.early_stopping import NOTHING_SEEN, StopRule, Watched, in_line
 from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_bit, release_metric
 from fedspend.server.methods.base import Method, Release, RoundTerms, State
 from fedspend.server.sampling import draw_cohort
@@ -47,6 +48,7 @@ class Server:
     # learns from released votes; None if releases are model updates
     student: Student | None = None
     optimizer: str = "sgd"  # or adam, yogi
+    stop: StopRule | None = None  # when to end before the last round
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class Training:
     # whether everyone is asked in every round, and each decides by its own coin if it takes part
     ask_everyone: bool = False
 
+    @property
+    def to_the_end(self) -> Training:
+        """The same without a stopping rule."""
+        return replace(self, server=replace(self.server, stop=None))
+
 
 @dataclass(frozen=True)
 class TrainingState:
@@ -87,10 +94,20 @@ class TrainingState:
     votes: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     # mean squares of releases, for adam and yogi
     squares: Float32Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    watched: Watched = NOTHING_SEEN  # by a stopping rule
+
+    @property
+    def handed_out(self) -> Float32Array:
+        """The model to hand out now: the best one, if a stopping rule keeps it, else `model`."""
+        return self.watched.model if self.watched.model.size else self.model
+
+    def over(self, rounds: int) -> bool:
+        """Whether no round of so many is to come."""
+        return self.done >= rounds or self.watched.stopped
 
     @property
     def model(self) -> Float32Array:
-        """The model to hand out now: the mean of the tail once it has begun, before that the
+        """The model of the last round: the mean of the tail once it has begun, before that the
         iterate.
         """
         return (
@@ -158,8 +175,8 @@ def run_rounds(
     """
     mechanism = training.mechanism or Gaussian(randomness)
     memory = remembered(mechanism, store, state.done)
-    while state.done < training.server.rounds:
-        t = state.done
+    while not state.over(training.server.rounds):
+        t, begun_with = state.done, state.parameters
         found = store.kept(t)
         if found is None and store.was_reserved(t) and not randomness.simulation:
             # The noise of the lost release cannot be drawn again, and drawing fresh noise would be
@@ -179,6 +196,9 @@ def run_rounds(
             memory, statistics = found.memory, found.statistics
             state = step(state, found.release, method, training.server)
         line = observe(state, statistics)
+        if training.server.stop is not None:
+            seen = state.watched.noted(training.server.stop, line, begun_with, state.model)
+            state, line = replace(state, watched=seen), line | in_line(seen)
         store.commit(t, state, line)
         yield state, line
 
@@ -402,6 +422,7 @@ def step(state: TrainingState, release: Release, method: Method, server: Server)
         method=method.learn(state.method, release),
         votes=votes,
         squares=squares,
+        watched=state.watched,
     )
 
 

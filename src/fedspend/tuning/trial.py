@@ -51,6 +51,11 @@ def prepared(
         warnings.simplefilter("ignore", FedspendWarning)
         setup = from_config(config, ledger, plan, begun=False, secret=secret)
     check_score(setup.evaluation)
+    if setup.training.server.stop is not None:
+        raise InvalidInput(
+            "stop.patience would make some trials of a private tune shorter than others, and how "
+            "long they take must tell nothing; drop it"
+        )
     return setup
 
 
