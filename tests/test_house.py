@@ -41,6 +41,7 @@ ORDER = (
     "publishing",
     "audit",
     "pages",
+    "starting",
     "cli",
 )
 # Calls upwards, made when a function runs and never on import.

@@ -26,6 +26,7 @@ from fedspend.cli import (
     glossary,
     keys,
     ledger,
+    new,
     node,
     plan,
     planner,
@@ -43,6 +44,7 @@ from fedspend.cli.names import NAMES, registered
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
 
 COMMANDS = {
+    "new": new,
     "plan": plan,
     "planner": planner,
     "verify": verify,

@@ -1,0 +1,1 @@
+"""Where a user begins: `templates` are folders that run as they are."""
