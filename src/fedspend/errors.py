@@ -1,12 +1,14 @@
-"""The two ways fedspend says no.
+"""The ways fedspend says no.
 
 `InvalidInput` means that the question was wrong: a value, a file, a flag (exit code 2). `Refused`
 means that the question was right and the answer is no: over budget, failed verification (exit code
-1). Every message is one line that names the value, what it was, and what to do.
+1). `OutsideFailed` means that something outside failed: a database, a disk, a network (exit code
+3). Every message is one line that names the value, what it was, and what to do.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 from typing import Any
 
@@ -27,6 +29,33 @@ class Refused(FedspendError):
     """A well-formed request that would break a guarantee."""
 
     exit_code = 1
+
+
+class OutsideFailed(FedspendError):
+    """A database, a disk or a network failed; nothing was left half written."""
+
+    exit_code = 3
+
+
+# what a wrong name or missing rights lead to; any other failure of the system is not the user's
+_OF_NAMES = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+)
+
+
+def exit_code_of(error: OSError) -> int:
+    """Bad input if the system did not like a name, otherwise something outside failed."""
+    named = error.errno in _OF_NAMES and not isinstance(error, ConnectionError)
+    return InvalidInput.exit_code if named else OutsideFailed.exit_code
 
 
 class FedspendWarning(UserWarning):

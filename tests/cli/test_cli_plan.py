@@ -329,7 +329,7 @@ def test_a_full_disk_is_one_line(refused, monkeypatch, tmp_path):
         raise OSError(28, "No space left on device", str(tmp_path / "plan.json"))
 
     monkeypatch.setattr(fedspend.Plan, "save", full)
-    assert "No space left" in refused(*SMALL, "-o", tmp_path / "plan.json")
+    assert "No space left" in refused(*SMALL, "-o", tmp_path / "plan.json", code=3)
 
 
 def test_missing_files(refused, tmp_path):
@@ -502,7 +502,7 @@ def test_a_full_output_is_one_line():
             text=True,
             check=False,
         )
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert done.stderr == "fedspend: cannot write: No space left on device\n"
 
 

@@ -148,7 +148,7 @@ def test_a_wrong_file_never_counts(server, sources, body, message):
     with pytest.raises(DownloadFailed, match=message) as failure:
         get("tiny", sources=sources)
     assert f"{server.url}/images.gz" in str(failure.value)
-    assert failure.value.exit_code == 1
+    assert failure.value.exit_code == 3
     assert left_behind() == []
     assert find("tiny", sources=sources) is None
 

@@ -1,7 +1,8 @@
 """The `fedspend` command: every failure becomes one line on stderr and an exit code.
 
-Exit codes: 0 done, 1 refused or failed verification, 2 bad input, 130 interrupted. Help imports
-nothing but the standard library: commands load numpy, rich and the rest inside their `run`.
+Exit codes: 0 done, 1 refused or failed verification, 2 bad input, 3 something outside failed (a
+database, a disk, a network), 130 interrupted, by Ctrl-C or SIGTERM. Help imports nothing but the
+standard library: commands load numpy, rich and the rest inside their `run`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import contextlib
 import difflib
 import io
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 from fedspend.cli import (
@@ -40,8 +44,9 @@ from fedspend.cli import (
     watch,
     what_if,
 )
+from fedspend.cli.log_file import LOG, logged
 from fedspend.cli.names import NAMES, registered
-from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
+from fedspend.errors import FedspendError, FedspendWarning, InvalidInput, exit_code_of
 
 COMMANDS = {
     "new": new,
@@ -126,8 +131,25 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
             allow_abbrev=False,
         )
         module.add_arguments(parser)
+        parser.set_defaults(log=None)
+        add_log(parser)
         parsers[name] = parser
     return top, parsers
+
+
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """`--log` for a command, or for each of its actions."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                add_log(one)
+            return
+    parser.add_argument(
+        "--log",
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="also append what happens to this file, with times",
+    )
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -164,15 +186,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a terminal without arrow characters shows question marks
         sys.stdout.reconfigure(errors="replace")
+    given = list(sys.argv[1:] if argv is None else argv)
+    with sigterm_like_interrupt():
+        return explained(lambda: _run(given))
+
+
+def _run(given: Sequence[str]) -> int:
+    for file in files_to_load(given):
+        load(file)
+    args = parse(given)
+    with logged(args.log, given):
+        code = explained(lambda: _of_command(args))
+        LOG.info("ended with exit code %d", code)
+    return code
+
+
+def _of_command(args: argparse.Namespace) -> int:
+    with short_warnings():
+        code: int = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+    return code
+
+
+def explained(run: Callable[[], int]) -> int:
+    """The exit code of `run`, whose failures are explained in one line each."""
     try:
-        with short_warnings():
-            given = list(sys.argv[1:] if argv is None else argv)
-            for file in files_to_load(given):
-                load(file)
-            args = parse(given)
-            code: int = COMMANDS[args.command].run(args)
-            sys.stdout.flush()
-        return code
+        return run()
     except SystemExit as leaving:  # --help and --version
         return int(leaving.code or 0)
     except FedspendError as error:
@@ -185,11 +224,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except OSError:
             silence_stdout()
-        return complain(reason(error), 2)
+        return complain(reason(error), exit_code_of(error))
     except MemoryError:
         return complain("out of memory; use fewer clients or rounds at a time", 2)
     except KeyboardInterrupt:
         return complain("interrupted", 130)
+
+
+@contextlib.contextmanager
+def sigterm_like_interrupt() -> Iterator[None]:
+    """SIGTERM stops a command as Ctrl-C does: what is under way is cleaned up."""
+
+    here = os.getpid()
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if os.getpid() == here:
+            raise KeyboardInterrupt
+        # a worker that was forked from here ends as workers do
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def files_to_load(argv: Sequence[str]) -> list[str]:
@@ -230,6 +292,7 @@ def reason(error: OSError) -> str:
 
 
 def complain(message: str, code: int) -> int:
+    LOG.error("%s", one_line(message))
     print(f"fedspend: {one_line(message)}", file=sys.stderr)
     return code
 
@@ -253,6 +316,7 @@ def short_warnings() -> Iterator[None]:
                 show(message, category, *rest, **named)
             elif str(message) not in said:
                 said.add(str(message))
+                LOG.warning("%s", one_line(str(message)))
                 print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
         warnings.showwarning = show_short

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from fedspend.basics.progress import OnProgress
+from fedspend.cli.log_file import logging_progress
 
 WIDE = 200  # columns, if there is no window to set a limit
 
@@ -29,9 +30,11 @@ def console() -> Console:
 
 @contextmanager
 def progress_bar(title: str, quiet: bool) -> Iterator[OnProgress | None]:
-    """A callback `(done, total)` that moves a bar on stderr, or None when nobody is watching."""
+    """A callback `(done, total)` that moves a bar on stderr, or None when nobody is watching. It is
+    also logged, if there is a log.
+    """
     if quiet or not sys.stderr.isatty():
-        yield None
+        yield logging_progress(title, None)
         return
     from rich.progress import (
         BarColumn,
@@ -53,4 +56,4 @@ def progress_bar(title: str, quiet: bool) -> Iterator[OnProgress | None]:
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        yield progress
+        yield logging_progress(title, progress)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.ledger import add_project
+from fedspend.cli.log_file import LOG
 from fedspend.errors import InvalidInput
 from fedspend.runs.stopping import Stopped, stop_after_round
 from fedspend.stored.files import LEDGER, REPORT
@@ -154,6 +155,7 @@ def run(args: argparse.Namespace) -> int:
     ):
 
         def on_round(line: dict[str, Any], rounds: int) -> None:
+            LOG.info("%s", describe(line, rounds))
             show(line, rounds)
             if stopping() and line["round"] < rounds:
                 go_on = f"fedspend train {args.config} -o {folder} --resume"
@@ -162,6 +164,7 @@ def run(args: argparse.Namespace) -> int:
                 )
 
         def on_note(note: str) -> None:
+            LOG.info("%s", note)
             if not args.quiet:
                 print(f"{folder}: {note}", file=sys.stderr)
 

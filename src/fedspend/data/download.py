@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 
 from fedspend.basics.choices import choose
 from fedspend.data.sources import BUNDLED, SOURCES, Source, SourceFile, cache_folder
-from fedspend.errors import FedspendError, InvalidInput
+from fedspend.errors import InvalidInput, OutsideFailed
 
 # (file name, bytes so far, bytes in all or None)
 OnDownload = Callable[[str, int, int | None], None]
@@ -31,7 +31,7 @@ _SLACK = 1 << 20  # gzip adds less than this
 _TIMEOUT = 60.0  # seconds without a single byte
 
 
-class DownloadFailed(FedspendError):
+class DownloadFailed(OutsideFailed):
     """The files could not be downloaded; files that were complete before are untouched."""
 
 

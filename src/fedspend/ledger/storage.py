@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedspend.errors import FedspendError, InvalidInput
+from fedspend.errors import InvalidInput, OutsideFailed
 from fedspend.ledger.chain import Damaged, Row
 
 # Statements that lead from one version of the tables to the next: the first item makes version 1.
@@ -28,10 +28,8 @@ MIGRATIONS: list[tuple[str, ...]] = [
 BUSY_SECONDS = 60  # how long a writer waits for another
 
 
-class Unavailable(FedspendError):
+class Unavailable(OutsideFailed):
     """The database cannot be reached or written to, or is full. Nothing was changed."""
-
-    exit_code = 2
 
 
 class Storage(Protocol):

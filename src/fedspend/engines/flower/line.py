@@ -13,17 +13,15 @@ from typing import Any, TypeVar
 
 from flwr.app import Message, RecordDict
 
-from fedspend.errors import FedspendError
+from fedspend.errors import OutsideFailed
 
 T = TypeVar("T")
 # Large models are fetched a few at a time: answers are added up as they come and not held.
 _MOST_AT_ONCE, _MOST_NUMBERS = 64, 2**22
 
 
-class TransportFailed(FedspendError):
+class TransportFailed(OutsideFailed):
     """Flower's own line broke; says nothing about any client."""
-
-    exit_code = 1
 
 
 class Clock:
