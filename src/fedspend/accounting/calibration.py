@@ -47,12 +47,13 @@ def solve(
     log_shape: FloatArray | None = None,
     columns: slice = slice(None),
     tolerance: float = 1e-9,
+    times: FloatArray | None = None,
 ) -> Solution:
     """The smallest noise with `min_a [already_a + repeats * rdp_a(noise)] <= budget`, per budget.
 
     `already` (n, orders) holds the conversion cost and past spending. With `log_shape`, one value
-    per round, or (rounds, n), round t uses `noise * shape_t` instead of one common noise. At each
-    step the gap is read at the order that is best at that noise: its sign is that of the minimum
+    per round, or (rounds, n), round t uses `noise * shape_t` instead of one common noise, and
+    counts `times[t]` times. At each step the gap is read at the order that is best at that noise: its sign is that of the minimum
     over all orders, so no search over orders is needed.
     """
     binding = np.zeros(budget.size, dtype=np.int64)
@@ -60,14 +61,14 @@ def solve(
 
     def gap(log_noise: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         shape = log_shape if log_shape is None or log_shape.ndim == 1 else log_shape[:, rows]
-        value = repeats * _total(spending.rdp, log_noise, shape, columns)
+        value = repeats * _total(spending.rdp, log_noise, shape, columns, times)
         room_here = room if rows.size == budget.size else room[rows]
         best = (value - room_here).argmin(axis=1)
         cells = (np.arange(rows.size), best)
         binding[rows] = best
         r, target = value[cells], room_here[cells]
         column = best + (columns.start or 0)
-        r_next = repeats * _total(spending.rdp_at, log_noise + 1e-5, shape, column)
+        r_next = repeats * _total(spending.rdp_at, log_noise + 1e-5, shape, column, times)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(target > 0, np.log(r / target), np.inf), np.minimum(
                 np.log(r_next / r) / 1e-5, -1e-6
@@ -81,9 +82,15 @@ def _total(
     log_noise: FloatArray,
     log_shape: FloatArray | None,
     columns: Any,
+    times: FloatArray | None,
 ) -> FloatArray:
     if log_shape is None:
         return rdp(log_noise, columns)
+    if times is not None:
+        total = times[0] * rdp(log_noise + log_shape[0], columns)
+        for shift, count in zip(log_shape[1:], times[1:], strict=True):
+            total += count * rdp(log_noise + shift, columns)
+        return total
     return sum(
         (rdp(log_noise + shift, columns) for shift in log_shape[1:]),
         rdp(log_noise + log_shape[0], columns),

@@ -24,12 +24,14 @@ def weighted(terms: Terms, wish: Wish) -> Spending:
 def in_shape(terms: Terms, wish: Wish, log_shape: FloatArray) -> Spending:
     """Noise `s exp(log_shape)`, with one s per budget, solved exactly.
 
-    The shape is (rounds,), the same for all budgets, or (rounds, budgets).
+    The shape is (rounds,), the same for all budgets, or (rounds, budgets), and then s is near 1.
     """
     budget, past = wish.budget, wish.past
     already = starting_cost(budget.size, terms.orders, terms.delta, past)
     check_feasible(budget, already)
     log_noise, binding = np.empty(budget.size), np.empty(budget.size, dtype=np.int64)
+    own = log_shape.ndim == 2
+    kinds, times = alike_rounds(log_shape) if own else (log_shape, None)
     for band in bands(
         budget,
         terms.delta,
@@ -45,17 +47,28 @@ def in_shape(terms: Terms, wish: Wish, log_shape: FloatArray) -> Spending:
             1.0,
             cost,
             budget[band.rows],
-            band.start,
-            log_shape if log_shape.ndim == 1 else log_shape[:, band.rows],
+            np.zeros(band.rows.size) if own else band.start,
+            kinds[:, band.rows] if own else kinds,
             band.columns,
+            times=times,
         )
         log_noise[band.rows], binding[band.rows] = (
             found.log_noise,
             found.binding + band.columns.start,
         )
-    noise = np.exp(log_noise + (log_shape[:, None] if log_shape.ndim == 1 else log_shape))
+    noise = np.exp(log_noise + (log_shape if own else log_shape[:, None]))
     rate = np.full_like(noise, terms.rate)
     return sealed(noise, rate, np.ones(noise.shape, dtype=bool), budget, binding, terms, past)
+
+
+def alike_rounds(log_shape: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The different rows of (rounds, budgets), and how often each is there.
+
+    Only neighbours are compared: importance rises or falls steadily over most of a run.
+    """
+    begins = np.append(True, (log_shape[1:] != log_shape[:-1]).any(axis=1))
+    first = np.flatnonzero(begins)
+    return log_shape[first], np.diff(np.append(first, len(log_shape))).astype(np.float64)
 
 
 def round_weights(policy: str, weights: Any, rounds: int) -> FloatArray:
