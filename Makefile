@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 OUT ?= runs/quickstart
 
-.PHONY: quickstart flower flower-adapter test test-deployment lint check bench results clean
+.PHONY: quickstart flower flower-adapter test test-deployment lint check bench results docs dist clean
 
 quickstart: $(VENV)/.train
 	@rm -rf $(OUT)
@@ -50,6 +50,15 @@ bench: $(VENV)/.bench
 results: $(VENV)/.train
 	$(BIN)/python benchmarks/evidence/render.py
 
+# The site, from docs/ and from the code; opens offline: build/site/index.html.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html"
+
+# Wheel and sdist, tried in clean environments with every extra: some minutes.
+dist:
+	PYTHON=$(PYTHON) tools/try_wheel.sh
+
 clean:
 	rm -rf $(VENV) runs
 
@@ -64,9 +73,13 @@ $(VENV)/.flower: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[train,flower]'
 	@touch $@ $(VENV)/.train
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[docs]'
+	@touch $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev,train]'
-	@touch $@ $(VENV)/.train $(VENV)/.flower
+	@touch $@ $(VENV)/.train $(VENV)/.flower $(VENV)/.docs
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) opacus torch

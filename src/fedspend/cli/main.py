@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from fedspend.cli import (
     audit,
     compare,
+    completion,
     data,
     design,
     explain,
@@ -71,6 +72,7 @@ COMMANDS = {
     "design": design,
     "data": data,
     "glossary": glossary,
+    "completion": completion,
 }
 
 
