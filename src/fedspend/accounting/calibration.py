@@ -53,8 +53,8 @@ def solve(
 
     `already` (n, orders) holds the conversion cost and past spending. With `log_shape`, one value
     per round, or (rounds, n), round t uses `noise * shape_t` instead of one common noise, and
-    counts `times[t]` times. At each step the gap is read at the order that is best at that noise: its sign is that of the minimum
-    over all orders, so no search over orders is needed.
+    counts `times[t]` times. At each step the gap is read at the order that is best at that noise:
+    its sign is that of the minimum over all orders, so no search over orders is needed.
     """
     binding = np.zeros(budget.size, dtype=np.int64)
     room = budget[:, None] - already
