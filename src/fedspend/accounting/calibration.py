@@ -87,7 +87,7 @@ def _total(
     if log_shape is None:
         return rdp(log_noise, columns)
     if times is not None:
-        total = times[0] * rdp(log_noise + log_shape[0], columns)
+        total: FloatArray = times[0] * rdp(log_noise + log_shape[0], columns)
         for shift, count in zip(log_shape[1:], times[1:], strict=True):
             total += count * rdp(log_noise + shift, columns)
         return total
