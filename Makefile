@@ -28,9 +28,10 @@ flower-adapter: $(VENV)/.flower
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses auto
 
-# The same federation, with processes killed on the way: a few minutes.
+# The same federation, with processes killed on the way: a few minutes. Its tests wait for Flower
+# and for deadlines, so they run side by side.
 test-deployment: $(VENV)/.dev
-	FEDSPEND_DEPLOYMENT=1 $(BIN)/python -m pytest tests/deployment
+	FEDSPEND_DEPLOYMENT=1 $(BIN)/python -m pytest tests/deployment --numprocesses 2
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

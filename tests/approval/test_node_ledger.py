@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspend.approval.node_ledger import NodeLedger, chance_of
-from fedspend.client.answering import Answered, Declined, answer
+from fedspend.client.answering import Answered, answer
 from fedspend.client.contribution import Contribution
+from fedspend.client.declining import Declined
 from fedspend.client.state import FolderStates
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger

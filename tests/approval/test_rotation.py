@@ -267,3 +267,24 @@ def test_an_account_knows_its_own_key(keys, tmp_path):
         replace(mine, key=public_of(keys[1])).approve(
             replace(offered(run="next"), keys={}).slice_of(0)
         )
+
+
+def test_a_client_keeps_its_account_without_torch(keys, tmp_path):
+    config = node_toml(tmp_path, keys[0])
+    offer = replace(offered(), keys={})
+    (tmp_path / "slice.json").write_bytes(offer.slice_of(0).to_bytes())
+    said = str(tmp_path / "rotation.json")
+    commands = (
+        ["approve", str(tmp_path / "slice.json")],
+        ["balance"],
+        ["history"],
+        ["rotate-key", str(keys[1]), "-o", said, "--reason", "yearly"],
+    )
+    lines = [["node", *command, "--config", config] for command in commands]
+    script = (
+        "import sys\n"
+        "from fedspend.cli.main import main\n"
+        f"for line in {lines!r}:\n    assert main(line) == 0, line\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=120)

@@ -9,7 +9,7 @@ import pytest
 from approval.offers import CLIENTS, SIZE, offered, planned, task_of
 
 from fedspend.approval.tasks import compared, refuse_other_terms
-from fedspend.client.answering import Declined
+from fedspend.client.declining import Declined
 from fedspend.client.task import ClientTask, RecordTerms
 from fedspend.configuration.config import any_config
 from fedspend.noise.numbers import NumberGrid

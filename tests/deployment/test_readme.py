@@ -1,5 +1,6 @@
 """The README that `fedspend flower new` writes, typed command by command: a real SuperLink and real
-SuperNodes, with the keys and certificates that its script makes.
+SuperNodes, with the keys and certificates that its script makes, and a real run, in the middle of
+which one of the nodes is killed.
 """
 
 import os
@@ -11,15 +12,25 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+
+from deployment.watching import (
+    EXAMPLE,
+    PATIENCE,
+    agree,
+    changed,
+    logs,
+    rounds_in,
+    rounds_of,
+    wait_until,
+)
 
 from fedspend.flower.checking import check
 from fedspend.flower.loopback import descendants, free_port
 from fedspend.flower.project import Project
-from fedspend.ledger.audit import audit
 from fedspend.runs.verifying import verify_run
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
-PATIENCE = 300.0  # seconds for one command
+CLIENTS = ("north", "harbour")  # two of the three: the other test has them all
 
 
 class Player:
@@ -27,7 +38,7 @@ class Player:
 
     def __init__(self, folder, clients):
         self.folder, self.clients = folder, clients
-        self.running, self.ports = [], {client: free_port() for client in clients}
+        self.running, self.ports = {}, {client: free_port() for client in clients}
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = {**os.environ, "PATH": programs}
 
@@ -51,7 +62,7 @@ class Player:
             check=False,
         )
         told = done.stdout + done.stderr
-        assert done.returncode == 0, f"{text}\n{told}\n{self.logs()}"
+        assert done.returncode == 0, f"{text}\n{told}\n{logs(self.folder)}"
         self.last = told
 
     def start(self, text, client):
@@ -68,7 +79,7 @@ class Player:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.running.append(process)
+        self.running[client] = process
         if client is None:
             self.wait_for_superlink(process)
 
@@ -83,51 +94,97 @@ class Player:
             if {one.check: one.good for one in found}["superlink"]:
                 return
             time.sleep(0.5)
-        raise AssertionError(self.logs())
+        raise AssertionError(logs(self.folder))
 
-    def logs(self):
-        return "\n".join(path.read_text(errors="replace") for path in self.folder.glob("*.log"))
+    def started(self, client):
+        """The command lines of everything that a node has started, and that still runs."""
+        found = b""
+        for pid in descendants(self.running[client].pid):
+            with suppress(OSError):
+                found += Path(f"/proc/{pid}/cmdline").read_bytes()
+        return found
 
     def stop(self):
-        for process in reversed(self.running):
-            started = descendants(process.pid)
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(15)
-            for pid in started:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for client in reversed(tuple(self.running)):
+            self.end(client, signal.SIGTERM)
+
+    def end(self, client, how):
+        """End a node, or the SuperLink, with everything that it has started."""
+        process = self.running.pop(client)
+        started = descendants(process.pid)
+        process.send_signal(how)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(15)
+        for pid in started:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
-def test_the_readme_of_a_project_is_what_has_to_be_typed(tmp_path):
-    folder = tmp_path / "consortium"
-    project = Project.read(EXAMPLE / "server" / "training.toml", port=free_port())
+def written(folder):
+    """A project for two of the hospitals, for two short rounds in which both are asked."""
+    server = folder.parent / "server"
+    shutil.copytree(EXAMPLE / "server", server)
+    lines = (server / "budgets.csv").read_text().splitlines()
+    kept = [lines[0], *(line for line in lines if line.partition(",")[0] in CLIENTS)]
+    (server / "budgets.csv").write_text("\n".join(kept) + "\n")
+    changed(
+        server / "training.toml",
+        ("rounds = 4", "rounds = 2"),
+        ("rate = 0.8", "rate = 1.0"),
+        ("deadline = 120", "deadline = 45\nretries = 0"),
+    )
+    project = Project.read(server / "training.toml", port=free_port())
     project.write(folder)
-    config = folder / "server" / "training.toml"
-    config.write_text(config.read_text().replace("rounds = 4", "rounds = 1"))
     for client in project.clients:  # "each node puts its rows where its node.toml says"
         rows = folder / "nodes" / client / "rows.csv"
         shutil.copy(EXAMPLE / "nodes" / client / "patients.csv", rows)
+    return project
+
+
+def test_the_readme_of_a_project_is_what_has_to_be_typed_and_a_node_that_dies_is_left_out(tmp_path):
+    folder = tmp_path / "consortium"
+    project = written(folder)
+    run = folder / "server" / "runs" / "first"
+    accounts = {client: folder / "nodes" / client / "ledger.db" for client in project.clients}
     readme = (folder / "README.md").read_text()
     player = Player(folder, project.clients)
-    told = {}
+
+    def kill_in_the_second_round():
+        """When its process for that round has just started, and is far from an answer."""
+        wait_until(lambda: rounds_of(run) == 1, "round 1")
+        wait_until(lambda: b"flwr-clientapp" in player.started("harbour"), "work for round 2")
+        player.end("harbour", signal.SIGKILL)
+
+    killer, told = Thread(target=kill_in_the_second_round, daemon=True), {}
     try:
         for who, text in re.findall(r"^```sh ([a-z ]+)\n(.*?)^```", readme, re.M | re.S):
+            if text.strip() == "sh server/run.sh first":
+                killer.start()
             player.play(who, text)
             told[text.strip()] = getattr(player, "last", "")
+        killer.join()
     finally:
         player.stop()
     looked = told["sh server/run.sh look check=true"]
     assert "nothing is wrong" in looked, looked
     for client in project.clients:
         assert re.search(rf"pass  {client}: ", looked)
-    run = folder / "server" / "runs" / "first"
-    assert verify_run(run, ledger=folder / "server" / "ledger.db").ok
-    assert audit(str(folder / "server" / "ledger.db"), runs=[str(run)]).ok
-    assert (run / "report.html").exists()
     assert not (folder / "server" / "runs" / "look").exists()
-    for client in project.clients:
-        assert (folder / "nodes" / client / "ledger.db").stat().st_mode & 0o077 == 0
+
+    # The noise of the node that was killed was topped up, and everybody's books are right.
+    assert rounds_of(run) == 2
+    assert re.search(
+        r"client 'harbour': (it did not answer|Flower reports|its node)",
+        told["sh server/run.sh first"],
+    )
+    assert "harbour" not in (run / "metrics.jsonl").read_text()
+    assert verify_run(run, ledger=folder / "server" / "ledger.db").ok
+    agree(folder / "server" / "ledger.db", run, accounts)
+    assert rounds_in(accounts["north"], "commit") == [0, 1]
+    assert rounds_in(accounts["harbour"], "commit") == [0]
+    assert (run / "report.html").exists()
+    for ledger in accounts.values():
+        assert ledger.stat().st_mode & 0o077 == 0

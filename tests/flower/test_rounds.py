@@ -525,7 +525,8 @@ def test_a_task_that_comes_again_while_it_is_worked_on_waits_for_its_answer(tmp_
 
 
 def test_the_clients_own_account_is_asked_before_training():
-    from fedspend.client.answering import Declined, ServersAccount
+    from fedspend.client.answering import ServersAccount
+    from fedspend.client.declining import Declined
     from fedspend.engines.flower.wire import read_answer, task_content
 
     some, asked = work(), []

@@ -313,6 +313,11 @@ def test_without_a_quorum_no_round_is_charged(tiny, elsewhere, tmp_path):
     grid.places = nodes_of(from_config(any_config(tiny)).workload())
     result = fedspend.train(server, grid=grid, output=tmp_path / "run", resume=True)
     assert same_model(result, fedspend.train(tiny))
+    # a run that is over needs nobody
+    grid.places, grid.sent = {}, []
+    over = fedspend.train(server, grid=grid, output=tmp_path / "run", resume=True)
+    assert same_model(over, result)
+    assert grid.sent == []
 
 
 def test_a_grid_needs_the_engine_and_the_engine_a_grid(tiny, elsewhere):

@@ -19,7 +19,6 @@ from decimal import Decimal, localcontext
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from scipy.optimize import brentq
 
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS
 from fedspend.basics.arrays import FloatArray
@@ -214,6 +213,8 @@ def trials_of(
 
 
 def _gamma_for(eta: float, mean: float) -> float:
+    from scipy.optimize import brentq  # slow to import, and a node of Flower's does so every time
+
     NegativeBinomial(eta, 0.5)  # refuses a bad eta
 
     def gap(log: float) -> float:

@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedspend.approval.rotation import Rotation
 from fedspend.approval.slices import Slice, load_slice
 from fedspend.approval.tasks import refuse_other_terms
 from fedspend.basics.files import write_whole
-from fedspend.client.answering import Declined
+from fedspend.client.declining import Declined
 from fedspend.client.state import file_name
-from fedspend.client.task import ClientTask
 from fedspend.engines.flower.keys import short
 from fedspend.errors import FedspendError, InvalidInput, Refused
 from fedspend.ledger import Ledger
@@ -35,6 +35,9 @@ from fedspend.ledger.rules import APPROVED
 from fedspend.ledger.state import Run
 from fedspend.stored.files import SEEN_HEAD
 from fedspend.verification.verify import Verification, verify
+
+if TYPE_CHECKING:  # it needs torch, and an account does not
+    from fedspend.client.task import ClientTask
 
 SEEN = SEEN_HEAD.name  # the last entry of the ledger that the node has seen
 UNLIKELY = 1e-9

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedspend.approval.slices import Slice
-from fedspend.client.answering import Declined
-from fedspend.client.task import ClientTask
+from fedspend.client.declining import Declined
 from fedspend.noise.numbers import NumberGrid
+
+if TYPE_CHECKING:  # it needs torch, and an account does not
+    from fedspend.client.task import ClientTask
 
 _TOLERANCE = 1e-9  # plans match their own clips to this
 

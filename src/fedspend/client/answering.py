@@ -20,20 +20,13 @@ import numpy as np
 from fedspend.basics.files import in_turn
 from fedspend.basics.tensors import pack, unpack
 from fedspend.client.contribution import Contribution
+from fedspend.client.declining import Declined
 from fedspend.client.state import FolderStates, States
 from fedspend.client.task import ClientTask
-from fedspend.errors import InvalidInput, Refused
+from fedspend.errors import InvalidInput
 
 FORMAT = "fedspend answered 1"
 _SLACK = 1 + 1e-9  # a norm that is computed again may differ in its last bits
-
-
-class Declined(Refused):
-    """A task that this client does not do. `reason` may be told to the server, the text may not."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
 
 
 class OwnAccount(Protocol):

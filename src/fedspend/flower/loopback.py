@@ -216,14 +216,14 @@ class Loopback:
         found = json.loads(self.flwr("list", NAME, "--run-id", run, "--format", "json"))
         return str(found["runs"][0]["status"])
 
-    def flwr(self, *arguments: str | Path) -> str:
+    def flwr(self, *arguments: str | Path, seconds: float = 120.0) -> str:
         """One command of Flower's; what it prints."""
         done = subprocess.run(
             [_program("flwr"), *map(str, arguments)],
             env=self._environment(self.folder / "flwr"),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=seconds,
             check=False,
         )
         if done.returncode != 0:
@@ -326,15 +326,15 @@ def federation(project: Path, folder: Path, app: Path | None = None) -> Iterator
         made.stop()
 
 
-def wait_for(made: Loopback, run: str, seconds: float = 600.0) -> str:
-    """Until the run has ended; how."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        status = made.status(run)
-        if status.startswith("finished"):
-            return status
-        time.sleep(2)
-    raise NotStarted(f"run {run} did not end within {seconds:g} seconds")
+def wait_for(made: Loopback, run: str, seconds: float = 600.0) -> tuple[str, str]:
+    """Until the run has ended: how, and its log. Flower hands a log out until its run has ended;
+    asking for the status again and again would start a process each time.
+    """
+    try:
+        told = made.flwr("log", run, NAME, "--stream", seconds=seconds)
+    except subprocess.TimeoutExpired:
+        raise NotStarted(f"run {run} did not end within {seconds:g} seconds") from None
+    return made.status(run), told
 
 
 def settings_of(folder: Path, output: Path, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,8 +366,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             run = made.submit_as(args.run_config.replace("{folder}", str(folder)))
         print(f"SuperLink and {len(made.clients)} nodes are running; training ...", flush=True)
-        status = wait_for(made, run)
-        print(made.flwr("log", run, NAME, "--show"))
+        status, told = wait_for(made, run)
+        print(told)
     report = REPORT.of(folder / "run")
     print(f"{status}; report: {report}" if report.exists() else status)
     return 0 if status == "finished:completed" else 1

@@ -21,8 +21,9 @@ from flwr.app import RecordDict
 
 import fedspend
 from fedspend.approval.node_config import account_of, client_of, own_account, state_folder
-from fedspend.client.answering import Answered, Declined, OwnAccount, ServersAccount, answer
+from fedspend.client.answering import Answered, OwnAccount, ServersAccount, answer
 from fedspend.client.contribution import Contribution, Reply
+from fedspend.client.declining import Declined
 from fedspend.client.state import FolderStates, States
 from fedspend.client.task import ClientTask
 from fedspend.configuration.config import Config, any_config

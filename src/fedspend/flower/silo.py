@@ -24,7 +24,7 @@ import numpy as np
 from fedspend.approval.node_ledger import UNLIKELY, NodeLedger, chance_of, refuse_passed
 from fedspend.basics.files import in_turn, write_whole
 from fedspend.basics.json_values import read_object
-from fedspend.client.answering import Declined
+from fedspend.client.declining import Declined
 from fedspend.client.row_digests import digests
 from fedspend.client.task import ClientTask, RecordTerms
 from fedspend.configuration.config import Config

@@ -59,7 +59,9 @@ class FlowerEngine:
     outside = True
 
     def __init__(self, work: Workload, clock: Clock | None = None) -> None:
-        """Finds the nodes of all clients, or, in a run that is resumed, of enough of them."""
+        """Finds the nodes of all clients. A run that is resumed looks for enough of them before
+        each round, and one that is over asks nobody.
+        """
         check_module(work.module)
         there = self._there = _elsewhere(work)
         self._simulation = work.randomness.simulation
@@ -86,9 +88,7 @@ class FlowerEngine:
         self._line = Line(there.grid, there.patience.deadline, clock)
         self._nodes = Nodes(self._line, self._clients, hello, there.keys, there.certificates)
         self.traffic = Traffic()
-        if there.begun:
-            self.reach()
-        else:
+        if not there.begun:
             self._nodes.wait_for_all(there.patience.deadline)
 
     def reach(self) -> None:

@@ -27,7 +27,7 @@ from fedspend.engines.flower.wire import (
 from fedspend.errors import InvalidInput
 
 _PATIENCE = 120.0  # seconds until a node that did not introduce itself is asked again
-_POLL = 0.2
+_POLL = 0.5
 
 
 class Nodes:

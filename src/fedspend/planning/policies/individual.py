@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
 from fedspend.accounting.calibration import check_feasible, first_guess, starting_cost
 from fedspend.accounting.rdp import NOISE_RANGE, rdp
@@ -70,6 +69,8 @@ def found_rates(terms: Terms, wish: Wish, already: FloatArray, split: str) -> Fl
 
 def noise_by_rate(terms: Terms, wish: Wish, already: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Rates around that of the terms, and the noise of each line at each of them."""
+    from scipy.interpolate import PchipInterpolator  # slow to import, and few plans need it
+
     low, high = terms.rate / _WIDEST, min(1.0, terms.rate * _WIDEST)
     nodes, lines = np.geomspace(low, high, _NODES), wish.budget.size
     log_noise, _ = calibrated(
