@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from deployment.test_federation import PROJECT, changed, log_of, rounds_of, server_app
+from deployment.test_federation import server_app
+from deployment.watching import EXAMPLE, changed, logs, rounds_of
 
 from fedspend.flower.loopback import Loopback, NotStarted, descendants, federation, settings_of
 from fedspend.ledger import Ledger
@@ -102,7 +103,7 @@ def ledgers(made: Loopback) -> list[Path]:
 
 def test_random_faults_take_nobody_over_budget_and_lose_no_release(tmp_path):
     generator = np.random.default_rng(FAULTS)
-    with federation(PROJECT, tmp_path / "federation") as made:
+    with federation(EXAMPLE, tmp_path / "federation") as made:
         config = made.folder / "server" / "training.toml"
         changed(config, ("rounds = 4", f"rounds = {ROUNDS}"))
         changed(config, ("deadline = 120", "deadline = 60\nretries = 1\nask = 'everyone'"))
@@ -111,7 +112,7 @@ def test_random_faults_take_nobody_over_budget_and_lose_no_release(tmp_path):
         faults = Faults(made, run, generator)
         end = time.monotonic() + 240 + 120 * FAULTS
         while rounds_of(run) < ROUNDS:
-            assert time.monotonic() < end, f"{faults.happened}\n{log_of(made)}"
+            assert time.monotonic() < end, f"{faults.happened}\n{logs(made.folder)}"
             time.sleep(float(generator.uniform(2, 12)))
             if len(faults.happened) < FAULTS:
                 faults.one()
