@@ -67,10 +67,19 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(f"fedspend.{_HOME[name]}"), name)
+        return getattr(_imported(_HOME[name]), name)
     if name in ("accounting", "design", "records"):
-        return import_module(f"fedspend.{name}")
+        return _imported(name)
     raise AttributeError(f"module 'fedspend' has no attribute {name!r}")
+
+
+def _imported(home: str) -> Any:
+    try:
+        return import_module(f"fedspend.{home}")
+    except ModuleNotFoundError as error:
+        from fedspend.basics.extras import explained
+
+        raise explained(error) or error from None
 
 
 def __dir__() -> list[str]:

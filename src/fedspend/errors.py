@@ -58,6 +58,13 @@ def exit_code_of(error: OSError) -> int:
     return InvalidInput.exit_code if named else OutsideFailed.exit_code
 
 
+def unreadable(path: Any, error: OSError) -> FedspendError:
+    """A file that cannot be read, which says nothing about what is in it."""
+    failed = exit_code_of(error) == OutsideFailed.exit_code
+    kind = OutsideFailed if failed else InvalidInput
+    return kind(f"{path} cannot be read: {error.strerror or error}; check the file and its rights")
+
+
 class FedspendWarning(UserWarning):
     """Something legal that a privacy officer should hear about."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, unreadable
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -21,7 +21,9 @@ def read_object(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, OSError, RecursionError):
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, RecursionError):
         raise InvalidInput(f"{path} is damaged: it is not readable JSON") from None
     if not isinstance(content, dict):
         raise InvalidInput(f"{path} is damaged: it is not a JSON object")

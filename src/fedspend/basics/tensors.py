@@ -18,7 +18,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, unreadable
 
 _PLACE = 8  # bytes that say how long the header is
 _SEAL = "digest"  # the fact that holds the digest of a sealed block
@@ -57,8 +57,8 @@ def read_tensors(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any
 def _bytes_of(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:
-        raise InvalidInput(f"{path} is damaged; {REMEDY}") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 # --- sealed ---

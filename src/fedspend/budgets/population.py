@@ -99,7 +99,7 @@ def parse_groups(text: str, clients: int | None = None) -> Population:
                 f"epsilon {text!r} is one budget for everyone, so the number of clients is needed; "
                 "give --clients N"
             )
-        return from_groups([Group(positive(f"epsilon in {text!r}", text))], clients)
+        return from_groups([Group(positive("epsilon", text))], clients)
     counts: list[tuple[float, int]] = []
     for part in parts:
         epsilon, colon, count = part.partition(":")

@@ -80,8 +80,11 @@ def run(args: argparse.Namespace) -> int:
     for flag, number in (("--seeds", args.seeds), ("--workers", args.workers)):
         if number is not None and number < 1:
             raise InvalidInput(f"{flag} must be at least 1, got {number}")
+    from fedspend.basics.extras import need
     from fedspend.cli.terminal import progress_bar
     from fedspend.runs.comparison import compare
+
+    need("torch")  # which processes of their own import
 
     methods = [name.strip() for name in args.methods.split(",")]
     with progress_bar("training", args.quiet) as progress:

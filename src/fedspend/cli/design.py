@@ -236,6 +236,7 @@ def k_of(name: str) -> tuple[float, tuple[float, float] | None]:
 
 
 def run_search(args: argparse.Namespace) -> int:
+    from fedspend.basics.extras import need
     from fedspend.design.recommendation import config_of_point, recommend
     from fedspend.design.searching import run_search as search
 
@@ -244,6 +245,7 @@ def run_search(args: argparse.Namespace) -> int:
             f"{args.what!r} is neither a config file nor the word theory; see fedspend design "
             "--help"
         )
+    need("torch")  # which processes of their own import
     folder = Path(args.output) if args.output else Path("designs") / Path(args.what).stem
     try:
         with watching(args.quiet or args.json) as progress:

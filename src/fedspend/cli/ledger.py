@@ -117,7 +117,7 @@ def _changing(action: Action) -> None:
     _reason(add)
     add_project(add)
     add = action("close-run", "end a run and free what it held for rounds that never began")
-    add("run", metavar="RUN", help="the run; fedspend ledger show lists them")
+    add("run", metavar="RUN", help="the run, or how its id begins; fedspend ledger show lists them")
     _reason(add)
     add_project(add)
 
@@ -325,16 +325,29 @@ def rotate_key(args: argparse.Namespace) -> int:
 
 def close_run(args: argparse.Namespace) -> int:
     with writable(args) as ledger:
-        ledger.close_run(args.run, reason=args.reason)
-        run = ledger.run(args.run)
+        whole = whole_id(ledger, args.run)
+        ledger.close_run(whole, reason=args.reason)
+        run = ledger.run(whole)
         if run.is_tune:
-            print(f"run {args.run} is closed: it was a private tune, and all of it stays spent")
+            print(f"run {whole} is closed: it was a private tune, and all of it stays spent")
             return 0
         print(
-            f"run {args.run} is closed: {run.next_round} rounds stay spent, "
+            f"run {whole} is closed: {run.next_round} rounds stay spent, "
             f"{run.planned - run.next_round} never began and are free"
         )
     return 0
+
+
+def whole_id(ledger: Ledger, given: str) -> str:
+    """The id of a run, of which the beginning is enough if no other run begins like this."""
+    if given in ledger.state.runs:
+        return given
+    alike = [one for one in ledger.state.runs if given and one.startswith(given)]
+    if len(alike) > 1:
+        raise InvalidInput(
+            f"{len(alike)} runs begin with {given!r}: {', '.join(alike[:5])}; give more of the id"
+        )
+    return alike[0] if alike else given
 
 
 def writable(args: argparse.Namespace) -> Ledger:
@@ -355,7 +368,7 @@ def show(args: argparse.Namespace) -> int:
         if args.client is not None:
             document = views.client_document(ledger, args.client, args.unit)
         elif args.run is not None:
-            document = views.run_document(ledger, args.run)
+            document = views.run_document(ledger, whole_id(ledger, args.run))
         else:
             document = views.ledger_document(ledger)
     views.print_json(document) if args.json else views.show_document(document)
@@ -407,7 +420,8 @@ def history(args: argparse.Namespace) -> int:
     if args.last is not None and args.last < 1:
         raise InvalidInput(f"--last must be at least 1, got {args.last}")
     with readable(args) as ledger:
-        entries = views.history(ledger, args.client, args.run, args.unit)
+        run = None if args.run is None else whole_id(ledger, args.run)
+        entries = views.history(ledger, args.client, run, args.unit)
     entries = entries[-args.last :] if args.last else entries
     views.print_json(entries) if args.json else views.show_history(entries)
     return 0

@@ -261,6 +261,10 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Any:
             justify="right"
             if isinstance(value, int | float) and not isinstance(value, bool)
             else "left",
+            # in a narrow window, an id stays whole, and the rest is folded, never cut
+            overflow="fold",
+            no_wrap=heading == "run",
+            min_width=max(len(str(row[heading])) for row in rows) if heading == "run" else None,
         )
     for row in rows:
         made.add_row(

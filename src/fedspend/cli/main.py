@@ -17,9 +17,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from types import FrameType
 from typing import Any, NoReturn
 
+from fedspend.basics.extras import explained as explained_missing
 from fedspend.cli import (
     audit,
     compare,
@@ -179,7 +181,10 @@ def unknown(argument: str, parser: argparse.ArgumentParser) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
+    known = list(known)
+    # an abbreviation first: --eps is --epsilon
+    near = [one for one in known if one.startswith(name) and len(name.strip("-")) > 1]
+    near = near or difflib.get_close_matches(name, known, 1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
 
 
@@ -227,6 +232,13 @@ def explained(run: Callable[[], int]) -> int:
         except OSError:
             silence_stdout()
         return complain(reason(error), exit_code_of(error))
+    except BrokenExecutor:
+        return complain("a process at work on this was killed; was there too little memory?", 3)
+    except ModuleNotFoundError as error:
+        told = explained_missing(error)
+        if told is None:
+            raise
+        return complain(str(told), told.exit_code)
     except MemoryError:
         return complain("out of memory; use fewer clients or rounds at a time", 2)
     except KeyboardInterrupt:

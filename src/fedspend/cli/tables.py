@@ -150,7 +150,7 @@ def table(columns: Sequence[Column]) -> Table:
 def frame(*left: str) -> Table:
     result = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 0, 0, 1))
     for heading in left:
-        result.add_column(heading)
+        result.add_column(heading, overflow="fold")
     return result
 
 

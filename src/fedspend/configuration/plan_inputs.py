@@ -426,7 +426,7 @@ def find_population(who: Clients) -> Population:
     if flags.epsilon is not None:
         counted = ":" in flags.epsilon or "," in flags.epsilon
         if not counted and who.natural:
-            return who.groups([Group(positive(f"epsilon in {flags.epsilon!r}", flags.epsilon))])
+            return who.groups([Group(positive("epsilon", flags.epsilon))])
         clients = flags.clients if flags.clients is not None or counted else config.data.clients
         return parse_groups(flags.epsilon, clients)
     if flags.budgets is not None:

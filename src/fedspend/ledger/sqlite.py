@@ -21,7 +21,7 @@ class SQLite:
     def __init__(self, path: str, *, write: bool, create: bool) -> None:
         self.location, self.path = path, Path(path)
         if self.path.is_dir():
-            raise InvalidInput(f"ledger {path!r} is a directory; name a file in it")
+            check_place(self.path)
         if not self.path.exists():
             if not create:
                 raise InvalidInput(
@@ -170,7 +170,11 @@ class SQLite:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a place for a new ledger whose folder does not exist or cannot be written to."""
+    """Refuse a place for a new ledger that is a folder, or whose folder does not exist or cannot be
+    written to.
+    """
+    if path.is_dir():
+        raise InvalidInput(f"ledger {str(path)!r} is a directory; name a file in it")
     if not path.parent.is_dir():
         raise InvalidInput(
             f"ledger {str(path)!r}: there is no directory {str(path.parent)!r}; make it first"

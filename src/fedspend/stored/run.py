@@ -13,7 +13,7 @@ from typing import Any
 
 from fedspend.basics.files import read_lines
 from fedspend.basics.json_values import number, read_object
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, unreadable
 from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.stored.files import CERTIFICATE, METRICS, PLAN, RUN, SEEN_HEAD
 
@@ -107,7 +107,9 @@ class StoredRun:
         path = METRICS.of(self.folder)
         try:
             lines = read_lines(path)
-        except (ValueError, OSError, RecursionError):
+        except OSError as error:
+            raise unreadable(path, error) from None
+        except (ValueError, RecursionError):
             lines = [{}]
         if not all(isinstance(line, dict) and _is_round(line.get("round")) for line in lines):
             raise InvalidInput(f"{path} is damaged: a line is not the record of a round")
