@@ -14,9 +14,15 @@ from typing import Any
 
 
 class FedspendError(Exception):
-    """Base class of every error that fedspend raises on purpose."""
+    """Base class of every error that fedspend raises on purpose. What it says is one line, also if
+    a value in it has several.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: object = "", *rest: object) -> None:
+        text = str(message)
+        super().__init__(" ".join(text.split()) if "\n" in text else message, *rest)
 
 
 class InvalidInput(FedspendError, ValueError):

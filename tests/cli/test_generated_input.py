@@ -10,16 +10,12 @@ import os
 import random
 import warnings
 
-import numpy as np
 import pytest
-import torch
 from tiny import TINY
 
-import fedspend
 from fedspend.basics.toml_text import config_text
 from fedspend.cli.main import main
 from fedspend.configuration.sections import SECTIONS
-from fedspend.errors import FedspendError
 
 HOW_MANY = int(os.environ.get("FEDSPEND_BAD_INPUTS", "200"))
 # commands that read a config and stop at what is wrong with it; those that serve pages do not end
@@ -150,11 +146,11 @@ def contents(folder):
 
 
 @pytest.mark.usefixtures("quick_verify")
-@pytest.mark.parametrize("seed", [n for n in range(HOW_MANY) if n % 4 != 3])
+@pytest.mark.parametrize("seed", range(HOW_MANY))
 def test_a_bad_command_is_one_line_and_leaves_nothing_behind(seed, tmp_path, monkeypatch, capsys):
     draw = random.Random(seed)
     monkeypatch.chdir(tmp_path)
-    argv = (of_config, of_flags, of_files)[seed % 4](draw, tmp_path)
+    argv = (of_config, of_flags, of_files)[seed % 3](draw, tmp_path)
     argv = [argument.replace("\x00", "\\0") for argument in argv]  # no system passes it on
     before = contents(tmp_path)
     with warnings.catch_warnings():
@@ -168,73 +164,3 @@ def test_a_bad_command_is_one_line_and_leaves_nothing_behind(seed, tmp_path, mon
         said = [line for line in lines if line.startswith("fedspend: ")]
         assert len(said) == 1 == len(lines) or (code == 1 and captured.out), (argv, lines)
         assert contents(tmp_path) == before, (argv, lines)
-
-
-def an_argument(draw):
-    """One argument of `train(clients=...)` that is something else."""
-    rows = [(np.zeros((4, 3), np.float32), np.arange(4) % 2) for _ in range(3)]
-    good = {
-        "clients": rows,
-        "model": torch.nn.Linear(3, 2),
-        "plan": PLAN,
-        "test": rows[0],
-        "lr": 0.1,
-        "batch_size": 2,
-        "local_steps": 1,
-        "randomness": "seeded",
-        "seed": 0,
-    }
-    others = (
-        *("momentum", "weight_decay", "proximal", "gradient_clip", "optimizer", "server_lr"),
-        *("server_optimizer", "clipping", "noise", "bits", "loss", "metrics", "stop", "lr_end"),
-        *("lr_schedule", "tail_average", "engine", "workers", "blur", "lus", "classes", "typo"),
-        *("max_length", "local_epochs", "server_momentum"),
-    )
-    name = draw.choice((*good, *others))
-    odd = (*VALUES, None, object(), np.zeros(2), np.float64("nan"), print, [rows[0]] * 2)
-    value = draw.choice(odd)
-    if name in ("clients", "test") and draw.random() < 0.7:
-        x = np.zeros((4, 3), np.float32)
-        value = draw.choice(
-            (
-                (x, np.arange(5)),
-                (x * np.nan, np.arange(4) % 2),
-                (x, np.full(4, 99)),
-                (x, np.full(4, -1)),
-                (x, np.array(["a"] * 4)),
-                (x[:, :2], np.zeros(4, int)),
-                (x.astype(object), np.zeros(4)),
-                (x, None),
-                (x,),
-                "rows",
-            )
-        )
-        value = [value, *rows[:2]] if name == "clients" else value
-    return good | {name: value}, name
-
-
-PLAN = None
-
-
-@pytest.fixture(autouse=True, scope="module")
-def a_plan():
-    global PLAN
-    PLAN = fedspend.plan(epsilons=[3.0] * 3, rounds=1, rate=1.0, delta=1e-3, accountant="rdp")
-    yield
-    PLAN = None
-
-
-@pytest.mark.usefixtures("quick_verify")
-@pytest.mark.parametrize("seed", [n for n in range(HOW_MANY) if n % 4 == 3])
-def test_a_bad_argument_is_one_clear_error(seed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    arguments, name = an_argument(random.Random(seed))
-    said = ""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fedspend.train(**arguments)
-    except FedspendError as error:
-        said = str(error)
-    assert "\n" not in said, name
-    assert not list(tmp_path.iterdir()), name

@@ -54,7 +54,6 @@ def check(args: argparse.Namespace) -> int:
         raise InvalidInput(
             "'fedspend data check' needs a file: your data, or a config (.toml) that names it"
         )
-    print(f"note: {PRIVATE}", file=sys.stderr)
     return checked_config(args) if args.name.endswith(".toml") else checked_file(args)
 
 
@@ -65,6 +64,7 @@ def checked_config(args: argparse.Namespace) -> int:
 
     source = Source(load_config(args.name))
     found = {"data set": source.name} | summary(source.rows)
+    print(f"note: {PRIVATE}", file=sys.stderr)
     if args.json:
         print(json.dumps(found))
         return 0
@@ -87,6 +87,7 @@ def checked_file(args: argparse.Namespace) -> int:
 
     frame, recognised = opened(args.name)
     columns = look(frame)
+    print(f"note: {PRIVATE}", file=sys.stderr)
     if args.json:
         about = {"file": args.name, "recognised": recognised, "rows": len(frame)}
         print(json.dumps(about | {"columns": [vars(one) for one in columns]}))

@@ -56,6 +56,7 @@ PUBLIC, PRIVATE, OPERATOR, NONE = MODES = ("public", "private", "operator", "non
 _MOMENTUM = "a number of at least 0 and below 1"
 Bounds = tuple[float, float] | dict[str, tuple[float, float]]
 _AT_LEAST_0 = "a number of at least 0"
+_UP_TO_A_MILLION = "a number from 0 to 1e6"
 _LR = "a positive number of at most 1e6"
 
 
@@ -440,12 +441,12 @@ class TrainSettings:
         )
     )
     weight_decay: float | None = setting(
-        number(_AT_LEAST_0, lambda x: x >= 0, "weight decay of the clients; default: 0")
+        number(_UP_TO_A_MILLION, lambda x: 0 <= x <= 1e6, "weight decay of the clients; default: 0")
     )
     proximal: float | None = setting(
         number(
-            _AT_LEAST_0,
-            lambda x: x >= 0,
+            _UP_TO_A_MILLION,
+            lambda x: 0 <= x <= 1e6,
             "FedProx: how strongly a local model is pulled back to its start; default: 0",
         )
     )

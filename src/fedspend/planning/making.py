@@ -65,6 +65,7 @@ NOISES = ("continuous", "discrete", "discrete-distributed")
 MAX_EXACT_SCHEDULES = 4096
 BUDGET_ROUNDING = 5e-4
 MAX_CELLS = 50_000_000  # rounds x schedules
+MOST_CLIP = 1e30  # updates are 32-bit numbers, and their noise must be one, too
 
 
 def plan(
@@ -291,8 +292,8 @@ def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
     )
     check_size(terms.rounds, 1)
     clip = finite_number("clip", request.clip)
-    if not clip > 0:
-        raise InvalidInput(f"clip must be positive, got {clip!r}")
+    if not 0 < clip <= MOST_CLIP:
+        raise InvalidInput(f"clip must be positive and at most {MOST_CLIP:g}, got {clip!r}")
     return terms, clip
 
 
