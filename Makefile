@@ -25,8 +25,9 @@ flower-adapter: $(VENV)/.flower
 	$(BIN)/python -m fedspend.flower.loopback examples/flower --app examples/flower-adapter \
 		--run-config 'server="{folder}/server"' --output runs/adapter
 
+# One thread a process: as many processes as cores run already.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # The same federation, with processes killed on the way: a few minutes. Its tests wait for Flower
 # and for deadlines, so they run side by side.
@@ -42,7 +43,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses auto
+	$(MAKE) test
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/speed/plan.py

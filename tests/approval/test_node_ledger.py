@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from approval.offers import DELTA, SIZE, offered, planned, task_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspend.approval.node_ledger import NodeLedger, chance_of
@@ -193,6 +193,7 @@ def test_rounds_in_which_a_client_was_not_asked_are_charged(mine, offer):
     assert rounds_of(mine) == dict(enumerate(states))
 
 
+@settings(max_examples=25)  # of 64 sets
 @given(asked=st.sets(st.integers(0, 5)))
 def test_whatever_rounds_are_asked_all_up_to_the_last_are_charged(tmp_path_factory, asked):
     folder = tmp_path_factory.mktemp("node")

@@ -143,7 +143,7 @@ def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
         "-o",
         str(folder),
         "--set",
-        "train.rounds=400",
+        "train.rounds=120",
     ]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -157,15 +157,15 @@ def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
     assert process.returncode == 130, said
     assert "--resume" in said.splitlines()[-1]
     done = len((folder / "metrics.jsonl").read_text().splitlines())
-    assert 1 <= done < 400
+    assert 1 <= done < 120
     assert (folder / "report.html").exists()
     assert (
         main(
-            ["train", config, "-o", str(folder), "--set", "train.rounds=400", "--resume", "--quiet"]
+            ["train", config, "-o", str(folder), "--set", "train.rounds=120", "--resume", "--quiet"]
         )
         == 0
     )
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 400
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 120
 
 
 def test_compare_shows_paired_differences(config, tmp_path, capsys):

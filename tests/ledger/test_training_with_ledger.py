@@ -640,13 +640,16 @@ def test_many_accounts_with_little_left(tmp_path):
             rounds=5,
             rate=0.2,
             clients=names,
+            policy="uniform",
         )
         ledger.admit("one", Proposal.of_plan(first), simulation=True)
         for round in range(5):
             ledger.reserve("one", round)
         ledger.close_run("one", reason="finished")
         left = budget - ledger.balances().spent
-        request = PlanRequest(epsilons=budget, clients=names, delta=1e-5, rounds=5, rate=0.2)
+        request = PlanRequest(
+            epsilons=budget, clients=names, delta=1e-5, rounds=5, rate=0.2, policy="uniform"
+        )
         second = plan_within(ledger, request, spend="remaining", exhausted="leave-out")
         ledger.admit("two", Proposal.of_plan(second), simulation=True)
         total = ledger.balances().total
