@@ -68,7 +68,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "medium": {"name": "mlp", "hidden": [64]},
     "large": {"name": "mlp", "hidden": [256]},
 }
-ROWS, FEATURES, CLASSES, STEPS, BATCH, CLIP = 40, 784, 10, 20, 20, 1.0
+FEATURES, CLASSES, BATCH, CLIP = 784, 10, 20, 1.0
+FEWEST_ROWS, MOST_ROWS, STEPS = 40, 4000, 20  # of a client
 RESULTS = Path(__file__).with_name("flower.jsonl")
 MARK = "<!-- made by benchmarks/speed/flower.py -->"
 Round = Callable[[], None]
@@ -81,11 +82,16 @@ class Nothing(MemoryStates):
         pass
 
 
-def config_of(clients: int, model: str, rounds: int) -> dict[str, Any]:
+def rows_of(steps: int) -> int:
+    """How many rows a client has."""
+    return FEWEST_ROWS if steps == STEPS else min(MOST_ROWS, steps * BATCH)
+
+
+def config_of(clients: int, model: str, rounds: int, steps: int) -> dict[str, Any]:
     return {
         "data": {
             "name": "synthetic",
-            "examples": ROWS * clients + 200,
+            "examples": rows_of(steps) * clients + 200,
             "features": FEATURES,
             "classes": CLASSES,
             "clients": clients,
@@ -101,7 +107,7 @@ def config_of(clients: int, model: str, rounds: int) -> dict[str, Any]:
             "noise": "discrete",
             "accountant": "rdp",
         },
-        "train": {"rounds": rounds, "local_steps": STEPS, "batch_size": BATCH, "lr": 0.1},
+        "train": {"rounds": rounds, "local_steps": steps, "batch_size": BATCH, "lr": 0.1},
     }
 
 
@@ -170,7 +176,7 @@ def client_of(setup: Setup) -> Callable[[str], Callable[[Message], Message]]:
                 RecordDict(
                     {
                         "arrays": ArrayRecord(pieces),
-                        "metrics": MetricRecord({"num-examples": ROWS}),
+                        "metrics": MetricRecord({"num-examples": len(work.shards[client])}),
                     }
                 ),
                 reply_to=message,
@@ -204,13 +210,13 @@ def theirs(name: str, strategy: Strategy, setup: Setup) -> Contender:
     return Contender(name, play, lambda: grid.carried)
 
 
-def contenders(clients: int, model: str, rounds: int, folder: Path) -> list[Contender]:
-    config = any_config(config_of(clients, model, rounds))
-    here = from_config(config)
+def contenders(
+    clients: int, model: str, rounds: int, folder: Path, steps: int = STEPS
+) -> list[Contender]:
+    config = config_of(clients, model, rounds, steps)
+    here = from_config(any_config(config))
     grid = InProcessGrid(nodes_of(here.workload(), Nothing))
-    elsewhere = from_config(
-        any_config(config_of(clients, model, rounds) | {"engine": {"name": "flower"}}), grid=grid
-    )
+    elsewhere = from_config(any_config(config | {"engine": {"name": "flower"}}), grid=grid)
     plain = {"fraction_evaluate": 0.0, "min_train_nodes": clients, "min_available_nodes": clients}
     return [
         ours(here, folder / "local", None),
@@ -229,14 +235,15 @@ class Line:
     model: str
     parameters: int
     clients: int
+    steps: int  # of local training
     name: str
     seconds: float  # CPU, median
     bytes: int  # per client and round, both ways
 
 
-def measured(clients: int, model: str, rounds: int) -> list[Line]:
+def measured(clients: int, model: str, rounds: int, steps: int) -> list[Line]:
     with tempfile.TemporaryDirectory() as folder:
-        each = contenders(clients, model, rounds + 1, Path(folder))
+        each = contenders(clients, model, rounds + 1, Path(folder), steps)
         times: dict[str, list[float]] = {one.name: [] for one in each}
         before: dict[str, int] = {}
         for number in range(rounds + 1):
@@ -249,10 +256,12 @@ def measured(clients: int, model: str, rounds: int) -> list[Line]:
                     before[one.name] = one.carried()
         for one in each:
             one.close()
-        parameters = flat_parameters(from_config(any_config(config_of(3, model, 1))).module).size
+        tiny = from_config(any_config(config_of(3, model, 1, STEPS)))
+        parameters = flat_parameters(tiny.module).size
         return [
             Line(
-                *(model, parameters, clients, one.name, statistics.median(times[one.name][1:])),
+                *(model, parameters, clients, steps, one.name),
+                statistics.median(times[one.name][1:]),
                 (one.carried() - before[one.name]) // (rounds * clients),
             )
             for one in each
@@ -275,7 +284,7 @@ def peaks(clients: int, model: str) -> dict[str, float]:
 
 def table(lines: list[Line]) -> list[str]:
     """One row for each model and number of clients."""
-    names = ("model", "clients", "one machine", "on Flower", "FedAvg", "FedAvg with DP")
+    names = ("model", "clients", "steps", "one machine", "on Flower", "FedAvg", "FedAvg with DP")
     columns = (*names, "over FedAvg", "bytes, ours", "bytes, FedAvg")
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for first in range(0, len(lines), 4):
@@ -283,7 +292,8 @@ def table(lines: list[Line]) -> list[str]:
         times = " | ".join(f"{one.seconds:.3g}" for one in (alone, ours, plain, private))
         over = ours.seconds / plain.seconds - 1
         rows.append(
-            f"| {ours.parameters:,} numbers | {ours.clients:,} | {times} | {over:+.0%} | "
+            f"| {ours.parameters:,} numbers | {ours.clients:,} | {ours.steps} | {times} | "
+            f"{over:+.0%} | "
             f"{ours.bytes:,} | {plain.bytes:,} |"
         )
     return rows
@@ -294,9 +304,10 @@ def conditions(rounds: int) -> str:
         f"`python benchmarks/speed/flower.py`: median CPU seconds of {rounds} rounds after a first "
         f"one; one thread, {platform.machine()}, Python {platform.python_version()}, "
         f"torch {torch.__version__}, "
-        f"flwr {flwr.__version__}; {STEPS} local steps on batches of {BATCH} out of {ROWS} rows of "
-        f"{FEATURES} features, everyone in every round. Bytes are those of Flower's packed "
-        "messages, there and back, per client and round."
+        f"flwr {flwr.__version__}; everyone in every round, {FEATURES} features. {STEPS} local "
+        f"steps are on batches of {BATCH} out of {FEWEST_ROWS} rows of a client; 1,000 are "
+        f"{1000 * BATCH // MOST_ROWS} epochs of {MOST_ROWS:,} rows. Bytes are those of Flower's "
+        "packed messages, there and back, per client and round."
     )
 
 
@@ -314,7 +325,7 @@ def read(results: Path) -> list[Line]:
     if not results.exists():
         return []
     lines = [Line(**json.loads(text)) for text in results.read_text().splitlines()]
-    return sorted(lines, key=lambda line: (line.parameters, line.clients))
+    return sorted(lines, key=lambda line: (line.parameters, line.clients, line.steps))
 
 
 def main() -> None:
@@ -322,8 +333,8 @@ def main() -> None:
     parser.add_argument(
         "--cells",
         nargs="*",
-        default=["small:3,100,1000", "medium:3,100,1000", "large:3,100,1000"],
-        help="models, each with numbers of clients",
+        default=["small:3,3/1000,100,1000", "medium:3,3/1000,100", "large:3,3/1000,100"],
+        help="models, each with numbers of clients, and of local steps if it is not 20",
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--memory", type=int, nargs="*", default=[], help="for so many clients")
@@ -335,13 +346,17 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
+    # noise for three clients is large: probabilities underflow, and processors are slow at that
+    torch.set_flush_denormal(True)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     for cell in args.cells:
         model, _, numbers = cell.partition(":")
-        for clients in map(int, numbers.split(",")):
-            if any((one.model, one.clients) == (model, clients) for one in read(args.results)):
+        for number in numbers.split(","):
+            clients, _, given = number.partition("/")
+            wanted = (model, int(clients), int(given or STEPS))
+            if any((one.model, one.clients, one.steps) == wanted for one in read(args.results)):
                 continue
-            found = measured(clients, model, args.rounds)
+            found = measured(wanted[1], model, args.rounds, wanted[2])
             with args.results.open("a") as file:
                 file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
             print("\n".join(map(str, found)), flush=True)

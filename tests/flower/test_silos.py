@@ -32,6 +32,7 @@ from fedspend.engines.flower.wire import (
     task_content,
 )
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
+from fedspend.flower import silo as silo_room
 from fedspend.flower.loopback import make_node_key
 from fedspend.flower.node import open_node
 from fedspend.flower.silo import Kept
@@ -514,6 +515,21 @@ def test_a_certificate_is_for_one_plan(consortium):
         replace(offer(), id=plan.parameters["offer"]), plan.silos | {"south": "2" * 64}
     )
     assert said_to(node, Hello(True, 8, 8, silo_plan=plan_text(another))) == Refusal("certificate")
+
+
+def test_offers_that_come_to_nothing_do_not_pile_up(consortium, monkeypatch):
+    """The one that a plan has come for stays, and so does its run."""
+    monkeypatch.setattr(silo_room, "MOST_OFFERS", 2)
+    node, plan = bound_node(consortium)
+    early, *late = [offer() for _ in range(3)]
+    for made in (early, *late):
+        handed(node, made)
+    kept = {path.name for path in (consortium / "north" / "state" / "plans").iterdir()}
+    assert {plan.parameters["offer"], *(made.id for made in late)} <= kept
+    assert early.id not in kept
+    assert isinstance(answered(node, task_of(plan)), Contribution)
+    dropped = silo_plan(early, plan.silos)
+    assert said_to(node, Hello(True, 8, 8, silo_plan=plan_text(dropped))) == Refusal("certificate")
 
 
 @pytest.mark.parametrize(

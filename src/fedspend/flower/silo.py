@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from fedspend.stored.files import PLAN
 FORMAT = "fedspend silo 1"
 FOLDER = "plans"  # in the node's state, one folder for each offer
 ABOUT = "about.json"
+MOST_OFFERS = 8  # that are kept and that no plan has come for
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,23 @@ class Silo:
                 made = self._planned(offer)
                 kept = Kept(place, offer, made, *certify(made, offer), bound="")
                 kept.save()
+                self._forget(place)
                 return kept.certificate
         except FedspendError as error:
             raise Declined("offer", str(error)) from None
+
+    def _forget(self, latest: Path) -> None:
+        """Drop the oldest offers that came to nothing, so that no server can fill this disk. One
+        that is dropped is one that was never answered: a plan for it is refused.
+        """
+        waiting = [
+            place
+            for place in (self.folder / FOLDER).glob(f"*/{ABOUT}")
+            if place.parent != latest and (read_object(place) or {}).get("bound") == ""
+        ]
+        waiting.sort(key=lambda place: place.stat().st_mtime_ns)
+        for place in waiting[: max(0, len(waiting) + 1 - MOST_OFFERS)]:
+            shutil.rmtree(place.parent)
 
     def _planned(self, offer: Offer) -> RecordPlan:
         with self._found_ledger() as ledger:
