@@ -167,6 +167,7 @@ GOOD = {
         "tail_average": 2,
         "seed": 3,
         "tensorboard": True,
+        "loggers": ["mlflow"],
     },
     "evaluation": {"mode": "private", "noise": 4.0, "bounds": [0, 1]},
     "stop": {"patience": 5, "metric": "loss", "least": 0.01, "first": 3, "keep": "last"},
@@ -847,7 +848,8 @@ def test_an_override_takes_the_place_of_the_files_budgets():
 def test_bad_overrides_are_named(override, names):
     with pytest.raises(InvalidInput) as caught:
         load_config(None, [override])
-    assert str(caught.value).startswith(f"--set {override}")
+    shown = " ".join(override.split())  # a message is one line
+    assert str(caught.value).startswith(f"--set {shown}")
     assert names in str(caught.value)
 
 

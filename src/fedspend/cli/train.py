@@ -109,6 +109,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print one JSON object per round, then a summary, instead of a progress bar",
     )
     add(
+        "--logger",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also log to tensorboard, mlflow or wandb (may be repeated)",
+    )
+    add(
         "--show-accuracy",
         action="store_true",
         help=(
@@ -182,6 +189,7 @@ def run(args: argparse.Namespace) -> int:
             on_round=on_round,
             on_note=on_note,
             on_operator=on_operator,
+            loggers=args.logger,
         )
     write_report([folder], REPORT.of(folder))
     summarise(args, result, folder)

@@ -52,6 +52,7 @@ from fedspend.engines.table import ENGINES
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
 from fedspend.tasks.table import LOSSES, METRICS
 
+LOGGERS = TENSORBOARD, MLFLOW, WANDB = ("tensorboard", "mlflow", "wandb")
 PUBLIC, PRIVATE, OPERATOR, NONE = MODES = ("public", "private", "operator", "none")
 _MOMENTUM = "a number of at least 0 and below 1"
 Bounds = tuple[float, float] | dict[str, tuple[float, float]]
@@ -467,6 +468,12 @@ class TrainSettings:
         whole(0, "seed of the model and of the partition; in a simulation, of everything"), 0
     )
     tensorboard: bool = setting(flag("also log for TensorBoard"), False)
+    loggers: list[str] | None = setting(
+        several(
+            choice(*LOGGERS, help=""),
+            "where else metrics and epsilon by group go, round by round",
+        )
+    )
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ class Search:
             "train.seed",
             "engine.workers",
             "train.tensorboard",
+            "train.loggers",
         }
         names = [
             f"{section}.{key}"

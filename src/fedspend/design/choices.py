@@ -47,6 +47,7 @@ _NOT_CHOSEN = {
     "train.lr_schedule",
     "train.seed",
     "train.tensorboard",
+    "train.loggers",
     "method.name",
     "engine.name",
     "engine.workers",

@@ -40,7 +40,7 @@ from fedspend.tasks.words import ACCURACY
 
 POLICY = "privacy.policy"
 # Settings that decide nothing about a simulation in memory with one worker, by section or name.
-_IDLE = ("design", "ledger", "engine.workers", "train.tensorboard")
+_IDLE = ("design", "ledger", "engine.workers", "train.tensorboard", "train.loggers")
 # all that a method without privacy reads of [privacy]
 _WITHOUT_PRIVACY = ("privacy.rate", "privacy.randomness")
 # what it does not read besides: the radius of BLUR is the clip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,6 +31,7 @@ class Listeners:
     on_round: OnRound | None = None
     on_note: OnNote = lambda _: None
     on_operator: OnOperator | None = None
+    loggers: tuple[Any, ...] = ()  # names, or loggers of your own (`report.loggers`)
 
 
 @dataclass(frozen=True, eq=False)

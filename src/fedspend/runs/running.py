@@ -8,6 +8,7 @@ used.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from fedspend.engines.local import make_engine
 from fedspend.engines.table import ENGINES
 from fedspend.errors import FedspendError
 from fedspend.models.flat import load_vector
-from fedspend.report.tensorboard import tensorboard_writer
+from fedspend.report.loggers import Place, checked_loggers, opened_loggers
 from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
 from fedspend.runs.recovery import enrol, recovered, told
@@ -43,13 +44,19 @@ def run(
     ledger: RunLedger | None = None,
     project: str | None = None,
     on_operator: OnOperator | None = None,
+    loggers: Sequence[Any] = (),
 ) -> Result:
     """Verify, open the account, run the remaining rounds, write the model, close the account.
 
     `ledger` is the one to charge. If none is given, a simulation's is in the run directory, and a
     real run is charged to the ledger of this user, for the accounts of `project`.
     """
-    listeners = Listeners(on_round, on_note, on_operator)
+    here = folder is not None
+    asked = [
+        *checked_loggers(setup.loggers, in_folder=here),
+        *checked_loggers(loggers, in_folder=here),
+    ]
+    listeners = Listeners(on_round, on_note, on_operator, tuple(asked))
     if ledger is not None:
         return _run(setup, folder, ledger, resume, listeners)
     charged = setup.plan is not None and not setup.randomness.simulation
@@ -120,22 +127,23 @@ def _play(
     listeners: Listeners,
 ) -> TrainingState:
     observer = Observer.of(setup)
-    log = None
-    if setup.tensorboard and folder is not None:
-        log = tensorboard_writer(folder, timed=setup.randomness.simulation)
+    simulation = setup.randomness.simulation
+    place = None
+    if folder is not None:
+        place = Place(folder, folder.resolve().name, store.run_id, timed=simulation)
     rounds = run_rounds(
         state, setup.method, engine, setup.training, setup.randomness, store, observer.line
     )
-    for after, line in rounds:
-        state = after
-        if log is not None:
+    with opened_loggers(listeners.loggers, place, observer.grouping, simulation=simulation) as log:
+        for after, line in rounds:
+            state = after
             log(line)
-        if listeners.on_operator is not None and operators(setup.evaluation):
-            # shown to whoever asked, and kept nowhere
-            loss, found = setup.measured(state.model)
-            listeners.on_operator(state.done, found.get(setup.task.metric, loss), loss)
-        if listeners.on_round is not None:
-            listeners.on_round(line, setup.training.server.rounds)
+            if listeners.on_operator is not None and operators(setup.evaluation):
+                # shown to whoever asked, and kept nowhere
+                loss, found = setup.measured(state.model)
+                listeners.on_operator(state.done, found.get(setup.task.metric, loss), loss)
+            if listeners.on_round is not None:
+                listeners.on_round(line, setup.training.server.rounds)
     return state
 
 

@@ -42,7 +42,7 @@ from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.configuration.method_name import known_method
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.plan_inputs import Inputs, resolve
-from fedspend.configuration.sections import PRIVATE, SECTIONS
+from fedspend.configuration.sections import PRIVATE, SECTIONS, TENSORBOARD
 from fedspend.configuration.stopping import stop_rule
 from fedspend.configuration.task_inputs import check_task, configured_task
 from fedspend.configuration.votes import student_of
@@ -91,7 +91,7 @@ class Setup:
     engine: str
     workers: int | None
     settings: dict[str, Any]
-    tensorboard: bool = False
+    loggers: tuple[str, ...] = ()  # names; those of your own are listeners
     elsewhere: Elsewhere | None = None  # how clients on other machines are reached
     # digests of the rows behind each unit of the plan, in memory only; None where nobody's rows are
     # at stake: simulations, benchmarks
@@ -209,7 +209,7 @@ def from_config(
         workers=config.engine.workers,
         settings=_settings(source, made, randomness, None if student is None else student.ballot)
         | frozen_part(module),
-        tensorboard=config.train.tensorboard,
+        loggers=logger_names(config),
         elsewhere=there,
         behind=_behind(source, members),
         evaluation=evaluation,
@@ -222,6 +222,12 @@ def from_config(
     whole = setup.elsewhere is not None and not setup.elsewhere.silo_plan
     known = {} if ledger is None else ledger.state.keys
     return bound_to(setup, config.engine.slices, known) if whole else setup
+
+
+def logger_names(config: Config) -> tuple[str, ...]:
+    """The loggers that the config names; `tensorboard = true` is the older way to name one."""
+    older = (TENSORBOARD,) if config.train.tensorboard else ()
+    return tuple(dict.fromkeys((*older, *(config.train.loggers or ()))))
 
 
 def build_model(config: Config, rows: Dataset | Rows) -> torch.nn.Module:
@@ -688,6 +694,7 @@ def _settings(
     for unimportant in (
         *waiting,
         "train.tensorboard",
+        "train.loggers",
         "ledger.location",
         "ledger.project",  # of a run that goes on, the run directory says it
         *without_effect,

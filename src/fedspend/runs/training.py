@@ -56,6 +56,7 @@ def train(
     moved: bool = False,
     on_note: OnNote = lambda _: None,
     on_operator: OnOperator | None = None,
+    loggers: Sequence[Any] = (),
     grid: Any = None,
     **options: Any,
 ) -> Result:
@@ -81,6 +82,8 @@ def train(
     (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
     recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
     with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
+    `loggers` are names ("tensorboard", "mlflow", "wandb") or objects with `log(round, numbers)` and
+    `close()`: they get metrics and epsilon by group, and of real runs nothing about single clients.
     `grid` is the one that Flower hands a ServerApp, for engine "flower".
     """
     of_arrays = bool(options) or model is not None or test is not None
@@ -124,6 +127,7 @@ def train(
             on_note=on_note,
             ledger=opened,
             on_operator=on_operator,
+            loggers=loggers,
         )
     if key is not None and folder is not None:
         on_note(f"signed by {sign_run(folder, key)}")

@@ -31,6 +31,7 @@ _SHARED = (
     "privacy.accountant",
     "train.seed",
     "train.tensorboard",
+    "train.loggers",
 )
 
 
