@@ -45,7 +45,7 @@ def wait(browser, *, exact=None, hash=None, seconds=60.0) -> dict:
         if found and exact in (None, found["exact"] == "true") and hash in (None, found["hash"]):
             return found
         time.sleep(0.05)
-    raise AssertionError((results(browser), words_of(browser, "status")))
+    raise AssertionError((exact, hash, results(browser), words_of(browser, "status")))
 
 
 def type_into(browser, name, text):

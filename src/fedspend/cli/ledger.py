@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.serving import add_serving, check_port, serve_until_interrupted
 from fedspend.errors import InvalidInput
 from fedspend.stored.files import LEDGER
 
@@ -29,6 +30,7 @@ EXAMPLES = """examples:
   fedspend ledger change clinic-7 --epsilon 12 --reason "new consent form" --ledger accounts.db
   fedspend ledger accept-rows clinic-7 --reason "data of 2027 added" --ledger accounts.db
   fedspend ledger verify --ledger accounts.db --runs runs/first
+  fedspend ledger page --ledger accounts.db
   fedspend ledger export -o account.json --ledger accounts.db
   fedspend ledger verify account.json
   fedspend ledger rotate-key rotation.json --keys keys.csv --reason "yearly" --ledger accounts.db
@@ -182,6 +184,12 @@ def _looking(action: Action) -> None:
     )
     _json(add)
     add = action(
+        "page",
+        "show the ledger in a browser: balances, runs, history, verification, search by client",
+    )
+    add_project(add)
+    add_serving(add)
+    add = action(
         "export",
         "export the ledger: CSV with one line per client and round, or JSON with everything",
     )
@@ -274,15 +282,13 @@ def lifetime_budgets(path: str, unit: str) -> tuple[tuple[str, ...], FloatArray]
 
 
 def change(args: argparse.Namespace) -> int:
-    from fedspend.cli import ledger_views as views
+    from fedspend.ledger import documents
 
     with writable(args) as ledger:
         ledger.change([args.name], args.epsilon, reason=args.reason, unit=args.unit)
         print(f"{args.unit} {args.name!r} now has a lifetime budget of {args.epsilon:g}")
-        if (
-            ledger.balances(args.unit).total[views.account_number(ledger, args.name, args.unit)]
-            > args.epsilon
-        ):
+        number = documents.account_number(ledger.state, args.name, args.unit)
+        if ledger.balances(args.unit).total[number] > args.epsilon:
             print(
                 "warning: open runs hold more than that and can begin no further round; close them",
                 file=sys.stderr,
@@ -361,16 +367,18 @@ def writable(args: argparse.Namespace) -> Ledger:
 
 def show(args: argparse.Namespace) -> int:
     from fedspend.cli import ledger_views as views
+    from fedspend.ledger import documents
 
     if args.client is not None and args.run is not None:
         raise InvalidInput("--client and --run cannot be combined; give one of them")
     with readable(args) as ledger:
         if args.client is not None:
-            document = views.client_document(ledger, args.client, args.unit)
+            balances = ledger.balances(args.unit)
+            document = documents.client_document(ledger.state, balances, args.client, args.unit)
         elif args.run is not None:
-            document = views.run_document(ledger, whole_id(ledger, args.run))
+            document = documents.run_document(ledger.state, whole_id(ledger, args.run))
         else:
-            document = views.ledger_document(ledger)
+            document = documents.ledger_document(ledger)
     views.print_json(document) if args.json else views.show_document(document)
     return 0
 
@@ -379,6 +387,7 @@ def balance(args: argparse.Namespace) -> int:
     from fedspend.cli import ledger_views as views
     from fedspend.cli.outputs import check_writable
     from fedspend.cli.terminal import progress_bar
+    from fedspend.ledger import documents
 
     if args.plot is not None:
         ending(args.plot, "--plot", PLOTS)
@@ -387,7 +396,7 @@ def balance(args: argparse.Namespace) -> int:
         who = (
             None
             if args.client is None
-            else [views.account_number(ledger, name, args.unit) for name in args.client]
+            else [documents.account_number(ledger.state, name, args.unit) for name in args.client]
         )
         with progress_bar("by PLD", args.json) as progress:
             balances = ledger.balances(args.unit, accountant=args.accountant, progress=progress)
@@ -416,12 +425,13 @@ def balance(args: argparse.Namespace) -> int:
 
 def history(args: argparse.Namespace) -> int:
     from fedspend.cli import ledger_views as views
+    from fedspend.ledger import documents
 
     if args.last is not None and args.last < 1:
         raise InvalidInput(f"--last must be at least 1, got {args.last}")
     with readable(args) as ledger:
         run = None if args.run is None else whole_id(ledger, args.run)
-        entries = views.history(ledger, args.client, run, args.unit)
+        entries = documents.history(ledger, args.client, run, args.unit)
     entries = entries[-args.last :] if args.last else entries
     views.print_json(entries) if args.json else views.show_history(entries)
     return 0
@@ -445,6 +455,15 @@ def verify(args: argparse.Namespace) -> int:
     )
     views.print_json(result.to_dict()) if args.json else views.show_audit(result)
     return 0 if result.ok else 1
+
+
+def page(args: argparse.Namespace) -> int:
+    check_port(args.port)
+    readable(args).close()
+    from fedspend.ledger.rules import project_name
+    from fedspend.pages.ledger.site import ledger_site
+
+    return serve_until_interrupted(ledger_site(args.ledger, project_name(args.project or "")), args)
 
 
 def export(args: argparse.Namespace) -> int:
@@ -513,6 +532,7 @@ ACTIONS = {
     "balance": balance,
     "history": history,
     "verify": verify,
+    "page": page,
     "export": export,
     "close-run": close_run,
     "rotate-key": rotate_key,

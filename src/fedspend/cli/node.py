@@ -163,11 +163,12 @@ def run_line(ledger: Ledger, id: str) -> dict[str, Any]:
 
 def history(args: argparse.Namespace, mine: NodeLedger) -> int:
     from fedspend.cli import ledger_views as views
+    from fedspend.ledger import documents
 
     if args.last is not None and args.last < 1:
         raise InvalidInput(f"--last must be at least 1, got {args.last}")
     with mine.reading() as ledger:
-        entries = views.history(ledger, None, args.run, mine.unit)
+        entries = documents.history(ledger, None, args.run, mine.unit)
     entries = entries[-args.last :] if args.last else entries
     views.print_json(entries) if args.json else views.show_history(entries)
     return 0

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.html",
         help="write one page that works without a server, with answers computed beforehand",
     )
-    add_serving(parser)
+    add_serving(add)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedspend.errors import InvalidInput
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from fedspend.pages.serving import Site
 
 
-def add_serving(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def add_serving(add: Any) -> None:
+    """The flags, through the `add_argument` of a parser."""
     add("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)")
     add("--no-browser", action="store_true", help="print the address, and open no browser")
     add("--quiet", action="store_true", help="print nothing but errors and the address")

@@ -21,7 +21,7 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN_DIR", help="directory of a run")
-    add_serving(parser)
+    add_serving(parser.add_argument)
 
 
 def run(args: argparse.Namespace) -> int:

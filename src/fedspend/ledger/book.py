@@ -76,6 +76,15 @@ class Ledger:
         return ledger._ready(lambda: ledger._migrate() if write else None)
 
     @classmethod
+    def reopen(cls, location: str | Path, known: State) -> Ledger:
+        """Open a ledger that was read before, to look at it: the last entry read must still be what
+        it was, and only what was added since is read, into `known`.
+        """
+        ledger = cls(connect(str(location), write=False))
+        ledger.state = known
+        return ledger._ready(ledger.look_again)
+
+    @classmethod
     def find(cls, location: str | Path, *, write: bool = False, project: str = "") -> Ledger | None:
         """Open the ledger at `location`; None if there is none, and nothing is made."""
         project = rules.project_name(project)
@@ -203,9 +212,9 @@ class Ledger:
         self.read()
         self._check_own_head()
 
-    def entries(self) -> Iterator[tuple[int, bytes, bytes]]:
-        """Number, text and hash of every entry, checked."""
-        return follow(self._storage.rows_after(0), 0, START)
+    def entries(self, after: int = 0, hash: bytes = START) -> Iterator[tuple[int, bytes, bytes]]:
+        """Number, text and hash of every entry, or of those after one with this hash, checked."""
+        return follow(self._storage.rows_after(after), after, hash)
 
     def check_storage(self) -> str:
         """Let the database check itself; says what it found."""

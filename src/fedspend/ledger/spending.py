@@ -143,20 +143,28 @@ class Balances:
 
 
 def balances(
-    state: State, unit: str, *, accountant: str = "rdp", progress: OnProgress | None = None
+    state: State,
+    unit: str,
+    *,
+    accountant: str = "rdp",
+    progress: OnProgress | None = None,
+    quick: bool = False,
 ) -> Balances:
     """What every account of a unit has spent, holds and has left.
 
+    By Rényi curves, or by PLD where a run was planned by PLD; `accountant` "pld" means for all.
+    `quick` is by Rényi curves alone: never too low, but higher where PLD would have been used.
     `progress` counts PLD readings, which take up to a second each: (done, all), first for what was
     spent, then for what is held.
     """
     accounts = state.accounts[unit]
     past = future = histories(state, unit, held=False)
-    spent, order = _per_account(state, unit, past, accountant, progress)
+    by = "quick" if quick else accountant
+    spent, order = _per_account(state, unit, past, by, progress)
     total, total_order = spent, order
     if any(run.closed is None for run in state.runs_of(unit)):
         future = histories(state, unit, held=True)
-        total, total_order = _per_account(state, unit, future, accountant, progress)
+        total, total_order = _per_account(state, unit, future, by, progress)
     return Balances(
         names=accounts.names,
         budget=accounts.budget,
@@ -172,13 +180,14 @@ def balances(
 
 
 def _per_account(
-    state: State, unit: str, past: Histories, accountant: str, progress: OnProgress | None
+    state: State, unit: str, past: Histories, by: str, progress: OnProgress | None
 ) -> tuple[FloatArray, FloatArray]:
     delta = state.accounts[unit].delta
     # equal histories at different deltas are different readings
     first, of_account = distinct_rows(past.of_account, delta)
     rows = past.of_account[first]
-    by_pld = np.ones(rows.size, dtype=bool) if accountant == "pld" else past.by_pld[rows]
+    whole = {"pld": np.ones_like, "quick": np.zeros_like}.get(by)
+    by_pld = past.by_pld[rows] if whole is None else whole(past.by_pld[rows])
     budget = _strictest(state.accounts[unit].budget, of_account, first.size)
     epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld, budget, progress)
     return epsilon[of_account], order[of_account]

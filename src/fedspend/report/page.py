@@ -21,9 +21,11 @@ def asset(package: str, name: str) -> str:
 def document(
     title: str, body: Content, *, style: str, script: str, served: bool = False, data: str = ""
 ) -> str:
-    """The page. `data` is JSON that the script reads from the element `data`; a `served` page may
-    ask its own server.
+    """The page, in the look that all pages share, with a style and a script of its own. `data` is
+    JSON that the script reads from the element `data`; a `served` page may ask its own server.
     """
+    style = asset("fedspend.report", "look.css") + style
+    script = asset("fedspend.report", "look.js") + script
     head = element(
         "head",
         element("meta", charset="utf-8"),

@@ -1,43 +1,9 @@
 // Reads the form, asks the planner (or the tables that an exported page carries), and shows the answer. Everything is set as text, never as HTML.
-"use strict";
 const carried = JSON.parse(document.getElementById("data").textContent);
-const at = (id) => document.getElementById(id);
 const tables = carried.tables;
 const state = structuredClone(carried.settings);
 const FIELDS = [...document.querySelectorAll(".field[data-name]")].map((field) => field.dataset.name);
 const WHOLE = new Set(["rounds", "transition", "tail", "parameters"]);
-
-// --- building -------------------------------------------------------------------------------------
-const SVG = "http://www.w3.org/2000/svg";
-const build = (made, attributes, children) => {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.filter((one) => one !== null));
-  return made;
-};
-const html = (tag, attributes = {}, ...children) => build(document.createElement(tag), attributes, children);
-const svg = (tag, attributes = {}, ...children) => build(document.createElementNS(SVG, tag), attributes, children);
-
-const shown = (value) => {
-  if (value === null || value === undefined) return "none";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-4) return value.toExponential(1).replace("e+", "e");
-  if (size >= 1000) return value.toFixed(0);
-  return Number(value.toPrecision(4)).toString();
-};
-const table = (head, rows, words) =>
-  html(
-    "div",
-    { class: "scroll", tabindex: 0 },
-    html(
-      "table",
-      {},
-      html("thead", {}, html("tr", {}, ...head.map((one, n) => html("th", { scope: "col", class: n < words ? null : "n" }, one)))),
-      html("tbody", {}, ...rows.map((row) => html("tr", {}, ...row.map((one, n) => html("td", { class: n < words ? null : "n" }, one))))),
-    ),
-  );
 
 // --- charts ---------------------------------------------------------------------------------------
 const niceStep = (rough) => {
@@ -142,8 +108,8 @@ const showAverage = ({ average, gain }) => {
       { label: "noise in it", values: average.noise, colour: 2 },
     ],
   };
-  const words = html("p", { class: average.drowned ? "banner simulation warning" : "planner-words", id: "average-words" }, average.words);
-  const better = gain && html("p", { class: "planner-words", id: "gain-words" }, `Policy optimal: ${gain.words}.`);
+  const words = html("p", { class: average.drowned ? "banner simulation warning" : "prose", id: "average-words" }, average.words);
+  const better = gain && html("p", { class: "prose", id: "gain-words" }, `Policy optimal: ${gain.words}.`);
   at("average").replaceChildren(...[words, better, chart(what, at("average").clientWidth)].filter(Boolean));
 };
 const showMeaning = (answer) => {
@@ -151,7 +117,7 @@ const showMeaning = (answer) => {
   const head = ["budget", "epsilon", "odds change by up to", ...carried.headings, "best guess"];
   const rows = answer.meaning.map((one) => [one.label, shown(one.epsilon), one.odds, ...one.tests, one.best]);
   const note = `The table: the largest share of participating clients that a test can recognise if it wrongly accuses so many others, and how often the best guess is right if half took part. Upper bounds, from ${worst.from}.`;
-  at("meaning").replaceChildren(html("p", { class: "planner-words" }, worst.words), table(head, rows, 1), html("p", { class: "note" }, note));
+  at("meaning").replaceChildren(html("p", { class: "prose" }, worst.words), table(head, rows, 1), html("p", { class: "note" }, note));
 };
 const showObservers = ({ observers, groups }) => {
   const rows = observers.map((one) => [
@@ -160,7 +126,6 @@ const showObservers = ({ observers, groups }) => {
   ]);
   at("observers").replaceChildren(table(["observer", ...groups.map((one) => `budget ${one.label}`)], rows, 1), html("p", { class: "note" }, "Epsilon against each. In bold: what the plan promises; the others say what is lost if they see more."));
 };
-const tile = (name, value, note) => html("div", {}, html("dt", {}, name), html("dd", {}, html("div", { class: "value" }, value), html("div", { class: "note" }, note)));
 const showTiles = (answer) => {
   const { noise_of_average: noise, clients } = answer.plan;
   const claims = answer.meaning.map((one) => one.epsilon);
@@ -191,24 +156,17 @@ const show = (answer, took) => {
 };
 const say = (words, bad = false) => {
   at("status").textContent = words;
-  at("status").className = bad ? "banner bare" : "banner";
+  at("status").className = bad ? "banner live bare" : "banner live";
   at("results").classList.toggle("waiting", bad);
 };
 
 // --- asking ---------------------------------------------------------------------------------------
-const ask = async (what, body) => {
-  const reply = await fetch(what, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
-  const found = await reply.json().catch(() => ({ error: "the planner gave no answer" }));
-  if (!reply.ok) throw new Error(found.error ?? "the planner gave no answer");
-  return found;
-};
 const lookUp = () => {
   const key = tables.axes.map(([name, values]) => values.indexOf(state[name] ?? null)).join();
   const found = tables.answers[key];
   if (!found) throw new Error("these settings are not in the tables of this page");
   return found;
 };
-const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 let turn = 0, asking = false, again = false;
 const refresh = async () => {
   const mine = ++turn;

@@ -14,13 +14,13 @@ const watching = setInterval(async () => {
   try {
     const reply = await fetch("version", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
     const { version } = await reply.json();
-    live.classList.remove("stopped");
+    live.classList.remove("bare");
     if (version === live.dataset.version) return;
     sessionStorage.setItem(KEPT, JSON.stringify(unfolded()));
     clearInterval(watching);
     location.reload();
   } catch {
-    live.classList.add("stopped");
+    live.classList.add("bare");
     document.getElementById("words").textContent = "No longer watching: the server has stopped. This is what it showed last.";
   }
 }, 1000);

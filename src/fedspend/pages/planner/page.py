@@ -44,12 +44,11 @@ def planner_page(settings: Settings, tables: dict[str, Any] | None = None) -> st
         "headings": list(HEADINGS),
         "tables": tables,
     }
-    style = asset("fedspend.report", "report.css") + asset("fedspend.pages", "planner.css")
     return document(
         "planner",
         element("main", _head(exported=tables is not None), _columns(exported=tables is not None)),
-        style=style,
-        script=asset("fedspend.pages", "planner.js"),
+        style=asset("fedspend.pages", "planner.css"),
+        script="".join(asset("fedspend.pages", name) for name in ("shared.js", "planner.js")),
         served=tables is None,
         data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
     )
@@ -174,7 +173,7 @@ def _files() -> Markup:
 def _results(*, exported: bool) -> Markup:
     return element(
         "div",
-        element("p", id="status", role="status", class_="banner"),
+        element("p", id="status", role="status", class_="banner live"),
         element("dl", id="tiles", class_="tiles"),
         _part("Noise and spending", element("div", id="charts", class_="grid")),
         _part("What the noise does to the average update", element("div", id="average")),
@@ -193,6 +192,6 @@ def _part(title: str, content: Content) -> Markup:
 def _command(*, exported: bool) -> Markup:
     copy = element("button", "Copy", type="button", id="copy")
     return join(
-        element("pre", element("code", id="command"), class_="scroll", tabindex=0),
+        element("pre", element("code", id="command"), tabindex=0),
         None if exported else copy,
     )

@@ -1,5 +1,4 @@
 // Shows the numbers of the round or step under the pointer. They are read from the table below the chart and set as text, never as HTML.
-"use strict";
 for (const figure of document.querySelectorAll("figure")) {
   const canvas = figure.querySelector(".canvas");
   const head = [...figure.querySelectorAll(".numbers th")].map((cell) => cell.textContent);

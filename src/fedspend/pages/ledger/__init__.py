@@ -1,0 +1,1 @@
+"""The ledger page: balances, runs, history and verification of a ledger."""
