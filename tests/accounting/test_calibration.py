@@ -117,3 +117,27 @@ def test_roots_are_approached_from_the_safe_side(roots, steepness):
 def test_a_root_beyond_the_range_is_not_invented():
     found = safe_roots(lambda x, _rows: (np.ones_like(x), None), np.zeros(2), -1, 1, 1e-9)
     assert np.isnan(found).all()
+
+
+def test_threads_may_share_a_curve(monkeypatch):
+    """A table that two threads extend at once has every node once, and in its place."""
+    import threading
+    import time
+
+    from fedspend.accounting.curves import Curve
+
+    real = Curve._compute
+
+    def slow(self, low, high):
+        time.sleep(0.01)  # long enough for the others to arrive
+        return real(self, low, high)
+
+    monkeypatch.setattr(Curve, "_compute", slow)
+    shared, wanted = Curve(0.5, (2.0, 5.0)), np.log([0.7, 0.9, 1.4, 3.0, 5.0, 9.0])
+    threads = [threading.Thread(target=shared.rdp, args=(wanted[[n]],)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    exact = rdp(np.full(6, 0.5), np.exp(wanted), np.array([2.0, 5.0]))
+    np.testing.assert_allclose(shared.rdp(wanted), exact, rtol=1e-5)

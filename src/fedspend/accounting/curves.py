@@ -3,12 +3,13 @@
 A `Curve` memoises the exact kernel on a fixed logarithmic grid of noise multipliers and
 interpolates the log-moment between the nodes (six-point Lagrange). It steers: it finds noise for a
 hundred thousand budgets in seconds. It does not certify: every finished schedule is sealed with the
-exact kernel (`calibration.seal`), so no guarantee rests on interpolation.
+exact kernel (`calibration.seal`), so no guarantee rests on interpolation. Threads may share one.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from threading import Lock
 
 import numpy as np
 
@@ -25,6 +26,8 @@ _SPLIT_BELOW = 0.3
 # first.
 _NODES = np.arange(1.0 - _REACH, _REACH + 1)
 _LAGRANGE = np.linalg.inv(np.vander(_NODES))
+# Two threads that extend one table at the same time would both add the same nodes.
+_EXTENDING = Lock()
 
 
 class Curve:
@@ -41,26 +44,28 @@ class Curve:
 
     def rdp(self, log_noise: FloatArray, columns: slice = slice(None)) -> FloatArray:
         """(n,) -> (n, orders)."""
-        start, weights = self._place(log_noise)
-        parts = [_interpolate(table[:, columns], start, weights) for table in self._tables]
+        tables, start, weights = self._place(log_noise)
+        parts = [_interpolate(table[:, columns], start, weights) for table in tables]
         values: FloatArray = _log1p_exp(parts) / self._degree[columns]
         return values
 
     def rdp_at(self, log_noise: FloatArray, column: IntArray) -> FloatArray:
         """(n,), (n,) -> (n,): each noise at its own order."""
-        start, weights = self._place(log_noise)
+        tables, start, weights = self._place(log_noise)
         steps = start[:, None] + np.arange(2 * _REACH)
-        parts = [(table[steps, column[:, None]] * weights).sum(axis=1) for table in self._tables]
+        parts = [(table[steps, column[:, None]] * weights).sum(axis=1) for table in tables]
         values: FloatArray = _log1p_exp(parts) / self._degree[column]
         return values
 
-    def _place(self, log_noise: FloatArray) -> tuple[IntArray, FloatArray]:
-        """First table row and the six weights of each point."""
+    def _place(self, log_noise: FloatArray) -> tuple[list[FloatArray], IntArray, FloatArray]:
+        """The tables, and of each point the first row in them and the six weights."""
         position = np.clip(log_noise, _LOW, _HIGH) / self._step
         node = np.floor(position)
-        self._extend(int(node.min()) + 1 - _REACH, int(node.max()) + _REACH)
+        with _EXTENDING:
+            self._extend(int(node.min()) + 1 - _REACH, int(node.max()) + _REACH)
+            tables, first = self._tables, self._first
         weights = np.vander(position - node, 2 * _REACH) @ _LAGRANGE
-        return node.astype(np.int64) + (1 - _REACH - self._first), weights
+        return tables, node.astype(np.int64) + (1 - _REACH - first), weights
 
     def _extend(self, low: int, high: int) -> None:
         """Compute the nodes low..high that are still missing."""
