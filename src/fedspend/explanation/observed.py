@@ -75,10 +75,11 @@ def sights(
     claim is below what its own rounds cost is refused.
     """
     seen = _BY_UNIT[plan.unit](plan, schedule, colluders)
-    if not plan.schedules.epsilon[schedule] >= seen.least * (1 - 1e-6):
+    least = seen.least()
+    if not plan.schedules.epsilon[schedule] >= least * (1 - 1e-6):
         raise Refused(
             f"schedule {schedule} of the plan claims epsilon {plan.schedules.epsilon[schedule]:.6g}"
-            f", but its rounds cost {seen.least:.6g}; check the plan with fedspend verify"
+            f", but its rounds cost {least:.6g}; check the plan with fedspend verify"
         )
     return tuple(
         Sight(
@@ -122,15 +123,15 @@ def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """Observers with their epsilons, how to compute each one's curve, and the least valid claim.
+    """Observers with their epsilons, and how to compute each one's curve and the least valid claim.
 
-    `least` is what the rounds cost at the plan's orders, or by PLD up to the width of its grid; 0
+    `least()` is what the rounds cost at the plan's orders, or by PLD up to the width of its grid; 0
     for a user's own accountant.
     """
 
     observers: tuple[Observer, ...]
     curves: dict[str, Callable[[], TradeOff]]
-    least: float
+    least: Callable[[], float]
 
 
 def check_colluders(plan: AnyPlan, colluders: int) -> int:
@@ -176,14 +177,17 @@ def _of_client(plan: Plan, schedule: int, colluders: int) -> _Seen:
         f"{colluders} colluding clients": lambda: read.hidden(fewer),
         "sees single updates": lambda: read.seen(alone),
     }
-    least = 0.0
-    if plan.accountant == "rdp":
-        rates, noises, counts = map(np.asarray, rounds)
-        total = counts @ rdp(rates, noises, plan.orders)
-        least = float(epsilon_of(total, plan.orders, plan.delta))
-    elif plan.accountant == PLD:
-        noise, rate = plan.accounted_noise[:, schedule], table.sampling_rate[:, schedule]
-        least = schedule_epsilon(noise, rate, plan.delta) * (1 - GRID_TOLERANCE)
+
+    def least() -> float:
+        if plan.accountant == "rdp":
+            rates, noises, counts = map(np.asarray, rounds)
+            total = counts @ rdp(rates, noises, plan.orders)
+            return float(epsilon_of(total, plan.orders, plan.delta))
+        if plan.accountant == PLD:
+            noise, rate = plan.accounted_noise[:, schedule], table.sampling_rate[:, schedule]
+            return schedule_epsilon(noise, rate, plan.delta) * (1 - GRID_TOLERANCE)
+        return 0.0
+
     return _Seen(observers, curves, least)
 
 
@@ -270,7 +274,7 @@ def _of_record(plan: RecordPlan, schedule: int, colluders: int) -> _Seen:
     observers = observers_of_records(plan, chosen, np.ones(plan.schedules.count))
     if not rounds:  # never sampled: there is nothing to see
         idle = tuple(Observer(one.name, one.assumption, (), 0.0, 0.0, 0.0) for one in observers)
-        return _Seen(idle, {one.name: lambda: gaussian(0.0) for one in idle}, 0.0)
+        return _Seen(idle, {one.name: lambda: gaussian(0.0) for one in idle}, lambda: 0.0)
     orders = np.asarray(plan.orders)
     total = divergence(plan, chosen, orders[None, :], picked=False)[0]
 
@@ -293,7 +297,7 @@ def _of_record(plan: RecordPlan, schedule: int, colluders: int) -> _Seen:
         "server sees who takes part": promised,
         "server picks who takes part": picked,
     }
-    return _Seen(observers, curves, float(epsilon_at(total, orders, plan.delta).min()))
+    return _Seen(observers, curves, lambda: float(epsilon_at(total, orders, plan.delta).min()))
 
 
 _BY_UNIT: dict[Unit, Callable[[Any, int, int], _Seen]] = {
