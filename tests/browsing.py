@@ -8,7 +8,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,11 @@ def words_of(browser: Any, name: str) -> str:
         "return document.getElementById(arguments[0])?.innerText ?? ''", name
     )
     return str(found)
+
+
+def until(good: Callable[[], Any], seconds: float = 90.0) -> None:
+    """Wait for a condition; on a busy machine that may take a while."""
+    end = time.monotonic() + seconds
+    while not good():
+        assert time.monotonic() < end, "the page never came to this"
+        time.sleep(0.05)

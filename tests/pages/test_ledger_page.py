@@ -14,47 +14,17 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from pages.ledgers import DELTA, admitted, filled
 from places import tamper
 
-import fedspend
 from fedspend.cli.main import main
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Damaged, Ledger, documents
-from fedspend.ledger.rules import Proposal
 from fedspend.pages.ledger.reading import PAGE, SHOWN, SORTED, Reader
 from fedspend.pages.ledger.site import ledger_site
 from fedspend.pages.serving import HOST, serving
 
-DELTA = 1e-4
 CLIENTS = {"unit": "client"}
-
-
-def admitted(ledger, run, names, epsilon, *, rounds=3, begun=0, accountant="rdp"):
-    plan = fedspend.plan(
-        dict.fromkeys(names, epsilon),
-        delta=DELTA,
-        rounds=rounds,
-        rate=0.5,
-        policy="uniform",
-        accountant=accountant,
-    )
-    ledger.admit(run, Proposal.of_plan(plan), simulation=True)
-    for round in range(begun):
-        ledger.reserve(run, round)
-        ledger.commit(run, round, f"{round:064x}")
-
-
-def filled(place, *, accountant="rdp"):
-    """Five clinics: a finished run, an open one, one clinic that is used up and one that left."""
-    with Ledger.create(place, simulation=True) as ledger:
-        ledger.register(
-            ["north", "south", "östlich", "West", "<b>x"], [2, 4, 6, 8, 10], delta=DELTA
-        )
-        admitted(ledger, "first", ["north", "south"], 2.0, begun=3, accountant=accountant)
-        ledger.close_run("first", reason="finished")
-        admitted(ledger, "second", ["south", "West"], 1.0, begun=1)
-        ledger.withdraw(["östlich"], reason="moved away")
-    return str(place)
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ def address():
 def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "planner.html"
     with pytest.MonkeyPatch.context() as patch:
-        for name, values in {"SCALES": (1, 2), "ROUNDS": (3,), "RATES": (0.5,)}.items():
+        few = {"SCALES": (1, 2), "ROUNDS": (3,), "RATES": (0.9,), "DELTAS": (1e-5,)}
+        for name, values in few.items():
             patch.setattr(export, name, values)
         path.write_text(export.exported_page(START), encoding="utf-8")
     return path.as_uri()
@@ -37,7 +38,7 @@ def results(browser) -> dict:
     return browser.execute_script("return {...document.getElementById('results').dataset}")
 
 
-def wait(browser, *, exact=None, hash=None, seconds=60.0) -> dict:
+def wait(browser, *, exact=None, hash=None, seconds=120.0) -> dict:
     """The results as soon as they are those of this plan."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
