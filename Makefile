@@ -76,8 +76,8 @@ $(VENV)/.flower: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.train
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[docs]'
-	@touch $@
+	$(PIP) --editable '.[docs,train]'
+	@touch $@ $(VENV)/.train
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev,train]'

@@ -2,7 +2,9 @@
 
 A block is run, or the line above it says why it is not: `<!-- not run: needs a browser -->`. Blocks
 of one page share a folder and, in Python, their names, as they would for a reader who types along.
-Commands of fedspend run in this process. Nothing outside the folder is written.
+What a page takes for granted is in it too, where readers do not see it: `<!-- given sh: COMMANDS
+-->`, or `given python`. Commands of fedspend run in this process. Nothing outside the folder is
+written.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from pathlib import Path
 from fedspend.cli.main import main
 
 BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>[^\n]+?) -->\n+)?"
-    r"^(?P<indent> *)```(?P<kind>sh|python)(?P<rest>[^\n]*)\n(?P<text>.*?)^ *```$",
+    r"^<!-- given (?P<given>sh|python):\s(?P<taken>.*?)-->$"
+    r"|^(?:<!-- not run: (?P<reason>[^\n]+?) -->\n+)?"
+    r"^ *```(?P<kind>sh|python)\b[^\n]*\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
 SHELL = re.compile(r"[|&;<>$`*]")
@@ -34,6 +37,7 @@ class Block:
     text: str
     line: int
     reason: str | None  # why it is not run
+    given: bool  # taken for granted, not shown
 
 
 def blocks(text: str) -> list[Block]:
@@ -44,10 +48,11 @@ def blocks(text: str) -> list[Block]:
     """
     return [
         Block(
-            found["kind"],
-            found["text"],
-            1 + text[: found.start("kind")].count("\n"),
+            found["kind"] or found["given"],
+            found["text"] or found["taken"],
+            1 + text[: found.start()].count("\n"),
             found["reason"],
+            found["given"] is not None,
         )
         for found in BLOCK.finditer(text)
     ]
@@ -60,26 +65,42 @@ def commands(block: str) -> list[str]:
     return [line for line in plain if line]
 
 
+MOST = (  # what takes a minute takes a second then
+    (r"(\brounds ?= ?|--rounds )(\d+)", 2),
+    (r"(\blocal_steps ?= ?|--local-steps )(\d+)", 2),
+    (r"(\btransition ?= ?|--transition )(\d+)", 1),
+    (r"(--leaves )(\d+)", 1),
+    (r"(--seeds )(\d+)", 1),
+    (r"(--trials )(\d+)", 8),
+)
+
+
+def fewer(text: str) -> str:
+    """A config or a block with few rounds, steps and seeds.
+
+    >>> fewer("rounds = 25")
+    'rounds = 2'
+    """
+    for pattern, most in MOST:
+        text = re.sub(
+            pattern, lambda found, most=most: f"{found[1]}{min(int(found[2]), most)}", text
+        )
+    return text
+
+
 def smaller(folder: Path) -> None:
-    """Configs of a few clients and rounds, so that what takes a minute takes a second."""
+    """Configs of few rounds and steps."""
     for path in folder.rglob("*.toml"):
-        text = path.read_text(encoding="utf-8")
-        for key, most in (("rounds", 2), ("clients", 10), ("local_steps", 2), ("transition", 1)):
-            text = re.sub(
-                rf"\b({key} = )(\d+)",
-                lambda found, most=most: f"{found[1]}{min(int(found[2]), most)}",
-                text,
-                flags=re.M,
-            )
-        path.write_text(text, encoding="utf-8")
+        path.write_text(fewer(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def type_command(line: str) -> str:
     """What a command prints. Fails if the command does."""
     words = shlex.split(line)
-    if words[:2] in (["fedspend", "compare"], ["fedspend", "tune"]) and "--workers" not in words:
-        words += ["--workers", "1"]  # every worker would load torch once more
     told = io.StringIO()
+    if words[0] == "cd":
+        os.chdir(words[1])
+        return ""
     if words[0] in ("fedspend", "python") and not SHELL.search(line):
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
             code = main(words[1:]) if words[0] == "fedspend" else _python(words[1:])
@@ -96,6 +117,8 @@ def type_command(line: str) -> str:
         )
         code, output = done.returncode, done.stdout + done.stderr
     assert code == 0, f"{line}\n{output}"
+    if words[:2] == ["fedspend", "new"]:
+        smaller(Path(words[2]))
     return output
 
 
@@ -114,7 +137,7 @@ def run_page(text: str) -> list[str]:
         if block.reason is not None:
             continue
         if block.kind == "sh":
-            told += [type_command(line) for line in commands(block.text)]
+            told += [type_command(line) for line in commands(fewer(block.text))]
         else:
-            exec(compile("\n" * block.line + block.text, "page", "exec"), names)
+            exec(compile("\n" * block.line + fewer(block.text), "page", "exec"), names)
     return told

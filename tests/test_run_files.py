@@ -65,7 +65,7 @@ def test_every_writer_is_a_module():
 
 
 def test_the_guide_shows_the_list():
-    assert as_table() in (ROOT / "docs" / "how-to" / "guide.md").read_text(encoding="utf-8")
+    assert as_table() in (ROOT / "docs" / "how-to" / "run-directory.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("quick_verify")

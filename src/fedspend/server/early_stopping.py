@@ -4,7 +4,7 @@ Guarantee: the rule reads what may be written down of a round, and nothing else:
 rows, or one that was released privately and paid for (`configuration.stopping` refuses others). So
 it is post-processing of releases. It never makes a round cheaper: the rounds that a stopped run
 leaves out stay charged, because when it stopped depends on what was released (adaptive
-composition; docs/tasks.md).
+composition; docs/how-to/tasks.md).
 """
 
 from __future__ import annotations

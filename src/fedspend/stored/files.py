@@ -142,7 +142,7 @@ LOGS = "tensorboard"  # a folder with the numbers of `metrics.jsonl`, if the con
 
 
 def as_table() -> str:
-    """The files as a Markdown table, as in `docs/how-to/guide.md`."""
+    """The files as a Markdown table, as in `docs/how-to/run-directory.md`."""
     head = ["| file | holds | may be published | readable by |", "|---|---|---|---|"]
     rows = [
         f"| `{file}` | {file.holds} | {file.publish} | {'owner' if file.private else 'everyone'} |"

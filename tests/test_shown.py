@@ -1,0 +1,69 @@
+"""Every command and program that README and docs show is run, or its page says why not.
+
+With few rounds, steps and seeds (`shown.MOST`), in a folder with a copy of the examples.
+"""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from shown import blocks, run_page, smaller
+
+from fedspend.basics.registry import _OF_SECTION
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text(encoding="utf-8")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+RUN = [name for name, text in PAGES.items() if any(not one.reason for one in blocks(text))]
+
+
+@pytest.fixture(scope="session")
+def examples(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shown") / "examples"
+    shutil.copytree(ROOT / "examples", folder)
+    smaller(folder)
+    return folder
+
+
+class InThisProcess(ThreadPoolExecutor):
+    """Workers are processes, and each would load torch once more."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__(1)
+
+
+@pytest.fixture(autouse=True)
+def no_other_processes(monkeypatch):
+    for place in ("runs.comparison", "tuning.simulated", "design.searching"):
+        monkeypatch.setattr(f"fedspend.{place}.ProcessPoolExecutor", InThisProcess)
+
+
+@pytest.fixture(autouse=True)
+def names_of_pages_end_with_them():
+    """What a page registers, under names of its own."""
+    before = {registry: set(registry.own) for registry in registries()}
+    yield
+    for registry in registries():
+        for name in set(registry.own) - before.get(registry, set()):
+            registry.remove(name)
+
+
+def registries():
+    return [registry for section in _OF_SECTION.values() for registry in section]
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_what_a_page_shows_works(name, examples, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(examples, tmp_path / "examples")
+    run_page(PAGES[name])
+
+
+def test_most_of_what_is_shown_is_run():
+    shown = [one for text in PAGES.values() for one in blocks(text) if not one.given]
+    assert len([one for one in shown if not one.reason]) > len(shown) / 2
