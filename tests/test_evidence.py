@@ -7,12 +7,18 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import as_printed
+import cheng
+import client_losses
 import experiment
 import in_memory
 import influence
 import kiani
+import lus_final
 import networks
+import numpy as np
 import over_time
+import pooled
 import pytest
 import records_cnn
 import render
@@ -23,6 +29,7 @@ import targets_page
 from experiment import HELD_OUT, SEEDS, TUNING_SEED, Arm, Finished, Results
 
 from fedspend.data.loading import DATA_SETS
+from fedspend.engines.table import ENGINES
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,11 +58,12 @@ ARM = Arm("small", ("digits",), SMALL, (0.2, 1.0))
 
 @pytest.fixture(autouse=True)
 def _as_it_was():
-    """Data sets in memory are entries of the registry, which other tests must not meet."""
-    before = DATA_SETS.names
+    """What the experiments enter in registries, other tests must not meet."""
+    before = {registry: registry.names for registry in (DATA_SETS, ENGINES)}
     yield
-    for name in set(DATA_SETS.names) - set(before):
-        DATA_SETS.remove(name)
+    for registry, names in before.items():
+        for name in set(registry.names) - set(names):
+            registry.remove(name)
 
 
 def fake(monkeypatch, score):
@@ -206,7 +214,9 @@ def test_a_setting_may_depend_on_the_learning_rate_and_an_arm_on_anothers_choice
     assert made[-1]["shape.blur"] == pytest.approx(0.01 / chosen[0])
 
 
-@pytest.mark.parametrize("study", [over_time, kiani, shaping, networks, records_cnn])
+@pytest.mark.parametrize(
+    "study", [over_time, kiani, shaping, networks, records_cnn, cheng, as_printed]
+)
 def test_every_arm_is_a_config_without_idle_keys(study):
     from fedspend.configuration.config import config_of
     from fedspend.configuration.effects import refuse_without_effect
@@ -223,7 +233,8 @@ def test_the_readme_lists_every_study_with_its_size():
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1]: line.split("|") for line in text.splitlines() if "| `" in line[:3]}
     assert set(run_all.STUDIES) <= set(rows)
-    for study in (over_time, kiani, shaping, networks, records_cnn, influence):
+    counted = (over_time, kiani, shaping, networks, records_cnn, influence, cheng, as_printed)
+    for study in (*counted, client_losses, pooled):
         assert rows[study.STUDY][3].split()[0].rstrip(",") == str(len(study.arms()))
 
 
@@ -296,3 +307,76 @@ def _still(settings):
         "policy": ("uniform",),
         "privacy.clip": (1.0,),
     }
+
+
+# --- the other studies, each on a few rows ---
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_losses_of_clients_are_those_on_their_own_rows():
+    settings = ARM.at((0.2, 1.0), 1) | {
+        "privacy.groups": [{"epsilon": 5.0, "share": 1}, {"epsilon": 20.0, "share": 2}]
+    }
+    del settings["privacy.epsilon"]
+    found = client_losses.measured(settings)
+    assert len(found["loss"]) == len(found["loss_by_budget"]) == SMALL["train.rounds"]
+    assert found["budgets"] == [5.0, 20.0]
+    means = np.array(found["loss_by_budget"]) @ [2 / 6, 4 / 6]
+    np.testing.assert_allclose(found["loss"], means, atol=2e-4)
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_lus_at_the_final_model_keeps_as_much_and_sometimes_other_values():
+    in_memory.register()
+    shaped = ARM.at((0.5, 1.0), 1) | {"shape.lus": 0.7, "privacy.epsilon": 1e4}
+    without = shaped | {"shape.lus": 0.0}
+    other = {"engine.name": lus_final.NAME}
+    plain, same = (experiment.measured(one) for one in (without, without | other))
+    assert same["curve"] == plain["curve"], "without LUS it is the same training"
+    last_batch, final = (experiment.measured(one) for one in (shaped, shaped | other))
+    assert final["curve"] != last_batch["curve"]
+
+
+def test_the_final_gradient_is_that_of_the_local_model():
+    """By differences of the loss at the end of local training."""
+    import torch
+
+    from fedspend.client.rows import Rows
+    from fedspend.client.work import Tools
+    from fedspend.noise.randomness import Randomness
+    from fedspend.tasks.task import CLASSIFY
+
+    module = torch.nn.Linear(3, 2)
+    rng = np.random.default_rng(0)
+    rows = Rows(
+        torch.from_numpy(rng.normal(size=(7, 3)).astype(np.float32)),
+        torch.from_numpy(rng.integers(0, 2, 7)),
+        np.arange(7),
+    )
+    tools = Tools(module, Randomness(seed=1))
+    start, update = (rng.normal(size=8).astype(np.float32) for _ in range(2))
+    slope = lus_final.gradient(start, torch.from_numpy(update), rows, tools)
+
+    def loss(flat):
+        weight, bias = torch.from_numpy(flat[:6].reshape(2, 3)), torch.from_numpy(flat[6:])
+        features, labels = rows.take(np.arange(7))
+        return float(CLASSIFY.mean(features.double() @ weight.T + bias, labels))
+
+    end = (start + update).astype(np.float64)
+    for place in range(8):
+        step = np.zeros(8)
+        step[place] = 1e-5
+        expected = (loss(end + step) - loss(end - step)) / 2e-5
+        assert float(slope[place]) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.usefixtures("quick_verify")
+@pytest.mark.parametrize("method", pooled.METHODS)
+def test_pooled_records_are_tuned_on_rows_that_are_held_out(method, monkeypatch):
+    monkeypatch.setattr(pooled, "LONGER", 2)
+    arm = pooled.Pooled(method, "digits", rounds=1, steps=2)
+    found = pooled.measured(arm.settings(0.5, 1000, 0.1) | {"model.features": "none"})
+    assert 0 < found["accuracy"] < 1
+    (held_out,) = [name for name in DATA_SETS.names if "-without-" in name]
+    rows = DATA_SETS[held_out].read(None, 0)
+    assert (len(rows.labels), len(rows.test_labels)) == (1293, 144), "none is a test row"

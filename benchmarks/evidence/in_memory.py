@@ -11,12 +11,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import lus_final
 import numpy as np
 
 import fedspend
 from fedspend.data.dataset import Rows, finished
 from fedspend.data.loading import DATA_SETS, read
 from fedspend.errors import InvalidInput
+from fedspend.models import features as maps
 from fedspend.models.feature_cache import cached_features
 
 FEMNIST = "femnist"
@@ -76,12 +78,39 @@ def place(name: str, features: str) -> str:
     return f"{name}-with-{features}"
 
 
+def held_out_of(settings: dict[str, Any], share: float) -> int:
+    """Puts a data set whose test rows are this share of the training rows in place of the one that
+    is named; without a share it stays. Returns how many rows there are to train on.
+    """
+    name = settings["data.name"]
+    rows = DATA_SETS[name].read(None, 0)
+    if not share:
+        return len(rows.labels)
+    place = f"{name}-without-{100 * share:.0f}-percent"
+    order = np.random.default_rng(0).permutation(len(rows.labels))
+    apart, rest = np.split(order, [round(share * len(order))])
+    if place not in DATA_SETS:
+        part = Rows(
+            rows.features[rest],
+            rows.labels[rest],
+            rows.classes,
+            rows.features[apart],
+            rows.labels[apart],
+        )
+        fedspend.register(
+            "data set", place, lambda *_: part, help=f"{name}, rows held out", public=True
+        )
+    settings["data.name"] = place
+    return len(rest)
+
+
 def register() -> None:
+    lus_final.register()
     fedspend.register(
         "data set", FEMNIST, femnist, help="FEMNIST by writer", public=True, natural=True
     )
     for name in NAMES:
-        for features in ("none", "gabor") if name != "adult" else ("none",):
+        for features in ("none", *maps.NAMES) if name != "adult" else ("none",):
             fedspend.register(
                 "data set",
                 place(name, features),

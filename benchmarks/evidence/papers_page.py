@@ -1,37 +1,210 @@
 """The tables of docs/results/papers.md: every table and figure of the papers, with a verdict.
 
 A verdict on a table that is run here is computed from the results file; one on a table that is
-measured elsewhere in docs/ names the page.
+measured elsewhere in docs/ names the page, until a study of it here has results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import as_printed as printed
+import cheng
+import client_losses
 import kiani
 import lenet
 import liu_curves
+import numpy as np
+import pooled
 import records_cnn
 import shaping
-from experiment import Finished, Outcome, cpu_hours, difference, outcome
+from experiment import (
+    SEEDS,
+    Arm,
+    Finished,
+    Outcome,
+    Unfinished,
+    cpu_hours,
+    difference,
+    outcome,
+)
 from kiani import Row, Table
 from tables import accuracy, gain, markdown
 
 from fedspend.runs.comparison import interval
 
 Gain = tuple[float, float | None]
+Verdict = tuple[str, str]  # a word, and what it rests on
+
+
+def judged(found: Sequence[Gain | None], claim: str, study: str) -> Verdict | None:
+    """Whether gains that are claimed are there: 95% intervals above 0. None if nothing is run."""
+    finished = [one for one in found if one is not None]
+    if not finished:
+        return None
+    there = sum(half is not None and mean > half for mean, half in finished)
+    word = (
+        "reproduced"
+        if there == len(finished)
+        else "not reproduced"
+        if there == 0
+        else "reproduced in part"
+    )
+    why = f"{claim} clear of 0 in {there} of {len(finished)} lines"
+    if len(finished) < len(found):
+        why += f", {len(found) - len(finished)} not run yet"
+    return word, why + (f"; study `{study}`" if study else "")
+
+
+# --- verdicts of studies --------------------------------------------------------------------------
+
+
+def over(results: Finished, ours: Arm, base: Arm) -> Gain | None:
+    """How much better one arm is than another; None if one of them is not finished."""
+    one, other = outcome(results, ours), outcome(results, base)
+    if one is None or other is None or one.refused or other.refused:
+        return None
+    seeds = min(len(one.lines), len(other.lines))  # the first seeds are the same ones
+    return interval(one.percent()[:seeds] - other.percent()[:seeds])
+
+
+def lower_losses(results: Finished) -> Verdict | None:
+    """Figure 3: at the end, clients' losses are lower under saving than under uniform spending."""
+    try:
+        uniform, saving = (client_losses.curves(results, arm) for arm in client_losses.arms())
+    except Unfinished:
+        return None
+    if uniform is None or saving is None:
+        return None
+    found = judged([interval((uniform - saving)[:, -1])], "lower loss", client_losses.STUDY)
+    assert found is not None
+    means = (float(curves[:, -1].mean()) for curves in (uniform, saving))
+    return found[
+        0
+    ], "mean loss of clients after the last round: {:.3f} uniform, {:.3f} saving".format(*means)
+
+
+def pooled_lines(results: Finished, method: str) -> np.ndarray | None:
+    """Accuracy by seed, in percent; None if a run is missing."""
+    arm = pooled.Pooled(method)
+    try:
+        lr = pooled.chosen(results, arm)
+        return 100 * np.array(
+            [pooled.line_of(results, arm, lr, seed, 0.0)["accuracy"] for seed in SEEDS]
+        )
+    except Unfinished:
+        return None
+
+
+def sampled_over_filter(results: Finished) -> Verdict | None:
+    ours, base = (pooled_lines(results, name) for name in ("rpdp, exact rates", "filter by norm"))
+    if ours is None or base is None:
+        return None
+    return judged([interval(ours - base)], "rpdp over the filter", pooled.STUDY)
+
+
+def shaped_over_plain(results: Finished) -> Verdict | None:
+    return judged(
+        [
+            over(results, shaping.arm(data, epsilon, pull, 0.7), shaping.arm(data, epsilon, 0, 0))
+            for data in shaping.DATA
+            for epsilon in shaping.EPSILONS
+            for pull in shaping.PULLS
+        ],
+        "BLUR and LUS over plain",
+        shaping.STUDY,
+    )
+
+
+def shaped_by_alpha(results: Finished) -> Verdict | None:
+    return judged(
+        [
+            over(results, shaping.by_alpha(alpha, shaping.PULLS[-1]), shaping.by_alpha(alpha, 0.0))
+            for alpha in shaping.ALPHAS
+        ],
+        "BLUR and LUS over plain",
+        shaping.STUDY,
+    )
+
+
+def by_sparsity(results: Finished) -> Verdict | None:
+    return judged(
+        [
+            over(results, arm, shaping.arm(data, 6.0, 0.0, 0.0))
+            for data in shaping.DATA
+            for arm in shaping.ablation(data)
+        ],
+        "gain over plain",
+        shaping.STUDY,
+    )
+
+
+def over_others(
+    make: Callable[[str, float], Arm], name: str
+) -> Callable[[Finished], Verdict | None]:
+    """The paper's method against another one, at every epsilon."""
+    return lambda results: judged(
+        [
+            over(
+                results,
+                shaping.arm(data, epsilon, cheng.PULL, cheng.SPARSITY),
+                make(data, epsilon),
+            )
+            for data in shaping.DATA
+            for epsilon in shaping.EPSILONS
+        ],
+        f"BLUR and LUS over {name}",
+        cheng.STUDY,
+    )
+
+
+def shaped_pairs(
+    make: Callable[[float], Arm], plain: Callable[[float], Arm], values: Sequence[float]
+) -> Callable[[Finished], Verdict | None]:
+    return lambda results: judged(
+        [over(results, make(value), plain(value)) for value in values],
+        "BLUR and LUS over plain",
+        cheng.STUDY,
+    )
+
+
+def with_its_cnn(results: Finished) -> Verdict | None:
+    ours, base = records_cnn.arms()
+    return judged([over(results, ours, base)], "rpdp over minimum", records_cnn.STUDY)
+
+
+def lenet_slopes(*names: str) -> Callable[[Finished], Verdict | None]:
+    """LeNet: whether the accuracy depends on noise, rounds and clients as the theory says."""
+
+    def judge(results: Finished) -> Verdict | None:
+        lines = {name: results.found.get(lenet.key(lenet.VARIANTS[name])) for name in names}
+        slopes = {name: line["slope"] for name, line in lines.items() if line is not None}
+        if not slopes:
+            return None
+        good = [slope is not None and 0.8 <= slope <= 1.25 for slope in slopes.values()]
+        word = (
+            "reproduced" if all(good) else "reproduced in part" if any(good) else "not reproduced"
+        )
+        told = ", ".join(f"{name}: {_shown(slope, 2)}" for name, slope in slopes.items())
+        return word, f"one seed; slope (theory: 1) {told}"
+
+    return judge
 
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure that `kiani` does not run."""
+    """A table or figure that `kiani` does not run; `judge` takes precedence once it has results."""
 
     paper: str
     name: str
     verdict: str
     why: str
+    judge: Callable[[Finished], Verdict | None] = lambda _: None
+
+    def row(self, results: Finished) -> list[str]:
+        return [self.paper, self.name, *(self.judge(results) or (self.verdict, self.why))]
 
 
 RECORDS = "[Records](records.md)"
@@ -49,7 +222,8 @@ ELSEWHERE = (
         "Kiani et al. (2025)",
         "Figure 3, training loss of clients",
         "not run",
-        "the loss of each client on its own rows is not recorded yet",
+        "not run yet: `--only client-losses`",
+        lower_losses,
     ),
     Item(
         "Liu et al. (2024)",
@@ -81,7 +255,8 @@ ELSEWHERE = (
         "Liu et al. (2024)",
         "Table 2, MNIST",
         "not reproduced",
-        "one seed, untuned, logistic regression; five tuned seeds are not run yet",
+        "one seed, untuned, logistic regression; five tuned seeds are not run yet: `--only pooled`",
+        sampled_over_filter,
     ),
     Item(
         "Liu et al. (2024)",
@@ -97,6 +272,13 @@ ELSEWHERE = (
     ),
     Item(
         "Liu et al. (2024)",
+        "Figure 8, MNIST-IID, the paper's CNN",
+        "not run",
+        "not run yet: `--only records-cnn`",
+        with_its_cnn,
+    ),
+    Item(
+        "Liu et al. (2024)",
         "Figure 8, MNIST-NIID",
         "reproduced",
         f"the order of methods, with logistic regression; the paper's CNN is not run; {RECORDS}",
@@ -107,10 +289,46 @@ ELSEWHERE = (
         "not reproduced",
         f"on MNIST by writer, with clips from 0.1 on; FEMNIST and smaller clips are not run; "
         f"{SHAPE}",
+        shaped_over_plain,
+    ),
+    Item(
+        "Cheng et al. (2022)",
+        "Table 1, a CNN of 1.0M parameters",
+        "not run",
+        "not run yet: the last arms of `--only cheng`, FEMNIST at epsilon 4",
+        lambda results: judged(
+            [
+                over(
+                    results,
+                    cheng.with_cnn("femnist", 4.0, cheng.PULL),
+                    cheng.with_cnn("femnist", 4.0, 0.0),
+                )
+            ],
+            "BLUR and LUS over plain",
+            cheng.STUDY,
+        ),
+    ),
+    Item(
+        "Cheng et al. (2022)",
+        "Table 1, against DDGauss",
+        "not run",
+        "not run yet: `--only cheng`",
+        over_others(cheng.ddgauss, "discrete noise of the clients"),
+    ),
+    Item(
+        "Cheng et al. (2022)",
+        "Table 1, against AE-DPFL",
+        "not run",
+        f"one-shot votes are not run yet: `--only cheng`; votes in rounds: {SHAPE}",
+        over_others(cheng.one_shot, "one-shot votes"),
     ),
     Item("Cheng et al. (2022)", "Table 1, ResNet-18", "not run", "days on one core"),
     Item(
-        "Cheng et al. (2022)", "Table 2, CNN", "not run", "CIFAR-10; `examples/shape/cifar10.toml`"
+        "Cheng et al. (2022)",
+        "Table 2, CNN",
+        "not run",
+        "CIFAR-10; `examples/shape/cifar10.toml`",
+        shaped_by_alpha,
     ),
     Item("Cheng et al. (2022)", "Table 2, ResNet-18", "not run", "days on one core"),
     Item(
@@ -118,6 +336,7 @@ ELSEWHERE = (
         "Table 3, sparsity",
         "not reproduced",
         f"on MNIST by writer at clip 1, where BLUR hardly acts; smaller clips are not run; {SHAPE}",
+        by_sparsity,
     ),
     Item(
         "Cheng et al. (2022)",
@@ -126,8 +345,28 @@ ELSEWHERE = (
         f"at clip 1 only; {SHAPE}",
     ),
     Item("Cheng et al. (2022)", "Figure 2, norms by round", "reproduced", f"{SHAPE}"),
-    Item("Cheng et al. (2022)", "Figure 3, local steps", "not run", "CIFAR-10"),
-    Item("Cheng et al. (2022)", "Figure 4, participation", "not run", "CIFAR-10"),
+    Item(
+        "Cheng et al. (2022)",
+        "Figure 3, local steps",
+        "not run",
+        "CIFAR-10, not run yet: `--only cheng`",
+        shaped_pairs(
+            lambda steps: cheng.by_steps(int(steps), cheng.PULL),
+            lambda steps: cheng.by_steps(int(steps), 0.0),
+            cheng.STEPS,
+        ),
+    ),
+    Item(
+        "Cheng et al. (2022)",
+        "Figure 4, participation",
+        "not run",
+        "CIFAR-10, not run yet: `--only cheng`",
+        shaped_pairs(
+            lambda rate: cheng.by_rate(rate, cheng.PULL),
+            lambda rate: cheng.by_rate(rate, 0.0),
+            cheng.RATES,
+        ),
+    ),
     Item("Gu et al. (2023)", "Figure 1, theory", "reproduced", f"corrected at T_max; {DESIGN}"),
     Item("Gu et al. (2023)", "Figure 2a, logistic, free rate", "reproduced", DESIGN),
     Item("Gu et al. (2023)", "Figure 2b, LeNet, free rate", "not run", "LeNet in its own setting"),
@@ -137,7 +376,9 @@ ELSEWHERE = (
         "Gu et al. (2023)",
         "Figure 3, LeNet",
         "reproduced in part",
-        f"much reduced, another k and slope; {DESIGN}",
+        f"much reduced, another k and slope; {DESIGN}; in the paper's own setting not run yet: "
+        "`--only lenet`",
+        lenet_slopes("K = 10, E = 20"),
     ),
     Item(
         "Gu et al. (2023)",
@@ -145,11 +386,29 @@ ELSEWHERE = (
         "reproduced in part",
         f"at 10 and 20 local steps, not at 5; {DESIGN}",
     ),
-    Item("Gu et al. (2023)", "Figure 4, LeNet, epochs", "not run", "LeNet in its own setting"),
+    Item(
+        "Gu et al. (2023)",
+        "Figure 4, LeNet, epochs",
+        "not run",
+        "not run yet: `--only lenet`",
+        lenet_slopes("E = 10", "E = 5"),
+    ),
     Item("Gu et al. (2023)", "Figure 5, logistic, clients", "reproduced", DESIGN),
-    Item("Gu et al. (2023)", "Figure 5, LeNet, clients", "not run", "LeNet in its own setting"),
+    Item(
+        "Gu et al. (2023)",
+        "Figure 5, LeNet, clients",
+        "not run",
+        "not run yet: `--only lenet`",
+        lenet_slopes("K = 5", "K = 20"),
+    ),
     Item("Gu et al. (2023)", "Figure 6, logistic, public data", "reproduced", DESIGN),
-    Item("Gu et al. (2023)", "Figure 6, LeNet, public data", "not run", "LeNet in its own setting"),
+    Item(
+        "Gu et al. (2023)",
+        "Figure 6, LeNet, public data",
+        "not run",
+        "not run yet: `--only lenet`",
+        lenet_slopes("10% of the data"),
+    ),
     Item(
         "Gu et al. (2023)",
         "Tables II and III, cost",
@@ -173,29 +432,18 @@ def gains(results: Finished, table: Table) -> Iterator[Gain | None]:
             yield None if one is None or other is None else difference(other, one)
 
 
-def verdict(results: Finished, table: Table) -> tuple[str, str]:
+def verdict(results: Finished, table: Table) -> Verdict:
     """Whether the gains that the table claims are there (interval above 0)."""
-    all_of_them = list(gains(results, table))
-    found = [one for one in all_of_them if one is not None]
-    if not found:
-        return "not run", "queued"
-    there = sum(half is not None and mean > half for mean, half in found)
-    word = (
-        "reproduced"
-        if there == len(found)
-        else "not reproduced"
-        if there == 0
-        else "reproduced in part"
-    )
+    found = judged(list(gains(results, table)), "gain over uniform", "")
+    if found is None:
+        return "not run", "not run yet: `--only kiani`"
+    word, why = found
     better = [
         float(one.percent().mean()) > cell.paper
         for row in table.rows
         for name, one in outcomes(results, row).items()
         if one is not None and (cell := row.cells[name]).paper is not None
     ]
-    why = f"gain over uniform clear of 0 in {there} of {len(found)} lines"
-    if len(found) < len(all_of_them):
-        why += f", {len(all_of_them) - len(found)} not run yet"
     if better:
         why += f"; accuracy above the paper's in {sum(better)} of {len(better)} cells"
     return word, why
@@ -217,7 +465,7 @@ def verdicts(results: Finished) -> str:
         ]
         for name, terms in liu_curves.FIGURES.items()
     ]
-    rest = [[item.paper, item.name, item.verdict, item.why] for item in ELSEWHERE]
+    rest = [item.row(results) for item in ELSEWHERE]
     return markdown(
         ["paper", "table or figure", "verdict", "what it rests on"],
         [*ours, figure, *rest[:2], *computed, *rest[2:]],
@@ -317,6 +565,79 @@ def _against(ours: Outcome | None, base: Outcome | None) -> str:
     return gain(*difference(ours, base))
 
 
+def against_others(results: Finished) -> str:
+    """What Cheng et al. compare with, beside plain DP-FedAvg and BLUR with LUS."""
+    body = []
+    for data in shaping.DATA:
+        for epsilon in shaping.EPSILONS:
+            plain = shaping.arm(data, epsilon, 0.0, 0.0)
+            ours = shaping.arm(data, epsilon, cheng.PULL, cheng.SPARSITY)
+            others = (cheng.ddgauss(data, epsilon), cheng.one_shot(data, epsilon), ours)
+            body.append(
+                [f"{data}, epsilon {epsilon:g}"]
+                + [_accuracy(outcome(results, arm)) for arm in (plain, *others)]
+            )
+    return markdown(
+        ["", "plain", "DDGauss", "one-shot votes", f"lambda lr = {cheng.PULL:g}, sparsity 0.7"],
+        body,
+    )
+
+
+def figures_3_and_4(results: Finished) -> str:
+    body = [
+        [title, _accuracy(outcome(results, plain)), _told(over(results, ours, plain))]
+        for title, ours, plain in (
+            *(
+                (f"{n} local steps", cheng.by_steps(n, cheng.PULL), cheng.by_steps(n, 0.0))
+                for n in cheng.STEPS
+            ),
+            *(
+                (f"rate {q:g}", cheng.by_rate(q, cheng.PULL), cheng.by_rate(q, 0.0))
+                for q in cheng.RATES
+            ),
+        )
+    ]
+    return markdown([f"CIFAR-10, alpha {cheng.ALPHA:g}", "plain", "BLUR and LUS minus plain"], body)
+
+
+def final_gradients(results: Finished) -> str:
+    body = []
+    for data in shaping.DATA:
+        last_batch = shaping.arm(data, 4.0, cheng.PULL, cheng.SPARSITY)
+        final = cheng.final_gradient(data, 4.0, cheng.PULL)
+        row = [_accuracy(outcome(results, one)) for one in (last_batch, final)]
+        body.append([f"{data}, epsilon 4", *row, _told(over(results, final, last_batch))])
+    return markdown(["LUS at the gradient of", "the last batch", "the final model", "gain"], body)
+
+
+def pooled_table(results: Finished) -> str:
+    body = []
+    for method in pooled.METHODS:
+        found, paper = pooled_lines(results, method), pooled.PAPER.get(method)
+        theirs = "" if paper is None else f"*{paper:.1f}* / "
+        body.append([method, theirs + ("-" if found is None else accuracy(*interval(found)))])
+    return markdown(["MNIST, pooled", "accuracy"], body)
+
+
+def losses(results: Finished) -> str:
+    rounds = (1, 5, 10, 13, 15, 20, 25)
+    body = []
+    for arm, name in zip(client_losses.arms(), ("uniform", "saving"), strict=True):
+        try:
+            found = client_losses.curves(results, arm)
+        except Unfinished:
+            found = None
+        cells = ["-"] * len(rounds)
+        if found is not None:
+            cells = [f"{found[:, n - 1].mean():.3f}" for n in rounds]
+        body.append([name, *cells])
+    return markdown(["mean loss of clients after round", *map(str, rounds)], body)
+
+
+def _told(found: Gain | None) -> str:
+    return "-" if found is None else gain(*found)
+
+
 def cost(results: Finished) -> str:
     by_study: dict[str, list[dict[str, float]]] = {}
     for line in results.found.values():
@@ -329,8 +650,17 @@ def cost(results: Finished) -> str:
     return markdown(["study", "runs", "CPU hours"], body)
 
 
-def as_printed(_: Finished) -> str:
-    return _as_printed()
+def as_printed(results: Finished) -> str:
+    """What a clip of 250 means: in the plan, and, once it is run, in accuracy."""
+    (arm,) = printed.arms()
+    found = outcome(results, arm)
+    if found is None or found.refused:
+        return f"{_as_printed()} (Not measured yet: `--only as-printed`.)"
+    percent = found.percent()
+    return (
+        f"{_as_printed()} Measured, three seeds: {percent.min():.0f} to {percent.max():.0f}% after "
+        "25 rounds, where guessing has 10."
+    )
 
 
 @cache
@@ -357,7 +687,12 @@ BLOCKS = {
     "verdicts": verdicts,
     "as-printed": as_printed,
     "kiani-tables": tables,
+    "client-losses": losses,
+    "pooled": pooled_table,
     "shaping-tables": shaped,
+    "cheng-others": against_others,
+    "cheng-figures": figures_3_and_4,
+    "cheng-final": final_gradients,
     "records-cnn": with_cnn,
     "lenet": lenet_searches,
     "liu-curves": lambda _: liu_curves.curves(),

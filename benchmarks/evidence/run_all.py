@@ -13,11 +13,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import as_printed
+import cheng
+import client_losses
 import influence
 import kiani
 import lenet
 import networks
 import over_time
+import pooled
 import records_cnn
 import shaping
 import targets
@@ -34,7 +38,11 @@ STUDIES: dict[str, Callable[[Results], None]] = {
     influence.STUDY: influence.run,  # a few minutes, for what has been tuned so far
     over_time.STUDY: of_arms(over_time.arms),
     kiani.STUDY: of_arms(kiani.arms),
+    as_printed.STUDY: of_arms(as_printed.arms),
+    client_losses.STUDY: client_losses.run,
     shaping.STUDY: of_arms(shaping.arms),
+    pooled.STUDY: pooled.run,
+    cheng.STUDY: of_arms(cheng.arms),
     networks.STUDY: of_arms(networks.arms),
     records_cnn.STUDY: of_arms(records_cnn.arms),
     lenet.STUDY: lenet.run,

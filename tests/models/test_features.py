@@ -8,36 +8,38 @@ torch = pytest.importorskip("torch", reason="features need the train extra")
 from fedspend.data import load  # noqa: E402
 from fedspend.errors import InvalidInput  # noqa: E402
 from fedspend.models.feature_cache import cached_features  # noqa: E402
-from fedspend.models.features import LENGTH, features, gabor_kernels  # noqa: E402
+from fedspend.models.features import LENGTH, NAMES, features, gabor_kernels  # noqa: E402
 
 
 def images(count: int, shape=(1, 28, 28), seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random((count, *shape), dtype=np.float32)
 
 
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 32, 32), (1, 5, 60), (1, 1, 1)])
-def test_every_size_gives_the_same_number_of_finite_features(shape):
-    values = features("gabor", images(3, shape))
+def test_every_size_gives_the_same_number_of_finite_features(shape, name):
+    values = features(name, images(3, shape))
     assert values.shape == (3, LENGTH) == (3, 449)
     assert values.dtype == np.float32
     assert np.isfinite(values).all()
 
 
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("shape", "count"), [((1, 28, 28), 150), ((1, 8, 8), 30), ((3, 32, 32), 30)]
 )
-def test_an_image_does_not_feel_the_others(shape, count):
+def test_an_image_does_not_feel_the_others(shape, count, name):
     """Bit for bit: in another order, alone, and among other images; within a chunk and across
     chunks.
     """
     rows = images(count, shape)
-    together = features("gabor", rows)
+    together = features(name, rows)
     order = np.random.default_rng(1).permutation(count)
-    np.testing.assert_array_equal(features("gabor", rows[order]), together[order])
-    np.testing.assert_array_equal(features("gabor", rows[7:8]), together[7:8])
+    np.testing.assert_array_equal(features(name, rows[order]), together[order])
+    np.testing.assert_array_equal(features(name, rows[7:8]), together[7:8])
     others = images(count, shape, seed=2) * 100
     others[-1] = rows[7]
-    np.testing.assert_array_equal(features("gabor", others)[-1], together[7])
+    np.testing.assert_array_equal(features(name, others)[-1], together[7])
 
 
 def test_features_are_standardised_within_the_image():
@@ -45,6 +47,18 @@ def test_features_are_standardised_within_the_image():
     for part in (values[:, :400], values[:, 400:]):
         np.testing.assert_allclose(part.mean(1), 0, atol=1e-5)
         np.testing.assert_allclose(part.std(1), 1, atol=0.05)
+
+
+def test_each_band_is_standardised_by_itself_and_is_otherwise_the_same():
+    rows = images(4)
+    plain, bands = features("gabor", rows), features("gabor-bands", rows)
+    for part in (slice(0, 200), slice(200, 400)):
+        np.testing.assert_allclose(bands[:, part].mean(1), 0, atol=1e-5)
+        np.testing.assert_allclose(bands[:, part].std(1), 1, atol=0.05)
+        assert np.abs(plain[:, part].mean(1)).min() > 0.05, "one band has more energy"
+        for one, other in zip(plain[:, part], bands[:, part], strict=True):
+            np.testing.assert_allclose(np.corrcoef(one, other)[0, 1], 1, atol=1e-5)
+    np.testing.assert_array_equal(bands[:, 400:], plain[:, 400:])
 
 
 def test_an_image_of_one_colour_is_finite_and_small():

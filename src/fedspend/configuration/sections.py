@@ -206,7 +206,8 @@ class DataSettings:
 class ModelSettings:
     name: str | None = setting(text("which model"))
     features: str = setting(
-        choice("none", "gabor", help="fixed feature map in front of the model"), "none"
+        choice("none", "gabor", "gabor-bands", help="fixed feature map in front of the model"),
+        "none",
     )
     hidden: list[int] | None = setting(wholes("widths of the hidden layers of model mlp"))
     vocabulary: int | None = setting(

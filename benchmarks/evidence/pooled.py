@@ -1,0 +1,153 @@
+"""Table 2 of Liu et al. (2024) for MNIST: the filter against sampled records, on pooled rows.
+
+One client holds all rows; 70, 20 and 10% of them have budgets 2.0, 4.7 and 11.8; noise multiplier
+20, clip 5, as in the table. The learning rate of every method is searched on held-out training
+rows; then five seeds. The arm without privacy is trained to the end: it has ten times the steps.
+
+    FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only pooled
+
+Differences from the paper: it names neither steps nor delta, so there are 150 steps and delta 1e-4,
+that of its other experiments; logistic regression on fixed features.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from experiment import (
+    HELD_OUT,
+    SEEDS,
+    TUNING_SEED,
+    Finished,
+    Results,
+    Unfinished,
+    by_section,
+    key_of,
+    searched,
+)
+from in_memory import held_out_of, in_memory
+
+STUDY = "pooled"
+LEVELS = (2.0, 4.7, 11.8)
+ROUNDS, STEPS = 10, 15  # records are re-planned for each round of so many steps
+LONGER = 10  # the arm without privacy
+TRIES = 4
+METHODS: dict[str, dict[str, Any]] = {
+    "filter by norm": {"method.name": "filter", "method.charge": "norm"},
+    "filter by clip": {"method.name": "filter", "method.common_rate": 1.0},
+    "rpdp, exact rates": {"method.name": "rpdp"},
+    "no privacy": {"method.name": "privacy-free"},
+}
+# what the paper prints: test accuracy
+PAPER = {"filter by norm": 84.11, "rpdp, exact rates": 94.77}
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """One method; budgets are drawn with the seed of the run."""
+
+    method: str
+    data: str = "mnist"
+    rounds: int = ROUNDS
+    steps: int = STEPS
+
+    @property
+    def private(self) -> bool:
+        return self.method != "no privacy"
+
+    def settings(self, lr: float, seed: int, held_out: float) -> dict[str, Any]:
+        """Every setting, but for the file of budgets, which `LEVELS` and the seed decide."""
+        made = {
+            "data.name": self.data,
+            "data.clients": 1,
+            "data.partition": "iid",
+            "model.name": "logistic",
+            "model.features": "gabor",
+            **METHODS[self.method],
+            "train.rounds": self.rounds,
+            "train.local_steps": self.steps * (1 if self.private else LONGER),
+            "train.lr": lr,
+            "train.seed": seed,
+            "held_out": held_out,
+        }
+        if self.private:
+            made |= {"privacy.delta": 1e-4, "privacy.noise_multiplier": 20.0, "privacy.clip": 5.0}
+            made["levels"] = list(LEVELS)
+        else:
+            made["train.batch_size"] = 256  # private methods have no batches: rates decide
+        return made
+
+
+def arms() -> list[Pooled]:
+    return [Pooled(method) for method in METHODS]
+
+
+def run(results: Results) -> None:
+    for arm in arms():
+        lr = chosen(results, arm)
+        for seed in SEEDS:
+            line_of(results, arm, lr, seed, 0.0)
+
+
+def chosen(results: Results, arm: Pooled) -> float:
+    """The learning rate with the best accuracy on held-out training rows."""
+
+    def score(choice: tuple[float, float]) -> float:
+        return float(line_of(results, arm, choice[0], TUNING_SEED, HELD_OUT)["accuracy"])
+
+    (lr, _), _ = searched(score, (0.5, 5.0), TRIES, clips=False)
+    return lr
+
+
+def line_of(results: Results, arm: Pooled, lr: float, seed: int, held_out: float) -> dict[str, Any]:
+    """From the file, or run now."""
+    settings = arm.settings(lr, seed, held_out)
+    key = key_of({**settings, "study": STUDY})
+    if key not in results.found and isinstance(results, Finished):
+        raise Unfinished(arm.method)
+    if key not in results.found:
+        line = {
+            "key": key,
+            "study": STUDY,
+            "label": [arm.data, arm.method],
+            "lr": lr,
+            "clip": settings.get("privacy.clip", 0.0),
+            "seed": seed,
+            "held_out": held_out,
+            **measured(settings),
+        }
+        results.add(line)
+        print(time.strftime("%H:%M:%S"), arm.method, lr, seed, line["accuracy"], flush=True)
+    return results.found[key]
+
+
+def measured(settings: dict[str, Any]) -> dict[str, Any]:
+    """Accuracy after training, on the test rows, or on the rows that are held out."""
+    import fedspend
+    from fedspend.records import ThreeLevels
+
+    began = time.process_time()
+    settings = dict(settings)
+    levels, held_out = settings.pop("levels", None), settings.pop("held_out")
+    settings = in_memory(settings)
+    rows = held_out_of(settings, held_out)
+    if not levels:
+        result = fedspend.train(by_section(settings))
+        return {"accuracy": result.accuracy, "seconds": round(time.process_time() - began, 2)}
+    budgets = ThreeLevels(levels=tuple(levels)).draw(
+        rows, np.random.default_rng(settings["train.seed"])
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "budgets.csv"
+        place.write_text(
+            "record,epsilon\n"
+            + "".join(f"{n},{epsilon}\n" for n, epsilon in enumerate(budgets.tolist()))
+        )
+        result = fedspend.train(by_section(settings | {"privacy.budgets": str(place)}))
+    assert bool((result.plan.epsilon <= result.plan.budget).all())
+    return {"accuracy": result.accuracy, "seconds": round(time.process_time() - began, 2)}
