@@ -163,8 +163,10 @@ def test_the_log_tells_rounds_and_the_end_with_times(run, config, tmp_path):
     assert [f"round {t}/4" in said for t in (1, 2, 3, 4)] == [True] * 4
     assert lines[-1].endswith("ended with exit code 0")
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    log.chmod(0o644)  # made by something else before
     # it goes on in the same file, and has what went wrong
     assert run("train", config, "-o", tmp_path / "run", "--quiet", "--log", log).code == 2
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
     more = log.read_text().splitlines()
     assert more[: len(lines)] == lines
     assert "is not empty" in more[-2]

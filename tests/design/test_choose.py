@@ -211,6 +211,7 @@ def test_the_best_plan_passes_the_independent_check_and_is_that_of_its_config(tm
     found = choose(base(), vary={**STILL, "policy": ["individual-rates:best"]}, **GIVEN)
     assert fedspend.verify(found.plan).ok
     found.write(tmp_path / "best.toml")
+    assert (tmp_path / "best.toml").stat().st_mode & 0o077 == 0  # it states budgets
     again = load_config(tmp_path / "best.toml")
     assert planned(again).hash == found.plan.hash
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from fedspend.errors import InvalidInput, Refused
-from fedspend.pages.serving import HOST, MOST_BYTES, Site, serving
+from fedspend.pages.serving import HOST, MOST_BYTES, Site, open_browser, serving
 
 
 def refuse(_):
@@ -52,6 +52,22 @@ def test_a_question_gets_an_answer(served):
     status, text, headers = ask(served, "double", {"n": 21})
     assert (status, json.loads(text)) == (200, {"twice": 42})
     assert headers["Cache-Control"] == "no-store"
+
+
+def test_the_browsers_own_arguments_lead_in_only_once():
+    """Every user of the machine can read the arguments of a process."""
+    opened = []
+    with serving(SITE) as served, pytest.MonkeyPatch.context() as patched:
+        patched.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+        assert open_browser(served)
+        at, door = urlsplit(served.address), urlsplit(opened[0])
+        assert at.path.strip("/") not in opened[0]
+        assert request(door, Host="evil.example")[0] == 404
+        status, _, headers = request(door)
+        assert (status, headers["Location"]) == (303, at.path)
+        assert request(at)[0] == 200
+        assert request(door)[0] == 404
+        assert request(at, path="/")[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/", "/wrong/", "/%20/", "//", "/..%2f/"])

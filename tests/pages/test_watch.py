@@ -46,8 +46,8 @@ def test_train_serves_its_report_while_it_goes_on(tiny, tmp_path, monkeypatch, c
 
     met = []
 
-    def visit(address):
-        met.append(urlopen(Request(address)).read().decode())
+    def visit(served):
+        met.append(urlopen(Request(served.door)).read().decode())
         return True
 
     monkeypatch.setattr(pages, "open_browser", visit)

@@ -11,7 +11,11 @@ torch = pytest.importorskip("torch", reason="tasks need the train extra")
 
 from sklearn import metrics as known  # noqa: E402
 
+from torch import nn  # noqa: E402
+
+from fedspend.client.gradients import clipped_sum  # noqa: E402
 from fedspend.errors import InvalidInput  # noqa: E402
+from fedspend.models.flat import flat_vector  # noqa: E402
 from fedspend.tasks.kinds import IGNORED  # noqa: E402
 from fedspend.tasks.table import LOSSES, METRICS  # noqa: E402
 from fedspend.tasks.task import task_of, tried  # noqa: E402
@@ -140,6 +144,22 @@ def test_an_undefined_metric_is_not_a_number():
     assert math.isnan(METRICS["r2"].measure(ONE, torch.ones(40), "numbers"))
 
 
+class Remembering:
+    """Weighs rows by the largest target that it has ever met."""
+
+    def __init__(self):
+        self.largest = 0.0
+
+    def __call__(self, output, target):
+        self.largest = max(self.largest, float(target.max()))
+        return (output[:, 0] - target).square() * (1 + self.largest)
+
+
+def test_an_own_loss_that_draws_is_no_loss_that_remembers():
+    noisy = task_of(lambda o, y: (o[:, 0] - y + 0.1 * torch.randn(len(y))).square())
+    tried(noisy, ONE[:2], torch.zeros(2))
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
@@ -148,6 +168,8 @@ def test_an_undefined_metric_is_not_a_number():
         (lambda o, y: (o[:, 0] - y).square().tolist(), "one number a row.*got list"),
         (lambda o, y: (o[:, 0] - y).detach().square(), "cannot be differentiated"),
         (lambda o, y: (o[:, 0] - y.mean()).square(), "mixes rows"),
+        (lambda o, y: (o[:, 0] - y).square() / len(y), "mixes rows"),
+        (Remembering(), "remembers rows"),
     ],
 )
 def test_an_own_loss_that_would_break_the_bound_on_a_row_is_refused(loss, message):
@@ -170,3 +192,30 @@ def test_bad_tasks_are_refused_in_one_line(terms, message):
     with pytest.raises(InvalidInput, match=message) as refusal:
         task_of(**terms)
     assert "\n" not in str(refusal.value)
+
+
+def chain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1))
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(9, 1))
+
+
+@pytest.mark.parametrize("make", [linear, chain])
+def test_a_record_adds_the_same_whoever_is_sampled_with_it(make):
+    """Even under an own loss that no trial on a few rows gives away: from six rows on it turns
+    every gradient around.
+    """
+
+    def turning(output, target):
+        return (output[:, 0] - target).square() * (1.0 if len(target) < 6 else -1.0)
+
+    module, task = make(), task_of(turning)
+    tried(task, ONE[:2], torch.zeros(2))
+    rows, wanted = torch.randn(6, 1, 3, 3, generator=GENERATOR), torch.full((6,), 9.0)
+    sum_of, start = clipped_sum(module, 1.0, task=task), flat_vector(module)
+    moved = sum_of(start, rows, wanted) - sum_of(start, rows[:5], wanted[:5])
+    assert np.linalg.norm(moved) <= 1.0

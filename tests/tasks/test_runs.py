@@ -313,3 +313,26 @@ def test_frozen_weights_are_neither_noised_nor_exchanged_for_others(tmp_path):
     assert frozen
     assert all(torch.equal(one, other) for one, other in frozen)
     assert fedspend.verify_run(tmp_path / "run").ok
+
+
+def test_tokens_outside_the_vocabulary_are_refused_before_anything_is_charged(tmp_path):
+    """A run that fails in the round in which such a row is drawn would tell that it was."""
+    model = fedspend.models.build(
+        "lstm", input_shape=(4,), classes=2, seed=0, vocabulary=5, width=4
+    )
+    plan = fedspend.plan({"a": 4.0, "b": 8.0}, delta=1e-3, rounds=2, rate=0.5)
+    fine, other = np.array([[1, 2, 3, 4]] * 4), np.array([[1, 2, 3, 9]] * 4)
+    labels = np.array([0, 1, 0, 1])
+    ledger = tmp_path / "accounts.db"
+    for token in (9, -1):
+        other[0, 3] = token
+        with pytest.raises(InvalidInput, match="no place for some of them"):
+            fedspend.train(
+                clients={"a": (fine, labels), "b": (other, labels)},
+                model=model,
+                plan=plan,
+                test=(fine, labels),
+                ledger=ledger,
+                **TERMS | {"randomness": "os"},
+            )
+    assert not ledger.exists()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ class LogFile(logging.Handler):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if stat.S_ISREG(os.fstat(self._file).st_mode):  # one that was there, readable by others
+            os.fchmod(self._file, 0o600)
         self._told = False
         self.setFormatter(UTC("%(asctime)sZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S"))
 

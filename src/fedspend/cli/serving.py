@@ -33,7 +33,7 @@ def serve_until_interrupted(site: Site, args: argparse.Namespace) -> int:
         if not args.quiet:
             print("Only this machine can reach it. Stop it with Ctrl-C.", file=sys.stderr)
         if not args.no_browser:
-            open_browser(served.address)
+            open_browser(served)
         try:
             served.forever()
         except KeyboardInterrupt:

@@ -227,7 +227,7 @@ def watched(folder: Path, wanted: bool) -> Iterator[None]:
 
     with serving(watch_site(folder, expected=True)) as served:
         print(f"watch: {served.address}", file=sys.stderr, flush=True)
-        open_browser(served.address)
+        open_browser(served)
         yield
 
 

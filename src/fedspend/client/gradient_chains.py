@@ -114,7 +114,7 @@ class ChainSum:
                 if not taps:
                     value.requires_grad_()  # only values are differentiated, not parameters
                 taps.append((layer, entering.detach(), value))
-        loss = self._task.total(value, labels)
+        loss = self._task.apart(value, labels)
         deltas = torch.autograd.grad(loss, [leaving for _, _, leaving in taps])
         parts = [
             _part(layer, entering, delta)

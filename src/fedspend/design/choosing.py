@@ -176,8 +176,10 @@ class Chosen:
         return "".join(f"# {line}\n" for line in lines) + "\n" + config_text(self.sections)
 
     def write(self, path: str | Path) -> None:
-        """Write the config to a file, which `fedspend train` takes as it is."""
-        write_whole(Path(path), self.text().encode(), private=False)
+        """Write the config to a file, which `fedspend train` takes as it is. It may state budgets:
+        only its owner may read it.
+        """
+        write_whole(Path(path), self.text().encode())
 
 
 def in_words(worth: Worth, kind: str) -> str:

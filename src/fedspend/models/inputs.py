@@ -2,7 +2,8 @@
 
 Guarantee: the model alone decides, on made-up rows of zeros; no row of anybody is looked at. Data
 sets keep features as float32, which holds whole numbers exactly up to 2^24; larger ones are refused
-where they are meant as such (`check_whole`).
+where they are meant as such (`check_whole`), and so are those that the model has no place for
+(`check_known`): a run that failed when such a row is drawn would tell that it was.
 """
 
 from __future__ import annotations
@@ -59,3 +60,23 @@ def check_whole(what: str, features: npt.NDArray[Any]) -> None:
             f"{what}[{place}] is {features[tuple(at)]}, and the model takes whole numbers up to "
             f"{LARGEST:,}; number the tokens from 0"
         )
+
+
+def check_known(what: str, module: nn.Module, features: npt.NDArray[Any]) -> None:
+    """Refuse whole numbers that the model has no place for, such as tokens outside its vocabulary.
+
+    The smallest and the largest number of every place are tried together, as two rows.
+    """
+    if not len(features):
+        return
+    ends = np.stack([features.min(axis=0), features.max(axis=0)])
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            copy.deepcopy(module).eval()(torch.from_numpy(ends).long())
+    except IndexError:
+        raise InvalidInput(
+            f"{what} go from {ends.min():.0f} to {ends.max():.0f}, and the model has no place for "
+            "some of them; number the tokens from 0, below the model's vocabulary"
+        ) from None
+    except Exception:  # it reads other rows; whatever a user's own module raises on these
+        return

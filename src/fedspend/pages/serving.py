@@ -1,7 +1,9 @@
 """A small web server for one person on this machine.
 
 Guarantee: it listens on the loopback interface only. Other users of the machine share that, so
-every address begins with a random token, without which nothing is answered. Another web site that
+every address begins with a random token, without which nothing is answered. They can also read the
+arguments of each other's processes, so a browser is started with a key that opens once and leads
+on to the address. Another web site that
 is open in the same browser gets nothing: requests must name this server as their host, which stops
 names that are pointed at this machine, and requests that change or compute something must be JSON
 from a page of this server. Nothing is stored by the browser, shown in a frame, or passed on as a
@@ -47,9 +49,10 @@ class Site:
 
 @dataclass(frozen=True)
 class Served:
-    """A server that is running."""
+    """A server that is running. `door` leads to `address`, for the first who comes."""
 
     address: str
+    door: str
     server: ThreadingHTTPServer
 
     def forever(self) -> None:
@@ -60,9 +63,10 @@ class Served:
 @contextlib.contextmanager
 def serving(site: Site, port: int = 0) -> Iterator[Served]:
     """The site under a new token; `port` 0 takes a free one."""
-    token = secrets.token_urlsafe(24)
+    token, once = secrets.token_urlsafe(24), _Once()
+    door = once.key
     try:
-        server = ThreadingHTTPServer((HOST, port), _handler(site, token))
+        server = ThreadingHTTPServer((HOST, port), _handler(site, token, once))
     except (OSError, OverflowError) as error:
         raise InvalidInput(
             f"cannot listen on port {port}: {error}; choose another with --port, or leave it out"
@@ -71,27 +75,46 @@ def serving(site: Site, port: int = 0) -> Iterator[Served]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield Served(f"http://{HOST}:{server.server_address[1]}/{token}/", server)
+        root = f"http://{HOST}:{server.server_address[1]}"
+        yield Served(f"{root}/{token}/", f"{root}/{door}/", server)
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def open_browser(address: str) -> bool:
+class _Once:
+    """A key that opens once."""
+
+    def __init__(self) -> None:
+        self.key, self._lock = secrets.token_urlsafe(24), threading.Lock()
+
+    def opens(self, given: str) -> bool:
+        with self._lock:
+            good = self.key != "" and hmac.compare_digest(given.encode(), self.key.encode())
+            if good:
+                self.key = ""
+            return good
+
+
+def open_browser(served: Served) -> bool:
     """Whether a browser could be opened."""
     try:
-        return webbrowser.open(address)
+        return webbrowser.open(served.door)
     except webbrowser.Error:
         return False
 
 
-def _handler(site: Site, token: str) -> type[BaseHTTPRequestHandler]:
+def _handler(site: Site, token: str, once: _Once) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "fedspend", ""
         timeout = 30  # a connection that says nothing is closed
 
         def do_GET(self) -> None:
+            asked = self._asked()
+            if asked is not None and once.opens(asked[0]):
+                self._send(303, "text/plain; charset=utf-8", "", Location=f"/{token}/")
+                return
             name = self._name()
             if name is None or name not in site.pages:
                 self._refuse(404)
@@ -129,13 +152,18 @@ def _handler(site: Site, token: str) -> type[BaseHTTPRequestHandler]:
                 raise InvalidInput("the request must be a JSON object")
             return body
 
-        def _name(self) -> str | None:
-            """What is asked for, or None without the token or under another host's name."""
+        def _asked(self) -> tuple[str, str] | None:
+            """The token that is given, and what is asked for; None under another host's name."""
             port = self.server.server_address[1]  # type: ignore[index]
             if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
                 return None
             _, _, rest = self.path.partition("/")
             given, _, name = rest.partition("?")[0].partition("/")
+            return given, name
+
+        def _name(self) -> str | None:
+            """What is asked for, or None without the token or under another host's name."""
+            given, name = self._asked() or ("", "")
             return name if hmac.compare_digest(given.encode(), token.encode()) else None
 
         def _from_own_page(self) -> bool:
@@ -152,10 +180,10 @@ def _handler(site: Site, token: str) -> type[BaseHTTPRequestHandler]:
         def _json(self, code: int, document: dict[str, Any]) -> None:
             self._send(code, "application/json", json.dumps(document, allow_nan=False))
 
-        def _send(self, code: int, kind: str, text: str) -> None:
+        def _send(self, code: int, kind: str, text: str, **more: str) -> None:
             body = text.encode("utf-8", "replace")
             self.send_response(code)
-            for name, value in _HEADERS.items():
+            for name, value in (_HEADERS | more).items():
                 self.send_header(name, value)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

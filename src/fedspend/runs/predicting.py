@@ -30,7 +30,7 @@ from fedspend.models import MODELS, build
 from fedspend.models import features as maps
 from fedspend.models.evaluation import scores
 from fedspend.models.flat import flat_vector
-from fedspend.models.inputs import as_input, check_whole
+from fedspend.models.inputs import as_input, check_known, check_whole
 from fedspend.stored.files import MODEL, RUN
 from fedspend.stored.run import Facts, StoredRun
 from fedspend.tasks.kinds import BINARY, CLASSES, NUMBERS, SEVERAL, TOKENS
@@ -163,6 +163,7 @@ def predict(
     rows = _rows(data, facts.settings, about)
     if about.integers:
         check_whole("features", rows)
+        check_known("features", module, rows)
     given = as_input(torch.from_numpy(rows), integers=about.integers)
     outputs = scores(module, flat_vector(module), given).numpy()
     names = facts.settings.get("data.labels")

@@ -59,7 +59,7 @@ from fedspend.models.checking import refuse_mixing, tried_output
 from fedspend.models.evaluation import measure
 from fedspend.models.feature_cache import cached_features
 from fedspend.models.flat import fingerprint, flat_vector, layer_sizes, parameter_count
-from fedspend.models.inputs import as_input, check_whole, takes_integers
+from fedspend.models.inputs import as_input, check_known, check_whole, takes_integers
 from fedspend.noise.grid import FEWEST_BITS, FINE_BITS, FINE_STEPS, check_on_grid
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import TRIAL, Plan
@@ -251,13 +251,17 @@ def frozen_part(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def integers_of(module: torch.nn.Module, rows: Dataset | Rows, *, given: bool = False) -> bool:
-    """Whether the model takes whole numbers; refuses rows that are not such."""
+    """Whether the model takes whole numbers; refuses rows that are not such, or that it cannot
+    read.
+    """
     shape = tuple(rows.features.shape[1:])
     if not takes_integers(module, shape, given_integers=given):
         return False
-    check_whole("features", rows.features)
-    if rows.test_features is not None:
-        check_whole("test_features", rows.test_features)
+    for what in ("features", "test_features", "public_features"):
+        found = getattr(rows, what)
+        if found is not None:
+            check_whole(what, found)
+            check_known(what, module, found)
     return True
 
 

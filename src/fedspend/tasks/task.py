@@ -1,9 +1,10 @@
 """A task: the loss that clients descend, and the metrics that say how good a model is.
 
-Guarantee: the loss of a batch is the mean of its rows' losses, and a row's loss depends on that row
-alone; an own function that breaks this is refused before anything is trained (`tried`). A task is
-made from names or functions by whoever trains: it is never sent, so no server can make a client run
-code.
+Guarantee: the loss of a batch is the mean of its rows' losses. A row's loss depends on that row
+alone: an own function that mixes rows, or remembers them, is refused before anything is trained
+(`tried`), and where single records are bounded (`apart`) it is given one row at a time, so that no
+other row can matter. A task is made from names or functions by whoever trains: it is never sent, so
+no server can make a client run code.
 """
 
 from __future__ import annotations
@@ -72,10 +73,19 @@ class Task:
         return self.rows(output, target).mean()
 
     def total(self, output: Tensor, target: Tensor) -> Tensor:
-        """The sum over rows: its gradient at an output is the gradient of that row's own loss."""
+        """The sum over rows."""
         if self.classifies:
             return functional.cross_entropy(output, target, reduction="sum")
         return self.rows(output, target).sum()
+
+    def apart(self, output: Tensor, target: Tensor) -> Tensor:
+        """The sum over rows, whose gradient at an output is that of the row's own loss, whatever an
+        own function does with a batch: it is given one row at a time.
+        """
+        if not self.own:
+            return self.total(output, target)
+        rows = zip(output.split(1), target.split(1), strict=True)
+        return torch.cat([self.rows(one, wanted) for one, wanted in rows]).sum()
 
     def unit(self, value: float) -> float:
         """The first metric between its bounds, from 0 to 1; what lies outside counts as the bound.
@@ -188,7 +198,7 @@ CLASSIFY = task_of()
 
 
 def tried(task: Task, output: Tensor, target: Tensor) -> None:
-    """Refuse an own loss that does not give one number a row, or mixes rows.
+    """Refuse an own loss that does not give one number a row, mixes rows, or remembers them.
 
     `output` and `target` are those of at least two rows, made up or public.
     """
@@ -196,14 +206,23 @@ def tried(task: Task, output: Tensor, target: Tensor) -> None:
         return
     output = output.detach()
     with torch.no_grad():
-        one, other = output[:2].clone(), target[:2]
-        first = task.rows(one, other)
-        again = task.rows(torch.stack([one[0], one[1] + 1]), torch.stack([other[0], other[1] + 1]))
-    if not torch.equal(first[0].nan_to_num(), again[0].nan_to_num()):
+        # apart from zero, where a loss may be the same whatever it is divided by
+        one, other = output[:2] + 0.5, target[:2]
+        first = _drawn_alike(task, one, other)
+        more = torch.stack([one[0], one[1] + 1]), torch.stack([other[0], other[1] + 1])
+        beside = _drawn_alike(task, *more)
+        alone = _drawn_alike(task, one[:1], other[:1])
+        again = _drawn_alike(task, one, other)
+    if not _same(first, again):
+        raise InvalidInput(
+            f"loss {task.name!r} remembers rows: for the same rows it gives other numbers the next "
+            "time, so one client's rows would change another's update; keep nothing between calls"
+        )
+    if not (_same(first[0], beside[0]) and _same(first[0], alone[0])):
         raise InvalidInput(
             f"loss {task.name!r} mixes rows: the number of the first row changes with the second "
-            "(an output of shape (rows, 1) minus a target of shape (rows,) does this); compare "
-            "each row with its own target"
+            "(an output of shape (rows, 1) minus a target of shape (rows,) does this, and so does "
+            "dividing by the number of rows); compare each row with its own target"
         )
     asked = output.clone().requires_grad_()
     if not task.rows(asked, target).requires_grad:
@@ -211,6 +230,18 @@ def tried(task: Task, output: Tensor, target: Tensor) -> None:
             f"loss {task.name!r} cannot be differentiated: it does not use the model's output; "
             "write it in torch, without .item() or numpy"
         )
+
+
+def _drawn_alike(task: Task, output: Tensor, target: Tensor) -> Tensor:
+    """The loss of each row, with the same numbers each time if it draws some."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return task.rows(output, target)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Up to rounding, which may differ with the number of rows."""
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-7, equal_nan=True)
 
 
 def finite_or_none(value: float) -> float | None:
