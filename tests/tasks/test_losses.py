@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="tasks need the train extra")
 
 from sklearn import metrics as known  # noqa: E402
-
 from torch import nn  # noqa: E402
 
 from fedspend.client.gradients import clipped_sum  # noqa: E402

@@ -84,7 +84,7 @@ class Task:
         """
         if not self.own:
             return self.total(output, target)
-        rows = zip(output.split(1), target.split(1), strict=True)
+        rows = zip(torch.split(output, 1), torch.split(target, 1), strict=True)
         return torch.cat([self.rows(one, wanted) for one, wanted in rows]).sum()
 
     def unit(self, value: float) -> float:
