@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -161,12 +162,19 @@ def python_page() -> str:
 def _described(name: str, thing: Any, level: str) -> str:
     text = f"\n{level} {name}\n\n```text\n{_signature(name, thing)}\n```\n\n{_docstring(thing)}\n"
     if isinstance(thing, type):
-        for method, function in vars(thing).items():
-            shown_kinds = (property, classmethod, staticmethod, type(_described))
-            if not method.startswith("_") and isinstance(function, shown_kinds):
-                of = getattr(thing, method)
-                shown = method if isinstance(function, property) else _signature(method, of)
-                text += f"\n`{cell(' '.join(shown.split()))}`\n: {_first(function)}\n"
+        values = (property, cached_property)
+        kinds = (*values, classmethod, staticmethod, type(_described))
+        names = [
+            (method, isinstance(found, values), getattr(thing, method))
+            for method, found in vars(thing).items()
+            if not method.startswith("_") and isinstance(found, kinds)
+        ]
+        for method, is_value, of in names:
+            if inspect.getdoc(of):
+                shown = method if is_value else _signature(method, of)
+                text += f"\n`{cell(' '.join(shown.split()))}`\n: {_first(of)}\n"
+        plain = [f"`{method}`" for method, _, of in names if not inspect.getdoc(of)]
+        text += f"\nAnd {', '.join(plain)}.\n" if plain else ""
     return text
 
 

@@ -185,3 +185,9 @@ def test_of_records_the_number_of_records_counts(run, tmp_path):
         plan.save(tmp_path / f"{delta}.json")
         shown = run("verify", tmp_path / f"{delta}.json").out
         assert ("1/records = 0.0333333" in shown) is warned
+
+
+def test_what_is_not_there_is_not_called_a_plan(refused, tmp_path):
+    told = refused("verify", tmp_path / "runs", "--ledger", "accounts.db")
+    assert "there is no" in told
+    assert "name a plan file, a run directory or a publication" in told

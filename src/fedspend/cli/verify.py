@@ -69,6 +69,10 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.publishing.writing import DOCUMENT
 
     path = Path(args.path)
+    if not path.exists():
+        raise InvalidInput(
+            f"there is no {args.path!r}; name a plan file, a run directory or a publication"
+        )
     if not path.is_dir():
         refuse_flags(args, "a plan file", "ledger", "key", "open")
         return verify_plan(args)
