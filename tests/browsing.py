@@ -43,8 +43,14 @@ const behind = (one) => {
 const texts = [...document.querySelectorAll('body *')].filter((one) =>
   one.checkVisibility() && !one.closest('svg') && !one.matches(':disabled, option') &&
   [...one.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
+const seen = (one, ground) => {  // its colour, as far as it and what it is in are not transparent
+  let [share, colour] = [1, parse(getComputedStyle(one).color)];
+  for (let at = one; at; at = at.parentElement) share *= Number(getComputedStyle(at).opacity);
+  return colour.slice(0, 3).map((part, n) => share * part + (1 - share) * ground[n]);
+};
 return texts.map((one) => {
-  const [a, b] = [parse(getComputedStyle(one).color), behind(one)].map(luminance);
+  const ground = behind(one);
+  const [a, b] = [seen(one, ground), ground].map(luminance);
   const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
   return [one.textContent.trim().slice(0, 40), ratio];
 }).filter(([, ratio]) => ratio < 4.5);

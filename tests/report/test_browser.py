@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from browsing import NEEDS_CHROMIUM, asked_for, look, screenshot
+from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot, until
 
 from fedspend.report.html import write_report
 
@@ -116,6 +116,43 @@ def test_light_and_dark(browser, pages):
     assert len({light, dark, phone}) == 3
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["one", "several"])
+def test_every_text_can_be_read(browser, pages, name, width, scheme):
+    visit(browser, pages[name], width=width, scheme=scheme)
+    browser.execute_script(
+        "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+    )
+    assert browser.execute_script(LOW_CONTRAST) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_on_a_phone_wide_tables_say_that_there_is_more(browser, pages):
+    hinted = """return [...document.querySelectorAll('div.scroll')]
+      .filter((one) => one.checkVisibility())
+      .map((one) => [one.scrollWidth > one.clientWidth + 1,
+        one.nextElementSibling.matches('.hint') && one.nextElementSibling.checkVisibility()])"""
+    for width in (1280, 390):
+        visit(browser, pages["one"], width=width)
+        until(lambda: all(wide == said for wide, said in browser.execute_script(hinted)))
+    assert any(wide for wide, _ in browser.execute_script(hinted))
+
+
+def test_what_is_folded_is_reached_by_keyboard(browser, pages):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    visit(browser, pages["one"])
+    focus = "return document.activeElement.innerText"
+    for _ in range(20):
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        if "for experts" in (browser.execute_script(focus) or ""):
+            break
+    ActionChains(browser).send_keys(Keys.ENTER).perform()
+    assert browser.execute_script("return document.querySelector('.technical').open")
+
+
 def test_the_pointer_shows_the_numbers_of_a_round(browser, pages):
     visit(browser, pages["one"])
     from selenium.webdriver.common.action_chains import ActionChains
@@ -185,8 +222,8 @@ def test_on_paper_the_runs_are_unfolded(browser, pages):
 def test_on_paper_nothing_is_cut(browser, pages, name):
     visit(browser, pages[name], width=680, scheme="dark")  # A4 between its margins
     assert pages_of(printed(browser)) >= 3
-    # the numbers under charts fold again afterwards
-    assert browser.execute_script("return document.querySelectorAll('.numbers[open]').length") == 0
+    # what was folded folds again afterwards
+    assert browser.execute_script("return document.querySelectorAll('details[open]').length") == 0
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
     found = browser.execute_script(ON_PAPER)

@@ -6,6 +6,7 @@ import math
 import re
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,3 +73,19 @@ def test_the_last_value_lands_where_the_scale_says():
     assert x0 < x1
     assert (y0, y1) == (260.0, 26.0)
     assert not math.isnan(x1)
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "low", "high"),
+    [
+        ([2.0, 0.6], False, 0.0, 2.0),  # a loss that falls to a third looks like a third
+        ([0.905, 0.912], True, 0.8, 1.0),  # one point of accuracy does not fill the chart
+        ([0.002, 0.004], True, 0.0, 0.2),
+        ([0.999, 1.0], True, 0.8, 1.0),
+        ([100.0, 101.0], False, 100.0, 101.0),  # far from zero: as it is
+    ],
+)
+def test_an_axis_does_not_dramatise(values, share, low, high):
+    scale = value_scale(values, 100.0, 0.0, zero=False, share=share)
+    assert scale.low == pytest.approx(low)
+    assert scale.high == pytest.approx(high)

@@ -12,7 +12,7 @@ import pytest
 
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput
-from fedspend.report.html import write_report
+from fedspend.report.html import render, write_report
 from fedspend.report.run_data import load_runs
 
 VOID = {"meta", "link"}
@@ -94,12 +94,10 @@ def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path)
         "2.13.0",
     ):
         assert words in page.text
-    for mark in (
-        "planned (costs nothing)",
-        "measured on public rows",
-        "simulation only — not private",
-    ):
+    for mark in ("planned", "public rows", "simulation only"):
         assert page.text.count(mark) >= 2
+    for once in ("known before the run, costs nothing", "not private, a real run does not show it"):
+        assert page.text.count(once) == 1  # marks are explained in one place
 
 
 def test_a_real_run_shows_no_statistics_of_updates(make, report, tmp_path):
@@ -458,3 +456,36 @@ def test_an_output_that_cannot_be_written_is_refused(make, tmp_path, capsys, out
     (tmp_path / "d.html").mkdir()
     assert main(["report", str(run), "-o", str(tmp_path / output)]) == 2
     assert words in capsys.readouterr().err
+
+
+# --- the certificate for readers and for experts --------------------------------------------------
+
+
+def parts_of(text: str, start: str, end: str) -> str:
+    return text[text.index(start) : text.index(end, text.index(start))]
+
+
+def test_the_certificate_is_in_plain_words_and_its_checks_are_folded(make, tmp_path):
+    page = render(load_runs([make(tmp_path / "plain", rounds=4)]))
+    plain = parts_of(page, '<ul class="plain">', "</ul>")
+    assert "Nobody is charged more than their budget." in plain
+    assert plain.count("✓") >= 4
+    assert "witness" not in plain
+    technical = parts_of(page, '<details class="technical">', "</details>")
+    assert "witness order published" in technical
+    assert "worst margin" in technical.lower()
+
+
+def test_a_check_that_failed_is_never_folded(make, tmp_path):
+    failed = [
+        {"name": "witness order published", "passed": False, "worst": 1.0, "meaning": "x"},
+        {"name": "claim within budget", "passed": True, "worst": 1.0, "meaning": "x"},
+        {"name": "claim reproduced", "passed": True, "worst": 0.0, "meaning": "x"},
+        {"name": "claim reproduced", "passed": False, "worst": 1.0, "meaning": "x"},
+    ]
+    changed = {"ok": False, "checks": failed}
+    page = render(load_runs([make(tmp_path / "failed", rounds=4, certificate=changed)]))
+    plain = parts_of(page, '<ul class="plain">', "</ul>")
+    assert plain.count("FAIL") == 2
+    assert "find the same epsilons" not in plain  # one of the two readings found others
+    assert plain.count("✓") == 1

@@ -9,12 +9,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedspend.basics.json_values import number
+from fedspend.basics.words import counted
 from fedspend.report.markup import Content, Markup, element, join
 from fedspend.report.pieces import MOST_BUDGETS, figure, table
 from fedspend.report.run_data import RunData
 from fedspend.stored.files import CERTIFICATE, PLAN
 from fedspend.stored.run import NOISE_DRAWN, WHOLE_NUMBERS
 
+# What a check proves, for a reader who does not care how. The others are for experts alone.
+PLAIN = {
+    "well formed": "Every number of the plan is in its range.",
+    "claim within budget": "Nobody is charged more than their budget.",
+    "claim reproduced": "Accountants that share no code with the planner find the same epsilons.",
+    "claim not too low": "Accountants that share no code with the planner find no more than is "
+    "claimed.",
+    "PLD within budget": "Another kind of accounting, privacy loss distributions, finds everybody "
+    "within budget.",
+    "left out means nothing spent": "Whoever is left out spends nothing.",
+    "bits and metrics paid": "The bits and metrics that clients send are paid for, too.",
+    "clip norms match noise": "Every clip fits its noise.",
+}
 # by the number of observers that the plan's promise covers
 PROMISED = {1: "Only the first line is", 2: "The first two lines are"}
 
@@ -57,8 +71,8 @@ def certificate(run: RunData) -> Markup:
     )
     if run.certificate is None or run.plan is None:
         return head
-    rows = []
-    for check in objects(found.get("checks")):
+    checks, rows = objects(found.get("checks")), []
+    for check in checks:
         by = "" if check.get("accountant") == "none" else f", by {check.get('accountant')}"
         rows.append(
             (
@@ -81,14 +95,36 @@ def certificate(run: RunData) -> Markup:
     warned = found.get("warnings")
     return join(
         head,
+        in_plain_words(checks),
         *(
             element("p", f"Warning: {one}.", class_="note")
             for one in (warned if isinstance(warned, list) else [])
         ),
-        element("p", text, class_="note"),
         element("ul", listed, class_="failures") if listed else None,
-        table(("check", "worst", "result"), rows, class_="checks"),
+        element(
+            "details",
+            element("summary", f"All {counted(len(rows), 'check')}, for experts"),
+            element("p", text, class_="note"),
+            table(("check", "worst", "result"), rows, class_="checks"),
+            class_="technical",
+        ),
     )
+
+
+def in_plain_words(checks: Sequence[dict[str, Any]]) -> Markup:
+    """What the checks prove, each said once; one that failed is always named."""
+    passed: dict[str, bool] = {}
+    for check in checks:
+        name, good = str(check.get("name")), check.get("passed") is True
+        if name in PLAIN or not good:
+            passed[name] = passed.get(name, True) and good
+    lines = [
+        element("li", element("span", "✓ ", class_="pass", aria_hidden="true"), PLAIN[name])
+        if good
+        else element("li", element("b", "✗ FAIL: ", class_="fail"), name)
+        for name, good in passed.items()
+    ]
+    return element("ul", lines, class_="plain")
 
 
 def exactness(run: RunData) -> str:

@@ -20,7 +20,16 @@ from fedspend.report.dates import Dates, dates_of
 from fedspend.report.markup import Markup, element, join
 from fedspend.report.page import asset, document
 from fedspend.report.panels import Panel, rounds_shown
-from fedspend.report.pieces import MARKS, MOST_BUDGETS, figure, mark, percent, power, table
+from fedspend.report.pieces import (
+    EXPLAINED,
+    MARKS,
+    MOST_BUDGETS,
+    figure,
+    mark,
+    percent,
+    power,
+    table,
+)
 from fedspend.report.run_data import RunData, load_runs
 from fedspend.report.views import schedule
 from fedspend.stored.files import REPORT
@@ -80,7 +89,9 @@ def dated(dates: Dates | None, *names: str) -> Markup | None:
 
 
 def legend_of_marks() -> Markup:
-    return element("p", "Marks: ", [[mark(kind), " "] for kind in MARKS], class_="marks")
+    """What the marks mean, said once; beside a number there is only the mark."""
+    entries = [element("li", mark(kind), f": {EXPLAINED[kind]}") for kind in MARKS]
+    return element("ul", entries, class_="marks", aria_label="Marks")
 
 
 def details_of(run: RunData) -> Markup:
@@ -116,7 +127,8 @@ def explained(run: RunData) -> Markup | None:
     found = in_words.meaning(run)
     if found is None:
         return None
-    return element("section", element("h2", "What epsilon means"), planned_mark(run), found)
+    heading = element("h2", "What epsilon means")
+    return element("section", heading, planned_mark(run), found, id=in_words.MEANING)
 
 
 def verified(run: RunData) -> Markup:

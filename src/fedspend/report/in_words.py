@@ -31,6 +31,8 @@ from fedspend.report.pieces import MOST_BUDGETS, figure, power, table
 from fedspend.report.run_data import RunData
 from fedspend.report.views import view_of
 
+MEANING = "meaning"  # the part of the page
+LABELS = ("Protected", "Against", "How strongly")
 BANDS = 4  # if there are too many budgets to list one by one
 
 
@@ -39,9 +41,24 @@ def guarantee(run: RunData) -> Markup:
     return element(
         "section",
         element("h2", "The guarantee"),
-        [element("p", sentence) for sentence in sentences(run)],
+        [element("p", labelled(sentence)) for sentence in sentences(run)],
+        pointer(run),
         class_="guarantee",
     )
+
+
+def labelled(sentence: str) -> Content:
+    """The sentence, with what it answers in bold."""
+    label, separator, rest = sentence.partition(": ")
+    return [element("b", label), separator, rest] if label in LABELS else sentence
+
+
+def pointer(run: RunData) -> Markup | None:
+    """To what the numbers mean for a person."""
+    if run.plan is None or judge(run)[0] != "PASS":
+        return None
+    told = "What an epsilon lets somebody find out is said under "
+    return element("p", told, element("a", "What epsilon means", href=f"#{MEANING}"), ".")
 
 
 def tuned_words(run: RunData) -> str | None:

@@ -309,7 +309,7 @@ def _recorded(
     *,
     references: tuple[Reference, ...] = (),
     percent: bool = False,
-    zero: bool = False,
+    zero: bool = True,
 ) -> Chart:
     """The chart of a number that every round recorded."""
     found = {line["round"]: number(line.get(key)) for line in run.metrics}

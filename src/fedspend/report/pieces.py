@@ -9,10 +9,16 @@ from typing import Any
 from fedspend.report.markup import Content, Markup, element
 
 MARKS = {
-    "planned": "planned (costs nothing)",
-    "release": "private release or computed from it",
+    "planned": "planned",
+    "release": "released",
+    "public": "public rows",
+    "simulation": "simulation only",
+}
+EXPLAINED = {
+    "planned": "known before the run, costs nothing",
+    "release": "a private release, or computed from releases",
     "public": "measured on public rows",
-    "simulation": "simulation only — not private",
+    "simulation": "not private, a real run does not show it",
 }
 MOST_BUDGETS = 6  # most budgets listed one by one
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LEAST_SHARE = 0.2  # of a scale for shares that does not begin at zero
 WIDE_RANGE = 12  # above this ratio, small values vanish on a linear scale
 
 
@@ -30,14 +31,19 @@ def value_scale(
 ) -> Scale:
     """A scale for all values that ends on round numbers.
 
-    It is logarithmic if a linear one would hide small values. A share is at most 1 and always on a
+    It is logarithmic if a linear one would hide small values. A linear one begins at zero if asked
+    to, and whenever the smallest value is less than half the largest, so that no change looks
+    larger than it is. A share is at most 1 and always on a
     linear scale.
     """
     low, high = min(values), max(values)
     if not share and low > 0 and high > WIDE_RANGE * low:
         return _log_scale(low, high, start, end)
-    if zero and low >= 0:
+    if low >= 0 and (zero or low < high / 2):
         low = 0.0
+    if share and high - low < LEAST_SHARE:  # a difference of one point must look like one
+        low = min(max(0.0, (low + high - LEAST_SHARE) / 2), 1 - LEAST_SHARE)
+        high = max(high, low + LEAST_SHARE)
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         margin = abs(high) / 2 or 0.5  # one value: put it in the middle
         low, high = (0.0 if zero and low >= 0 else low - margin), high + margin

@@ -40,10 +40,10 @@ for (const figure of document.querySelectorAll("figure")) {
     svg.addEventListener("pointerleave", hide);
   }
 }
-// On paper nothing can be unfolded. Runs stay open afterwards, the numbers under charts fold again.
+// On paper nothing can be unfolded. Runs stay open afterwards, everything else folds again.
 let folded = [];
 addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details.numbers:not([open])")];
+  folded = [...document.querySelectorAll("details:not(.run, [open])")];
   for (const one of document.querySelectorAll("details")) one.open = true;
 });
 addEventListener("afterprint", () => {
