@@ -259,7 +259,7 @@ def test_a_real_run_on_public_rows_shows_accuracy_and_says_that_they_are_public(
     write_report([folder], REPORT.of(folder))
     assert 0 <= result.accuracy <= 1
     page = REPORT.of(folder).read_text(encoding="utf-8")
-    assert "public rows" in page
+    assert '<figure data-mark="public"' in page
     assert "no client holds" not in page
     assert not HOLD_OUT.of(folder).exists()
 
