@@ -173,6 +173,21 @@ def test_the_log_tells_rounds_and_the_end_with_times(run, config, tmp_path):
     assert more[-1].endswith("ended with exit code 2")
 
 
+@pytest.mark.usefixtures("quick_verify")
+def test_the_log_of_a_real_run_does_not_tell_how_long_rounds_took(run, tiny, tmp_path):
+    config, log = tmp_path / "real.toml", tmp_path / "run.log"
+    tiny["privacy"]["randomness"] = "os"
+    config.write_text(config_text(tiny))
+    args = ("train", config, "-o", tmp_path / "run", "--project", "p", "--quiet", "--log", log)
+    done = run(*args)
+    assert done.code == 0, done.err
+    lines = log.read_text().splitlines()
+    first = next(n for n, line in enumerate(lines) if "round 1/4" in line)
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:", lines[0])
+    assert all(re.match(r"\d{4}-\d\d-\d\d [A-Z]", line) for line in lines[first:])
+    assert len(lines[first:]) == 5
+
+
 def test_the_log_has_no_password(run, config, tmp_path):
     log = tmp_path / "run.log"
     where = "postgresql://ann:hush-hush@127.0.0.1:9/none"

@@ -3,7 +3,8 @@
 Guarantee: only the owner may read the file, and no password of a database is written to it. It
 tells what the terminal is told: rounds, notes, warnings, errors, how the command ended. A log that
 can no longer be written never stops a run; the terminal is told once. How long a round took tells
-how many clients took part, so the log of a real run is for its operator, like the ledger.
+how many clients took part: so from the first round of a real run on, lines bear the day alone, as
+the entries of a real ledger do.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ class LogFile(logging.Handler):
         if stat.S_ISREG(os.fstat(self._file).st_mode):  # one that was there, readable by others
             os.fchmod(self._file, 0o600)
         self._told = False
-        self.setFormatter(UTC("%(asctime)sZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S"))
+        self.days_only = False
+        self.setFormatter(UTC("%(asctime)s %(levelname)-7s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
+        record.days_only = self.days_only
         line = " ".join(self.format(record).split()) + "\n"
         try:
             os.write(self._file, line.encode("utf-8", "replace"))
@@ -53,7 +56,8 @@ class UTC(logging.Formatter):
     """Times as the ledger has them."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        return time.strftime(datefmt or "%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        form = "%Y-%m-%d" if getattr(record, "days_only", False) else "%Y-%m-%dT%H:%M:%SZ"
+        return time.strftime(datefmt or form, time.gmtime(record.created))
 
 
 @contextlib.contextmanager
@@ -79,6 +83,13 @@ def logged(name: str | None, argv: Sequence[str]) -> Iterator[None]:
         ours.removeHandler(handler)
         ours.setLevel(level)
         handler.close()
+
+
+def log_days_only() -> None:
+    """From here on, lines bear the day alone."""
+    for handler in logging.getLogger("fedspend").handlers:
+        if isinstance(handler, LogFile):
+            handler.days_only = True
 
 
 def logging_progress(title: str, then: OnProgress | None) -> OnProgress | None:

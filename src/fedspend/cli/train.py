@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.ledger import add_project
-from fedspend.cli.log_file import LOG
+from fedspend.cli.log_file import LOG, log_days_only
 from fedspend.errors import InvalidInput
 from fedspend.runs.stopping import Stopped, stop_after_round
 from fedspend.stored.files import LEDGER, REPORT
@@ -162,6 +162,8 @@ def run(args: argparse.Namespace) -> int:
     ):
 
         def on_round(line: dict[str, Any], rounds: int) -> None:
+            if line["randomness"] != "seeded":
+                log_days_only()
             LOG.info("%s", describe(line, rounds))
             show(line, rounds)
             if stopping() and line["round"] < rounds:
