@@ -28,11 +28,21 @@ def tokens(text):
     return [TOKEN[character] for character in text]
 
 
-def read(_folder, seed, *, lines=40):
+def many(generator, speakers):
+    """More speakers: each talks of a few of the things, and has a way of saying it."""
+    things = [thing for known in SPEAKERS.values() for thing in known]
+    return {
+        f"speaker {n}": tuple(generator.choice(things, size=3, replace=False))
+        for n in range(speakers)
+    }
+
+
+def read(_folder, seed, *, lines=40, speakers=None):
     """Each speaker says so many lines; a fifth of them is for testing."""
     generator = np.random.default_rng(seed)
     said, speaker = [], []
-    for name, things in SPEAKERS.items():
+    known = SPEAKERS if speakers is None else many(generator, speakers)
+    for name, things in known.items():
         for _ in range(lines):
             thing, rest = generator.choice(things), generator.choice(SAYS)
             said.append(tokens(f"{thing} {rest}"))
@@ -54,8 +64,8 @@ fedspend.register(
     "data set",
     "speakers",
     read,
-    help="made-up lines of four speakers",
-    keys=("lines",),
+    help="made-up lines of four speakers, or of many",
+    keys=("lines", "speakers"),
     public=True,
     natural=True,
 )
