@@ -4,6 +4,7 @@ with and without its differential privacy, on the same work.
     python benchmarks/speed/flower.py                             # hours: all cells
     python benchmarks/speed/flower.py --cells small:3,100,1000    # 10 minutes on a quiet core
     python benchmarks/speed/flower.py --cells --memory 100 1000   # what is held in memory
+    python benchmarks/speed/flower.py --cells --split               # what our round does more
     python benchmarks/speed/flower.py --write docs/how-to/flower.md      # and puts the table there
 
 It goes on where it stopped: a cell that is in `flower.jsonl`, beside this file, is not measured
@@ -34,9 +35,11 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -51,16 +54,21 @@ from flower.in_process import InProcessGrid, nodes_of
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
+from fedspend.client import answering
 from fedspend.client.state import MemoryStates
 from fedspend.client.task import ClientTask
 from fedspend.configuration.config import any_config
+from fedspend.engines import dense
+from fedspend.engines.flower import wire
 from fedspend.engines.local import local
 from fedspend.models.evaluation import evaluate
 from fedspend.runs.beginning import opened_store
+from fedspend.runs.directory import RunDirectory
 from fedspend.runs.metrics import Observer
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.running import open_engine
 from fedspend.runs.setup import Setup, flat_parameters, from_config
+from fedspend.server.mechanism import Gaussian
 from fedspend.server.rounds import begin, prepared, run_rounds
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -282,6 +290,58 @@ def peaks(clients: int, model: str) -> dict[str, float]:
         return found
 
 
+# what FedAvg does not do, and the functions that do it
+PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
+    "ledger, release, checkpoint": tuple((RunDirectory, n) for n in ("reserve", "keep", "commit")),
+    "exact discrete noise": ((Gaussian, "release"),),
+    "clip, grid and checks at clients": ((dense, "finished"),),
+    "what nodes keep": ((answering.Answered, "keep"), (answering, "_digest")),
+    "masks": ((wire, "_masked"), (wire, "_numbers")),
+}
+
+
+def timed(function: Callable[..., Any], note: Callable[[float], None]) -> Callable[..., Any]:
+    """The function, with its CPU seconds noted."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        began = time.process_time()
+        try:
+            return function(*arguments, **named)
+        finally:
+            note(time.process_time() - began)
+
+    return call
+
+
+def split(model: str, rounds: int) -> dict[str, float]:
+    """CPU milliseconds of a round of three clients: all of ours, all of FedAvg's, parts of ours."""
+    spent = dict.fromkeys(PARTS, 0.0)
+    whole: dict[str, list[float]] = {"ours": [], "FedAvg": []}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as changes:
+        _, ours, plain, _ = contenders(3, model, rounds + 1, Path(folder))
+        for part, functions in PARTS.items():
+
+            def note(seconds: float, part: str = part) -> None:
+                spent[part] += seconds
+
+            for owner, name in functions:
+                counted = timed(getattr(owner, name), note)
+                changes.enter_context(patch.object(owner, name, counted))
+        for number in range(rounds + 1):
+            began = time.process_time()
+            ours.play()
+            whole["ours"].append(time.process_time() - began)
+            before = dict(spent) if number else dict.fromkeys(PARTS, 0.0)
+            began = time.process_time()
+            plain.play()
+            whole["FedAvg"].append(time.process_time() - began)
+            spent |= before  # neither the first round nor FedAvg's counts
+        ours.close()
+    found = {name: statistics.median(times[1:]) for name, times in whole.items()}
+    found |= {part: seconds / rounds for part, seconds in spent.items()}
+    return {name: 1e3 * seconds for name, seconds in found.items()}
+
+
 def table(lines: list[Line]) -> list[str]:
     """One row for each model and number of clients."""
     names = ("model", "clients", "steps", "one machine", "on Flower", "FedAvg", "FedAvg with DP")
@@ -337,6 +397,7 @@ def main() -> None:
         help="models, each with numbers of clients, and of local steps if it is not 20",
     )
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--split", action="store_true", help="what our round does more")
     parser.add_argument("--memory", type=int, nargs="*", default=[], help="for so many clients")
     parser.add_argument(
         "--results", type=Path, default=RESULTS, help="one line each; cells that it has are kept"
@@ -360,6 +421,9 @@ def main() -> None:
             with args.results.open("a") as file:
                 file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
             print("\n".join(map(str, found)), flush=True)
+    for model in MODELS if args.split else ():
+        parts = {name: round(value, 1) for name, value in split(model, args.rounds).items()}
+        print(f"CPU milliseconds of a round of 3 clients, {model} model: {parts}", flush=True)
     for clients in args.memory:
         each = "; ".join(f"{name} {size:.0f} MB" for name, size in peaks(clients, "small").items())
         print(f"held at most in a round of {clients:,} clients, small model: {each}", flush=True)

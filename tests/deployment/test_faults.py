@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from deployment.test_federation import server_app
-from deployment.watching import EXAMPLE, agree, changed, entries_of, logs, rounds_of
+from deployment.watching import EXAMPLE, agree, changed, logs, rounds_in, rounds_of
 
 from fedspend.flower.loopback import Loopback, NotStarted, descendants, federation, settings_of
 from fedspend.ledger import Ledger
@@ -30,7 +30,8 @@ class Faults:
     """Orders one fault after the other, and sees that the run goes on."""
 
     def __init__(self, made: Loopback, run: Path, generator: np.random.Generator) -> None:
-        self.made, self.generator, self.happened = made, generator, list[str]()
+        self.made, self.run, self.generator = made, run, generator
+        self.happened, self.enough = list[str](), ROUNDS  # rounds after which all has been seen
         self._again = settings_of(made.folder, run, {"resume": True})
         self._due: dict[str, float] = {}  # when a node comes back, thaws, or is looked after
         self._submit()
@@ -48,6 +49,7 @@ class Faults:
         if number < 2 and not all(map(self.well, self.made.clients)):
             return
         if what(client):
+            self.enough = rounds_of(self.run) + 3 if len(self.happened) + 1 == FAULTS else ROUNDS
             self.happened.append(f"{what.__name__} {client}" if number < 2 else what.__name__)
 
     def node_dies(self, client: str) -> bool:
@@ -130,7 +132,7 @@ def test_random_faults_take_nobody_over_budget_and_lose_no_release(tmp_path):
         faults = Faults(made, run, generator)
         end = time.monotonic() + 300 + 120 * FAULTS
         try:
-            while not (run / "report.html").exists():
+            while not (run / "report.html").exists() and rounds_of(run) < faults.enough:
                 said = f"{faults.happened}, {rounds_of(run)} rounds"
                 assert time.monotonic() < end, f"{said}\n{logs(made.folder)}"
                 time.sleep(float(generator.uniform(2, 12)))
@@ -145,12 +147,18 @@ def test_random_faults_take_nobody_over_budget_and_lose_no_release(tmp_path):
     server = made.folder / "server" / "ledger.db"
     accounts = {client: made.node(client) / "ledger.db" for client in made.clients}
     print(faults.happened)
-    print([(one["round"], one.get("skipped", False)) for one in committed])
     assert len(faults.happened) == FAULTS
     for ledger in (server, *accounts.values()):
         assert over_budget(ledger) == []
         assert audit(str(ledger)).ok
     agree(server, run, accounts)
-    assert verify_run(run, ledger=server).ok
-    played = {one["round"] - 1 for one in committed if not one.get("skipped")}
-    assert played == {entry["round"] for entry in entries_of(server) if entry["kind"] == "commit"}
+    kept = StoredRun(run).metrics()
+    print([(one["round"], one.get("skipped", False)) for one in kept])
+    assert kept[: len(committed)] == committed
+    played = {one["round"] - 1 for one in kept if not one.get("skipped")}
+    entered = set(rounds_in(server, "commit"))
+    # the end may have come between the entry of a release and the line about it
+    assert played <= entered
+    assert len(entered - played) <= 1
+    if (run / "report.html").exists():
+        assert verify_run(run, ledger=server).ok

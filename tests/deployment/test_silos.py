@@ -59,7 +59,7 @@ def test_records_stay_at_their_silos_and_the_model_is_that_of_one_machine(tmp_pa
         ledger = made.node(silo) / "ledger.db"
         assert audit(str(ledger)).ok
         with Ledger.open(ledger) as book:
-            accounts = book.balances().rows()
+            accounts = list(book.balances("record").rows())
         records = (rows / silo / "records.csv").read_text().splitlines()[1:]
         assert len(accounts) == len(records)
         for row in accounts:

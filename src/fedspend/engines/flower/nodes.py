@@ -26,7 +26,9 @@ from fedspend.engines.flower.wire import (
 )
 from fedspend.errors import InvalidInput
 
-_PATIENCE = 120.0  # seconds until a node that did not introduce itself is asked again
+# Seconds: how long an introduction is waited for, and after how many a node is greeted again. One
+# that was killed while it was asked comes back as the same node, and has forgotten the question.
+_PATIENCE, _AGAIN = 120.0, 40.0
 _POLL = 0.5
 
 
@@ -117,7 +119,7 @@ class Nodes:
             for node in self._connected
             if node not in self.problems
             and node not in self._at.values()
-            and not (node in waiting and now < self._greeted[node] + _PATIENCE)
+            and not (node in waiting and now < self._greeted[node] + _AGAIN)
         ]
         for node in [node for node in new if self._stranger(node)]:
             new.remove(node)
