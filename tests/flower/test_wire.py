@@ -103,7 +103,7 @@ def forgeries() -> dict[str, RecordDict]:
         "another record": RecordDict({**good, "more": ConfigRecord()}),
         "records of another kind": RecordDict({ABOUT: good[ARRAYS], ARRAYS: good[ARRAYS]}),
         "another version": RecordDict(
-            {ABOUT: ConfigRecord(about | {"wire": "fedspend wire 2"}), ARRAYS: good[ARRAYS]}
+            {ABOUT: ConfigRecord(about | {"wire": "fedspend wire 1"}), ARRAYS: good[ARRAYS]}
         ),
         "another kind": wire.greeting_content(wire.Hello(True, 1, 1, "")),
         "an unknown part": RecordDict(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,18 @@ class RoundTask:
     metric: NumberGrid | None = None
     asked: IntArray | None = None  # indices of the public rows to vote on, in place of an update
 
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """All but the arrays, as plain JSON values; made once, since every client gets it."""
+        apart = ("parameters", "asked", "training", *_GRIDS)
+        names = [field.name for field in fields(self) if field.name not in apart]
+        grids = {name: getattr(self, name) for name in _GRIDS}
+        return {
+            "shared": {name: getattr(self, name) for name in names},
+            "training": asdict(self.training),
+            **{name: None if grid is None else asdict(grid) for name, grid in grids.items()},
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class RecordTerms:
@@ -133,15 +146,7 @@ class ClientTask:
         about: dict[str, Any] = {"format": FORMAT, "client": self.client, "number": self.number}
         about["clip_norm"] = None if np.isinf(self.clip_norm) else self.clip_norm
         about["coin"] = self.coin
-        about["shared"] = {
-            field.name: getattr(self.shared, field.name)
-            for field in fields(RoundTask)
-            if field.name not in ("parameters", "asked", "training", *_GRIDS)
-        }
-        about["training"] = asdict(self.shared.training)
-        for name in _GRIDS:
-            grid = getattr(self.shared, name)
-            about[name] = None if grid is None else asdict(grid)
+        about |= self.shared.about
         if self.records is not None:
             terms = {field.name: getattr(self.records, field.name) for field in fields(RecordTerms)}
             arrays |= {
