@@ -24,7 +24,7 @@ import fedspend.runs.setup
 import fedspend.server.answers
 import fedspend.server.mechanism
 import fedspend.server.rounds
-from fedspend.audit.bounds import gaussian_epsilon
+from fedspend.auditing.bounds import gaussian_epsilon
 
 BASE: dict[str, dict[str, Any]] = {
     "data": {

@@ -22,7 +22,9 @@ from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.policies import POLICIES
 from fedspend.runs.setup import from_config
+from fedspend.server.aggregation import AGGREGATIONS
 from fedspend.server.methods.table import METHODS
+from fedspend.server.steps import SERVER_STEPS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "extending"
@@ -33,6 +35,8 @@ REGISTRIES = {
     "engine": ENGINES,
     "data_set": DATA_SETS,
     "partition": PARTITIONS,
+    "server_step": SERVER_STEPS,
+    "aggregation": AGGREGATIONS,
 }
 BUDGETS, TERMS = [2.0] * 5 + [8.0] * 5, {"delta": 1e-2, "rounds": 12, "rate": 0.5}
 DIGITS = {
@@ -360,3 +364,103 @@ def test_the_pages_name_every_entry(what):
 def test_data_list_shows_data_sets_of_ones_own(capsys):
     assert main(["--load", str(FOLDER / "data_set.py"), "data", "list", "--json"]) == 0
     assert "clinics" in [line["name"] for line in json.loads(capsys.readouterr().out)]
+
+
+# --- server steps and aggregations ----------------------------------------------------------------
+
+
+def own_arrays(**options):
+    generator = np.random.default_rng(1)
+    rows = [(generator.normal(size=(8 + n, 3)), generator.integers(0, 2, 8 + n)) for n in range(4)]
+    torch.manual_seed(0)
+    return {
+        "clients": rows,
+        "model": torch.nn.Linear(3, 2),
+        "plan": fedspend.plan([5.0] * 4, delta=1e-2, rounds=3, rate=1.0, accountant="rdp"),
+        "test": rows[0],
+        "lr": 0.2,
+        "batch_size": 4,
+        "local_steps": 2,
+        "randomness": "seeded",
+    } | options
+
+
+def weights(result):
+    return result.model.weight.detach().numpy().copy()
+
+
+def test_a_server_step_of_ones_own_is_what_ours_would_do():
+    def momentum(parameters, update, velocity, unused, lr):
+        velocity = np.float32(0.5) * velocity + update
+        return parameters + lr * velocity, velocity, unused
+
+    ours = fedspend.train(**own_arrays(server_momentum=0.5, server_lr=0.7))
+    own = fedspend.train(**own_arrays(server_optimizer=momentum, server_lr=0.7))
+    assert np.allclose(weights(own), weights(ours), atol=1e-6)
+    assert own.metrics[-1]["epsilon"] == ours.metrics[-1]["epsilon"]
+
+
+def test_a_server_step_of_ones_own_is_resumed_with_what_it_remembers(tmp_path):
+    use("server_step")
+    whole = fedspend.train(**own_arrays(server_optimizer="lion", server_lr=0.01))
+
+    def stop(line, _rounds):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    asked = own_arrays(server_optimizer="lion", server_lr=0.01, output=tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        fedspend.train(**asked, on_round=stop)
+    asked |= {"model": torch.nn.Linear(3, 2)}
+    assert (weights(fedspend.train(**asked, resume=True)) == weights(whole)).all()
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (lambda p, *_: p, "three vectors"),
+        (lambda p, *_: (p[:2], p, p), "finite vectors of 8 numbers"),
+        (lambda p, *_: (p * np.nan, p, p), "not finite"),
+    ],
+)
+def test_a_server_step_that_gives_something_else_is_refused(step, says):
+    with pytest.raises(InvalidInput, match=says):
+        fedspend.train(**own_arrays(server_optimizer=step))
+
+
+def test_a_mean_of_ones_own_is_the_planned_one():
+    """At rate 1, the planned denominator is the number of clients."""
+    ours = fedspend.train(**own_arrays())
+    own = fedspend.train(**own_arrays(aggregation=lambda updates, _rows: updates.mean(axis=0)))
+    assert np.allclose(weights(own), weights(ours), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed-mean", "weighted-mean"])
+def test_other_aggregations_claim_no_epsilon(name):
+    ours = fedspend.train(**own_arrays())
+    found = fedspend.train(**own_arrays(aggregation=name))
+    assert found.metrics[-1]["epsilon"] == {}
+    assert ours.metrics[-1]["epsilon"] != {}
+    assert not np.allclose(weights(found), weights(ours)) or name == "trimmed-mean"
+
+
+def test_other_aggregations_are_refused_where_somebody_would_rely_on_the_plan(tmp_path):
+    with pytest.raises(Refused, match="without one"):
+        fedspend.train(**own_arrays(aggregation="median", output=tmp_path / "run"))
+    assert [*tmp_path.iterdir()] == []
+    real = own_arrays(aggregation="median", randomness="os", ledger=tmp_path / "a.db")
+    real["clients"] = {str(n): rows for n, rows in enumerate(real["clients"])}
+    with pytest.raises(Refused, match="a real run would promise what does not hold"):
+        fedspend.train(**real, project="p")
+    assert [*tmp_path.iterdir()] == []
+    config = {**DIGITS, "train": {**DIGITS["train"], "aggregation": "median"}}
+    config["privacy"] = {"epsilon": 5.0, "delta": 1e-2, "rate": 0.5, "randomness": "os"}
+    with pytest.raises(Refused, match="another sensitivity"):
+        from_config(config_of(config))
+    with pytest.raises(Refused, match="only the server sees single updates"):
+        fedspend.train(**own_arrays(aggregation="median", noise="distributed"))
+
+
+def test_an_aggregation_that_gives_something_else_is_refused():
+    with pytest.raises(InvalidInput, match="must give 8 finite numbers"):
+        fedspend.train(**own_arrays(aggregation=lambda updates, _rows: updates))

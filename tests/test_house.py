@@ -39,7 +39,7 @@ ORDER = (
     "tuning",
     "flower",
     "publishing",
-    "audit",
+    "auditing",
     "pages",
     "starting",
     "cli",
@@ -52,6 +52,9 @@ UPWARDS = {
     ("planning", "server"),  # a method says which policies it may have
     ("records", "configuration"),  # `records.plan_of` reads a config
     ("design", "runs"),  # a search trains
+    ("planning", "report"),  # a plan draws itself
+    ("records", "report"),
+    ("ledger", "report"),  # and so does a ledger
     ("runs", "tuning"),  # a run directory may hold the winner of a private tune
 }
 
@@ -186,10 +189,17 @@ def test_the_walk_of_one_run_is_the_way_that_the_quickstart_goes(tmp_path, monke
         above = [*above[:depth], name]
 
 
+def first_line(function: ast.FunctionDef) -> int:
+    """Of its body, after the docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return body[0].lineno if body else function.lineno
+
+
 def test_no_function_is_longer_than_two_screens():
+    """Of what it does: arguments and words that explain them may be many."""
     longest = max(
         (
-            (node.end_lineno or 0) - node.lineno + 1,
+            (node.end_lineno or 0) - first_line(node) + 1,
             f"{path.relative_to(SOURCE)}:{node.name}",
         )
         for path in SOURCE.rglob("*.py")

@@ -657,8 +657,8 @@ def test_compare_takes_votes_beside_updates(voting, tmp_path):
     )
     (tmp_path / "config.toml").write_text(document)
     for method in ("dp-fedavg", "ae-dpfl"):
-        _, accuracies = _curve(str(tmp_path / "config.toml"), [f"method.name={method}"], 5)
-        assert len(accuracies) == 2
+        found = _curve(str(tmp_path / "config.toml"), [f"method.name={method}"], 5)
+        assert len(found.by_name["accuracy"]) == 2
 
 
 def toml(value):

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from fedspend.audit import Audit, audit
-from fedspend.audit.bounds import gaussian_epsilon
+from fedspend.auditing import Audit, audit
+from fedspend.auditing.bounds import gaussian_epsilon
 from fedspend.configuration.config import any_config
 from fedspend.runs.setup import from_config
 

@@ -15,47 +15,62 @@ if TYPE_CHECKING:
     from fedspend import accounting as accounting
     from fedspend import design as design
     from fedspend import records as records
+    from fedspend import report as report
+    from fedspend.auditing.entry import Audit as Audit
+    from fedspend.auditing.entry import audit as audit
     from fedspend.configuration.register import register as register
+    from fedspend.errors import FedspendError as FedspendError
+    from fedspend.errors import FedspendWarning as FedspendWarning
+    from fedspend.errors import InvalidInput as InvalidInput
+    from fedspend.errors import OutsideFailed as OutsideFailed
+    from fedspend.errors import Refused as Refused
+    from fedspend.ledger.book import Ledger as Ledger
     from fedspend.planning.making import plan as plan
     from fedspend.planning.plan import Plan as Plan
     from fedspend.publishing.checking import verify_publication as verify_publication
     from fedspend.publishing.writing import publish as publish
+    from fedspend.records.planning import RecordPlan as RecordPlan
+    from fedspend.report.making import make_report as make_report
+    from fedspend.runs.comparison import Comparison as Comparison
+    from fedspend.runs.comparison import compare as compare
+    from fedspend.runs.predicting import Predictions as Predictions
     from fedspend.runs.predicting import load_model as load_model
     from fedspend.runs.predicting import predict as predict
+    from fedspend.runs.result import Result as Result
     from fedspend.runs.training import train as train
     from fedspend.runs.verifying import verify_run as verify_run
     from fedspend.tuning.entry import tune as tune
+    from fedspend.tuning.sweeping import Sweep as Sweep
+    from fedspend.tuning.sweeping import sweep as sweep
     from fedspend.verification.verify import Verification as Verification
     from fedspend.verification.verify import verify as verify
 
 __version__ = "0.1.0"
-__all__ = [
-    "Plan",
-    "Verification",
-    "__version__",
-    "accounting",
-    "design",
-    "load_model",
-    "plan",
-    "predict",
-    "publish",
-    "records",
-    "register",
-    "train",
-    "tune",
-    "verify",
-    "verify_publication",
-    "verify_run",
-]
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
 _HOME = {
-    "Plan": "planning.plan",
-    "plan": "planning.making",
-    "publish": "publishing.writing",
-    "register": "configuration.register",
+    "Audit": "auditing.entry",
+    "audit": "auditing.entry",
+    "Comparison": "runs.comparison",
+    "compare": "runs.comparison",
+    "FedspendError": "errors",
+    "FedspendWarning": "errors",
+    "InvalidInput": "errors",
+    "Ledger": "ledger.book",
     "load_model": "runs.predicting",
+    "make_report": "report.making",
+    "Plan": "planning.plan",
+    "OutsideFailed": "errors",
+    "plan": "planning.making",
     "predict": "runs.predicting",
+    "Predictions": "runs.predicting",
+    "publish": "publishing.writing",
+    "RecordPlan": "records.planning",
+    "Refused": "errors",
+    "register": "configuration.register",
+    "Result": "runs.result",
+    "Sweep": "tuning.sweeping",
+    "sweep": "tuning.sweeping",
     "train": "runs.training",
     "tune": "tuning.entry",
     "Verification": "verification.verify",
@@ -63,14 +78,21 @@ _HOME = {
     "verify_publication": "publishing.checking",
     "verify_run": "runs.verifying",
 }
+_PACKAGES = ("accounting", "design", "records", "report")
+
+__all__ = ["__version__", *sorted([*_HOME, *_PACKAGES])]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(_imported(_HOME[name]), name)
-    if name in ("accounting", "design", "records"):
+    if name in _PACKAGES:
         return _imported(name)
-    raise AttributeError(f"module 'fedspend' has no attribute {name!r}")
+    import difflib
+
+    near = difflib.get_close_matches(name, __all__, 1)
+    hint = f"; did you mean {near[0]!r}?" if near and not name.startswith("_") else ""
+    raise AttributeError(f"module 'fedspend' has no attribute {name!r}{hint}")
 
 
 def _imported(home: str) -> Any:

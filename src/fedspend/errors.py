@@ -26,7 +26,7 @@ class FedspendError(Exception):
 
 
 class InvalidInput(FedspendError, ValueError):
-    """Bad input; nothing was written."""
+    """Bad input: a value, a file or a name is wrong; nothing was written."""
 
     exit_code = 2
 

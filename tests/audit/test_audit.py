@@ -7,11 +7,11 @@ import pytest
 from audited import BROKEN, SOUND, settings
 from scipy import stats
 
-from fedspend.audit import audit
-from fedspend.audit.auditing import split
-from fedspend.audit.bounds import Coins, gaussian_epsilon, gift_tail, lower_bound, most_gifts
-from fedspend.audit.guessing import learn
-from fedspend.audit.observations import Expected, Observations
+from fedspend.auditing import audit
+from fedspend.auditing.bounds import Coins, gaussian_epsilon, gift_tail, lower_bound, most_gifts
+from fedspend.auditing.entry import split
+from fedspend.auditing.guessing import learn
+from fedspend.auditing.observations import Expected, Observations
 from fedspend.cli.main import main
 from fedspend.configuration.config import any_config
 from fedspend.errors import InvalidInput, Refused

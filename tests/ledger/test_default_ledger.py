@@ -96,7 +96,7 @@ def test_two_projects_may_both_have_a_client_north(ledger_of_this_user):
 
 
 def test_without_a_project_one_line_asks_for_it(ledger_of_this_user):
-    with pytest.raises(InvalidInput, match="--project NAME") as refused:
+    with pytest.raises(InvalidInput, match=r"project=, ledger\.project in the config") as refused:
         train(**arrays())
     assert "\n" not in str(refused.value)
     assert str(ledger_of_this_user) in str(refused.value)
@@ -275,7 +275,7 @@ def test_it_is_private_in_the_users_data_folder(home):
 
 
 def test_nothing_is_made_before_a_run_is_charged(home):
-    with pytest.raises(InvalidInput, match="--project"):
+    with pytest.raises(InvalidInput, match="project="):
         train(**arrays())
     plan = arrays()["plan"]
     given = plan.replace(parameters=plan.parameters | {"ledger": f"1:{'0' * 64}"})
@@ -370,7 +370,7 @@ def test_an_internal_run_is_not_free_either(tiny):
 
 
 def test_compare_design_and_audit_refuse_real_runs(tiny, tmp_path, ledger_of_this_user):
-    from fedspend.audit.auditing import audit as audited
+    from fedspend.auditing.entry import audit as audited
     from fedspend.configuration.config import any_config
     from fedspend.design.candidates import read_search
     from fedspend.runs.comparison import compare

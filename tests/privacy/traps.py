@@ -33,7 +33,7 @@ from torch import nn
 
 import fedspend
 from fedspend.accounting import pld
-from fedspend.audit.bounds import gaussian_epsilon
+from fedspend.auditing.bounds import gaussian_epsilon
 from fedspend.basics import files
 from fedspend.client import bounding, work
 from fedspend.client.bounding import Bounded

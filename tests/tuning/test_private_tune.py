@@ -162,7 +162,7 @@ def test_what_is_written_does_not_depend_on_the_number_of_trials(
 
 
 def test_a_real_tune_is_charged_to_a_ledger_that_outlives_it(real, tmp_path, ledger_of_this_user):
-    with pytest.raises(InvalidInput, match="say which one it is: --project"):
+    with pytest.raises(InvalidInput, match="say which one it is: project="):
         tuned(real, tmp_path / "w")
     assert not (tmp_path / "w").exists()
     found = tuned(real, tmp_path / "w", project="clinics")

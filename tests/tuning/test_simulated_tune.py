@@ -8,6 +8,7 @@ import pytest
 from fedspend import tune
 from fedspend.configuration.config import load_config
 from fedspend.errors import InvalidInput
+from fedspend.runs import parallel
 from fedspend.tuning import simulated
 from fedspend.tuning.grid import settings_of
 
@@ -42,7 +43,7 @@ def scored(monkeypatch):
         return config.train.lr + config.privacy.clip / 100 + seed / 1000
 
     monkeypatch.setattr(simulated, "_accuracy", accuracy)
-    monkeypatch.setattr(simulated, "ProcessPoolExecutor", InLine)
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", InLine)
     return ran
 
 
@@ -90,7 +91,7 @@ def test_it_measures_on_held_out_training_rows_and_never_on_test_rows(short, mon
     """With test rows that are all wrong, the scores stay what they were."""
     from fedspend.configuration.data_inputs import Source
 
-    monkeypatch.setattr(simulated, "ProcessPoolExecutor", InLine)
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", InLine)
     first = tune(short, GRID[:1], seeds=1).accuracy
     rows = Source.rows.func
 
@@ -106,7 +107,7 @@ def test_it_measures_on_held_out_training_rows_and_never_on_test_rows(short, mon
 
 def test_processes_find_the_same(short, monkeypatch):
     found = tune(short, ["train.lr=0.4"], seeds=1, workers=1).accuracy
-    monkeypatch.setattr(simulated, "ProcessPoolExecutor", InLine)
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", InLine)
     assert (tune(short, ["train.lr=0.4"], seeds=1).accuracy == found).all()
 
 
@@ -117,7 +118,7 @@ def test_a_setting_without_a_plan_is_refused_before_anything_is_written(short, t
 
 
 def test_rows_of_people_are_refused_with_a_way_out(real):
-    with pytest.raises(InvalidInput, match="add --private"):
+    with pytest.raises(InvalidInput, match="add private=True"):
         tune(real, GRID)
 
 

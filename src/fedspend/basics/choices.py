@@ -18,15 +18,20 @@ def choose(what: str, value: Any, known: Iterable[str]) -> str:
     names = list(known)
     if isinstance(value, str) and value in names:
         return value
-    near = difflib.get_close_matches(str(value).lower(), names, 1)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else f"choose one of {', '.join(names)}"
-        if names
-        else "there are none"
+    hint = near(value, names) or (
+        f"choose one of {', '.join(names)}" if names else "there are none"
     )
     raise InvalidInput(f"unknown {what} {value!r}; {hint}")
+
+
+def near(value: Any, known: Iterable[str], before: str = "") -> str:
+    """A question about the nearest name, after the words `before`; empty if none is near.
+
+    >>> near("optimul", ["uniform", "optimal"], "; "), near("x", ["uniform"], "; ")
+    ("; did you mean 'optimal'?", '')
+    """
+    found = difflib.get_close_matches(str(value).lower(), list(known), 1)
+    return f"{before}did you mean {found[0]!r}?" if found else ""
 
 
 def only(what: str, given: Iterable[str], known: Iterable[str]) -> None:

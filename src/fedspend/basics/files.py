@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedspend.errors import Refused
+from fedspend.errors import InvalidInput, Refused
 
 
 def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
@@ -32,6 +32,21 @@ def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def check_writable(flag: str, name: str) -> None:
+    """`name`, given with `flag`, must be a file in an existing directory that can be written to."""
+    path = Path(name)
+    if path.is_dir():
+        raise InvalidInput(f"{flag} {name!r} is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise InvalidInput(
+            f"{flag} {name!r}: there is no directory {str(path.parent)!r}; create it first"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise InvalidInput(
+            f"{flag} {name!r}: directory {str(path.parent)!r} cannot be written to; name another"
+        )
 
 
 def sync_folder(folder: Path) -> None:

@@ -82,6 +82,11 @@ class Registry(Generic[E]):
         return tuple(self._entries)
 
 
+def any_own() -> bool:
+    """Whether users have added an entry to any registry."""
+    return any(registry.own for registries in _OF_SECTION.values() for registry in registries)
+
+
 def own_entries(section: str) -> list[Entry]:
     """The entries that users have added to the registries of a section."""
     return [registry[name] for registry in _OF_SECTION.get(section, ()) for name in registry.own]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.audit import Audit
-    from fedspend.audit.meters import Meter
+    from fedspend.auditing import Audit
+    from fedspend.auditing.meters import Meter
 
 HELP = "measure a lower bound on epsilon with the run's own code, and compare it with the claim"
 DESCRIPTION = (
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_files(args)
-    from fedspend.audit import audit
+    from fedspend.auditing import audit
 
     with progress_of(args) as progress:
         found = audit(
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
         write_whole(Path(args.output), f"{body}\n".encode())
     if args.plot is not None:
-        from fedspend.audit.plotting import audit_plot
+        from fedspend.auditing.plotting import audit_plot
 
         audit_plot(found, args.plot)
     if args.json:
@@ -217,7 +217,7 @@ def show(found: Audit, args: argparse.Namespace) -> None:
 
 def shown(meter: Meter) -> str:
     """
-    >>> from fedspend.audit.meters import Meter
+    >>> from fedspend.auditing.meters import Meter
     >>> shown(Meter(1.0021, 0.004)), shown(Meter(0.5)), shown(Meter(None))
     ('1.002 ± 0.008', '0.500', '')
     """

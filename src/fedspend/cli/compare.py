@@ -13,6 +13,7 @@ from fedspend.tasks.words import is_share
 if TYPE_CHECKING:
     from fedspend.runs.comparison import Comparison
 
+TABLES = ("csv", "markdown", "latex")
 HELP = "train several methods or settings side by side and compare how good they are"
 DESCRIPTION = (
     "Train every method with every seed as a seeded simulation, in parallel over cores, and show "
@@ -56,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="DIR",
-        help="also write comparison.json, comparison.csv and accuracy.png to this directory",
+        help="also write comparison.json, .csv, .md and .tex, and a plot of every metric, to this "
+        "directory",
     )
     add(
         "--set",
@@ -72,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S.KEY=V,...",
         help="compare these values of a setting; may be repeated",
     )
+    add("--table", choices=TABLES, help="print the table as CSV, Markdown or LaTeX")
     add("--json", action="store_true", help="print JSON instead of a table")
     add("--quiet", action="store_true", help="no progress bar")
 
@@ -89,13 +92,15 @@ def run(args: argparse.Namespace) -> int:
     methods = [name.strip() for name in args.methods.split(",")]
     with progress_bar("training", args.quiet) as progress:
         result = compare(
-            args.config, methods, args.seeds, args.set, args.workers, progress, args.vary
+            args.config, methods, args.seeds, args.set, args.workers, progress or False, args.vary
         )
     if args.output:
         write(result, Path(args.output))
     if args.json:
         found = {"methods": result.rows(), "seeds": list(result.seeds), "equal": result.twins()}
         print(json.dumps(found))
+    elif args.table:
+        print(getattr(result.table(), args.table)(), end="")
     else:
         show(result, methods[0] if args.vary and len(methods) == 1 else None)
     return 0
@@ -108,58 +113,26 @@ def show(result: Comparison, only: str | None) -> None:
     from fedspend.basics.words import counted
     from fedspend.cli.terminal import console
 
-    points = is_share(result.metric)
+    found = result.table("method" if only is None else f"{only} with")
     table = Table(box=None, pad_edge=False)
-    table.add_column("method" if only is None else f"{only} with")
-    for heading in (result.metric, "95% interval", f"minus {result.methods[0]}", "95% interval"):
-        table.add_column(heading, justify="right")
-    for n, row in enumerate(result.rows()):
-        table.add_row(
-            row["method"],
-            f"{row['mean']:.2%}" if points else f"{row['mean']:.4g}",
-            half_width(row["interval"], points),
-            (f"{100 * row['difference']:+.2f}" if points else f"{row['difference']:+.4g}")
-            if n
-            else "",
-            half_width(row["difference_interval"], points) if n else "",
-        )
+    for n, heading in enumerate(found.header):
+        table.add_column(heading, justify="right" if n else "left")
+    for row in found.rows:
+        table.add_row(*row)
     console().print(table)
     for name, first in result.twins():
         console().print(f"{name} is equal to {first} in every round: the difference has no effect")
+    if found.note:
+        console().print(found.note)
     console().print(
         f"seeded simulation, {counted(len(result.seeds), 'seed')}, differences paired by seed"
-        + (", in points" if points else "")
+        + (", in points" if is_share(result.metric) else "")
     )
 
 
-def percent(half: float | None) -> str:
-    """Half the width of an interval, in percentage points.
-
-    >>> percent(0.0123), percent(None)
-    ('± 1.23', 'needs 2 seeds')
-    """
-    return half_width(half, points=True)
-
-
-def half_width(half: float | None, points: bool) -> str:
-    """Half the width of an interval, in percentage points or in the metric's own unit.
-
-    >>> half_width(0.0123, points=True), half_width(12.345, points=False)
-    ('± 1.23', '± 12.35')
-    >>> half_width(None, points=True)
-    'needs 2 seeds'
-    """
-    if half is None:
-        return "needs 2 seeds"
-    return f"± {100 * half:.2f}" if points else f"± {half:.4g}"
-
-
 def write(result: Comparison, folder: Path) -> None:
-    import csv
-    import io
-
     from fedspend.basics.files import write_whole
-    from fedspend.report.plots import metric_plot
+    from fedspend.basics.tables import Table
 
     folder.mkdir(parents=True, exist_ok=True)
     rows = result.rows()
@@ -169,21 +142,22 @@ def write(result: Comparison, folder: Path) -> None:
             "seeds": list(result.seeds),
             "equal": result.twins(),
             "metric": result.metric,
-            result.metric: result.curves(),
+            "interval_supported": result.supported,
+            **{name: result.of(name).curves() for name in result.metrics},
         },
         indent=1,
     )
     write_whole(folder / "comparison.json", body.encode())
-    text = io.StringIO()
-    table = csv.writer(text)
-    table.writerow(["method", "mean", "interval", "difference", "difference_interval"])
-    table.writerows(
-        [row["method"], row["mean"], row["interval"], row["difference"], row["difference_interval"]]
+    header = ["method", "mean", "interval", "difference", "difference_interval"]
+    header += [f"{name}{end}" for name in result.others for end in ("", "_interval")]
+    numbers = [
+        [row[key] for key in header[:5]]
+        + [found[key] for found in row.get("metrics", {}).values() for key in ("mean", "interval")]
         for row in rows
-    )
-    write_whole(folder / "comparison.csv", text.getvalue().encode())
-    metric_plot(
-        {name: result.values[n] for n, name in enumerate(result.methods)},
-        folder / f"{result.metric}.png",
-        result.metric,
-    )
+    ]
+    write_whole(folder / "comparison.csv", Table(header, numbers).csv().encode())
+    table = result.table()
+    write_whole(folder / "comparison.md", table.markdown().encode())
+    write_whole(folder / "comparison.tex", table.latex().encode())
+    for name in result.metrics:
+        result.of(name).plot().save(folder / f"{name}.png")

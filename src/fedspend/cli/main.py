@@ -21,6 +21,7 @@ from concurrent.futures import BrokenExecutor
 from types import FrameType
 from typing import Any, NoReturn
 
+from fedspend.basics.door import command_line
 from fedspend.basics.extras import explained as explained_missing
 from fedspend.cli import (
     audit,
@@ -41,6 +42,7 @@ from fedspend.cli import (
     publish,
     records,
     report,
+    sweep,
     train,
     tune,
     verify,
@@ -65,6 +67,7 @@ COMMANDS = {
     "report": report,
     "publish": publish,
     "compare": compare,
+    "sweep": sweep,
     "tune": tune,
     "records": records,
     "ledger": ledger,
@@ -194,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # a terminal without arrow characters shows question marks
         sys.stdout.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
-    with sigterm_like_interrupt():
+    with sigterm_like_interrupt(), command_line():
         return explained(lambda: _run(given))
 
 

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedspend.basics.files import check_writable as check_writable
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
-
-
-def check_writable(flag: str, name: str) -> None:
-    """`name`, given with `flag`, must be a file in an existing directory that can be written to."""
-    path = Path(name)
-    if path.is_dir():
-        raise InvalidInput(f"{flag} {name!r} is a directory; name a file in it")
-    if not path.parent.is_dir():
-        raise InvalidInput(
-            f"{flag} {name!r}: there is no directory {str(path.parent)!r}; create it first"
-        )
-    if not os.access(path.parent, os.W_OK):
-        raise InvalidInput(
-            f"{flag} {name!r}: directory {str(path.parent)!r} cannot be written to; name another"
-        )
 
 
 def save_plan(plan: AnyPlan, output: str | None, force: bool) -> bool:

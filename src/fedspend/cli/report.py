@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedspend.cli.outputs import check_writable
-from fedspend.errors import InvalidInput
 from fedspend.stored.files import REPORT
 
 HELP = "write a self-contained HTML page about one run or several"
@@ -44,11 +42,12 @@ def run(args: argparse.Namespace) -> int:
     folders = [Path(name) for name in args.runs]
     from fedspend.report.dates import dates_of
     from fedspend.report.html import render, summary, write_page
+    from fedspend.report.making import check_page
     from fedspend.report.run_data import load_runs
 
     runs = load_runs(folders)
     output = Path(args.output or (REPORT.of(folders[0]) if len(folders) == 1 else REPORT.name))
-    check_output(output)
+    check_page(output)
     write_page(render(runs, dates_of(folders, [one.name for one in runs])), output)
     if args.json:
         import json
@@ -63,9 +62,3 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         print(f"Report: {output}")
     return 0
-
-
-def check_output(path: Path) -> None:
-    if not path.name.lower().endswith((".html", ".htm")):
-        raise InvalidInput(f"--output {str(path)!r} must end in .html")
-    check_writable("--output", str(path))

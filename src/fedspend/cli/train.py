@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from fedspend.cli.ledger import add_project
 from fedspend.cli.log_file import LOG, log_days_only
 from fedspend.errors import InvalidInput
+from fedspend.report.live import terminal_bar
+from fedspend.report.round_words import describe, privately, spent_of
 from fedspend.runs.stopping import Stopped, stop_after_round
 from fedspend.stored.files import LEDGER, REPORT
 from fedspend.tasks.words import (
     deviation_key,
-    is_share,
     metric_of,
     other_metrics,
     private_key,
@@ -134,24 +135,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from fedspend.configuration.config import any_config
     from fedspend.configuration.task_inputs import metrics_of
-    from fedspend.planning.protocol import load_any_plan
     from fedspend.report.html import write_report
     from fedspend.runs.training import train
 
-    if args.replan and not args.resume:
-        raise InvalidInput(
-            "--replan replans the rest of an interrupted run, so it needs --resume; add it"
-        )
-    if args.moved and not args.resume:
-        raise InvalidInput(
-            "--moved says that the directory of an interrupted run was moved, so it needs "
-            "--resume; add it"
-        )
     on_operator = None
     if args.show_accuracy:
         names = metrics_of(any_config(args.config, args.set))
         on_operator = on_this_terminal(names[0] if names else "loss")
-    plan = None if args.plan is None else load_any_plan(args.plan)
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
     overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
     with (
@@ -181,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
             args.config,
             overrides=overrides,
             output=folder,
-            plan=plan,
+            plan=args.plan,
             resume=args.resume,
             replan=args.replan,
             moved=args.moved,
@@ -192,6 +182,7 @@ def run(args: argparse.Namespace) -> int:
             on_note=on_note,
             on_operator=on_operator,
             loggers=args.logger,
+            progress=False,
         )
     write_report([folder], REPORT.of(folder))
     summarise(args, result, folder)
@@ -255,77 +246,8 @@ def reporter(args: argparse.Namespace) -> Iterator[OnRound]:
     elif not sys.stderr.isatty():
         yield lambda line, rounds: print(describe(line, rounds), file=sys.stderr, flush=True)
     else:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("planning and verifying", total=None)
-
-            def show(line: dict[str, Any], rounds: int) -> None:
-                bar.update(
-                    task,
-                    completed=line["round"],
-                    total=rounds,
-                    description=describe(line, rounds),
-                )
-
-            yield show
-
-
-def describe(line: dict[str, Any], rounds: int) -> str:
-    """One round in one line.
-
-    >>> describe({"round": 3, "accuracy": 0.5, "epsilon": {"10": 1.234}}, 25)
-    'round 3/25  accuracy 50.0%  spent 1.23 of 10'
-    """
-    parts = [f"round {line['round']}/{rounds}"]
-    metric = metric_of(line)
-    if line.get(metric) is not None:
-        parts.append(shown(metric, line[metric]))
-    if line.get(private_key(metric)) is not None:
-        parts.append(f"before it, privately: {privately(line)}")
-    if line["epsilon"]:
-        parts.append("spent " + spent_of(line["epsilon"]))
-    if line.get("discarded"):
-        parts.append(f"{line['discarded']} updates were not finite and counted as zero")
-    if line.get("skipped"):
-        parts.append("skipped: its release was lost; its budget stays spent")
-    return "  ".join(parts)
-
-
-def privately(line: dict[str, Any]) -> str:
-    """A noised metric, within what is possible, and how far off it may be.
-
-    >>> privately({"private_accuracy": 1.021, "private_accuracy_deviation": 0.034})
-    'accuracy 100% +- 3.4%'
-    """
-    metric = metric_of(line)
-    value, off = line[private_key(metric)], line.get(deviation_key(metric))
-    if not is_share(metric):
-        return f"{metric} {value:.4g}" + ("" if off is None else f" +- {off:.2g}")
-    within = min(1.0, max(0.0, value))
-    return f"{metric} {100 * within:.3g}%" + ("" if off is None else f" +- {off:.1%}")
-
-
-def spent_of(epsilon: dict[str, float], budgets: Mapping[str, str] | None = None) -> str:
-    """What each group has spent, with more digits where budgets are small.
-
-    `budgets` are those of groups with a name; a group without one is named by its budget.
-
-    >>> spent_of({"0.1": 0.01234, "10": 9.999})
-    '0.012 of 0.1, 10.00 of 10'
-    >>> spent_of({"careful": 5.0, "open": 10.0}, {"careful": "5", "open": "10"})
-    'careful 5.00 of 5, open 10.00 of 10'
-    """
-    parts = []
-    for group, spent in epsilon.items():
-        amount = f"{spent:.2g}" if 0 < spent < 0.095 else f"{spent:.2f}"
-        if budgets and group in budgets:
-            parts.append(f"{group} {amount} of {budgets[group]}")
-        else:
-            parts.append(f"{amount} of {group}" if group[:1].isdigit() else f"{group} {amount}")
-    return ", ".join(parts)
+        with terminal_bar("planning and verifying") as move:
+            yield lambda line, rounds: move(line["round"], rounds, describe(line, rounds))
 
 
 def budgets_by_group(result: Result, folder: Path) -> dict[str, str]:

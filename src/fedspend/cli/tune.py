@@ -168,8 +168,8 @@ def show_simulated(found: Tuned, output: str | None) -> None:
     from rich.table import Table
 
     from fedspend.basics.words import counted
-    from fedspend.cli.compare import percent
     from fedspend.cli.terminal import console
+    from fedspend.runs.comparison import half_width
     from fedspend.tuning.simulated import BEST
 
     table = Table(box=None, pad_edge=False)
@@ -182,9 +182,9 @@ def show_simulated(found: Tuned, output: str | None) -> None:
         table.add_row(
             *(str(value) for value in row["setting"].values()),
             f"{row['mean']:.2%}",
-            percent(row["interval"]),
+            half_width(row["interval"], points=True),
             f"{100 * row['difference']:+.2f}" if n else "",
-            percent(row["difference_interval"]) if n else "",
+            half_width(row["difference_interval"], points=True) if n else "",
         )
     out = console()
     out.print(table)

@@ -195,7 +195,10 @@ def config_of(document: Mapping[str, Any], overrides: Sequence[str] = ()) -> Con
     return checked(dict(document), Place("config", {}), None, overrides)
 
 
-def any_config(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+AnyConfig = str | Path | Mapping[str, Any]  # a TOML file, or a dict of sections
+
+
+def any_config(config: AnyConfig, overrides: Sequence[str] = ()) -> Config:
     """A config from a file or from a dict of sections."""
     return (
         config_of(config, overrides)

@@ -36,6 +36,12 @@ class Key(Generic[T]):
     placed: Callable[[str, Path], str] | None = None
     registry: Registry[Any] | None = None
     also: tuple[str, ...] = ()  # words beside the names of the registry
+    words: tuple[str, ...] = ()  # all that may be given, where it is one of a few words
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The words that may be given, built in or registered later; none where others may be."""
+        return self.words if self.registry is None else (*self.also, *self.registry.names)
 
     @property
     def asks(self) -> str:
@@ -133,7 +139,7 @@ def choice(*names: str, help: str) -> Key[str]:
         require(isinstance(value, str) and value in names)
         return str(value)
 
-    return Key(read, one_of(names), help)
+    return Key(read, one_of(names), help, words=names)
 
 
 def _anything(value: Any) -> Any:

@@ -5,6 +5,7 @@ Guarantee: a config that names none means the same method everywhere.
 
 from __future__ import annotations
 
+from fedspend.basics.choices import near
 from fedspend.configuration.config import Config
 from fedspend.errors import InvalidInput
 from fedspend.server.methods.table import DEFAULT, METHODS
@@ -19,5 +20,8 @@ def known_method(config: Config) -> str:
     """Its name; refuses one that no method has."""
     name = method_of(config)
     if name not in METHODS:
-        raise InvalidInput(f"method must be one of {', '.join(METHODS.names)}; got {name!r}")
+        raise InvalidInput(
+            f"method must be one of {', '.join(METHODS.names)}; got {name!r}"
+            + near(name, METHODS.names, "; ")
+        )
     return name

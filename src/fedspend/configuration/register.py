@@ -50,6 +50,8 @@ def register(
     | "method" | `make(given, **keys)`: a `server.methods.base.Method` | |
     | "accountant" | `make(noise, rate, delta)`: the epsilon of one schedule | |
     | "engine" | `make(work, workers)`: an `engines.base.Engine` | |
+    | "server step" | `make(parameters, update, first, second, lr)`: what these become | |
+    | "aggregation" | `make(updates, rows)`: one update; for simulations | |
     | "loss" | `make(output, target, **keys)`: one number a row | `targets` |
     | "metric" | `make(outputs, targets)`: a number | `share`, `lower` |
 
@@ -146,6 +148,28 @@ def _engine(
     return ENGINES.add(EngineEntry(name, help, keys, make=make))
 
 
+def _server_step(
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
+) -> Entry:
+    from fedspend.server.steps import SERVER_STEPS, ServerStep
+
+    _only_flags("server step", flags, ())
+    if keys:
+        raise InvalidInput(f"a server step takes no keys, got {keys[0]!r}")
+    return SERVER_STEPS.add(ServerStep(name, help, (), make))
+
+
+def _aggregation(
+    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
+) -> Entry:
+    from fedspend.server.aggregation import AGGREGATIONS, AggregationEntry
+
+    _only_flags("aggregation", flags, ())
+    if keys:
+        raise InvalidInput(f"an aggregation takes no keys, got {keys[0]!r}")
+    return AGGREGATIONS.add(AggregationEntry(name, help, (), make))
+
+
 def _loss(
     name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
@@ -204,4 +228,6 @@ _ENTER: dict[str, Callable[[str, Callable[..., Any], str, tuple[str, ...], Flags
     "engine": _engine,
     "loss": _loss,
     "metric": _own_metric,
+    "server step": _server_step,
+    "aggregation": _aggregation,
 }

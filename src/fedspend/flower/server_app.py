@@ -162,6 +162,7 @@ def serve(grid: Grid, asked: Asked) -> Result | None:
                 on_round=on_round,
                 on_note=lambda note: LOG.info("%s: %s", asked.output, note),
                 grid=grid,
+                progress=False,
             )
         except Stopped as stopped:
             LOG.info("%s; run it again with resume=true to go on", stopped)

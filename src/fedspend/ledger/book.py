@@ -11,8 +11,9 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.basics.progress import OnProgress
+from fedspend.basics.tables import Table, first_rows
+from fedspend.basics.words import counted
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import rules
 from fedspend.ledger.chain import (
@@ -49,6 +52,9 @@ from fedspend.ledger.storage import (
     migrate,
     path_of,
 )
+
+if TYPE_CHECKING:
+    from fedspend.report.drawing import Drawing
 
 # Entries that say when a person did something. How long a round takes tells how many clients were
 # sampled, so all others of a real ledger are dated to the day.
@@ -177,6 +183,40 @@ class Ledger:
     @property
     def simulation(self) -> bool:
         return self.state.simulation
+
+    def __repr__(self) -> str:
+        """Says where it is and who is in it, without computing what was spent."""
+        told = ", a simulation's" if self.simulation else ""
+        told += f", project {self.project!r}" if self.project else ""
+        units = [
+            counted(len(accounts.names), unit)
+            for unit, accounts in self.state.accounts.items()
+            if accounts.names
+        ]
+        runs = sum(len(self.state.runs_of(unit)) for unit in self.state.accounts)
+        told += f": {', '.join(units) or 'nobody'}, {counted(runs, 'run')}"
+        return f"<Ledger {self.location}{told}>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the balances, of the first accounts where there are many."""
+        tables = []
+        for unit, accounts in self.state.accounts.items():
+            if not accounts.names:
+                continue
+            rows = [
+                [one[unit], *(f"{one[key]:.4g}" for key in ("budget", "spent", "remaining"))]
+                for one in self.balances(unit).rows(range(min(len(accounts.names), 13)), unit)
+            ]
+            tables.append(Table((unit, "budget", "spent", "remaining"), first_rows(rows)).html())
+        return f"<p>{escape(repr(self).strip('<>'))}</p>" + "".join(tables)
+
+    def plot(self, unit: str = "client") -> Drawing:
+        """What every account has spent, holds and has left."""
+        from fedspend.report.balance_plot import balance_figure
+        from fedspend.report.drawing import drawing
+
+        found, simulation = self.balances(unit), self.simulation
+        return drawing(lambda: balance_figure(found, unit=unit, simulation=simulation))
 
     def close(self) -> None:
         self._storage.close()

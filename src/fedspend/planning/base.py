@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from fedspend.basics.arrays import FloatArray
+from fedspend.basics.tables import Table, first_rows
 from fedspend.basics.words import counted, span
 from fedspend.errors import InvalidInput
 from fedspend.planning.plan_json import Kind, Saved, load
@@ -19,6 +22,7 @@ class BasePlan(Saved):
     `planning.protocol.AnyPlan` says what else a plan offers.
     """
 
+    unit: ClassVar[Any]
     schedules: Schedules
     budget: FloatArray
     parameters: dict[str, Any]
@@ -65,6 +69,23 @@ class BasePlan(Saved):
     @abstractmethod
     def headline(self) -> str:
         """How the budgets are spent, in one or two words."""
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what each level of budget may spend, and the noise that pays for it."""
+        schedules, clients_of = self.schedules, self.schedules.clients_of
+        order = np.argsort(schedules.epsilon, kind="stable")
+        noise, rate = schedules.noise_multiplier, schedules.sampling_rate
+        rows = [
+            [
+                f"{schedules.epsilon[n]:.4g}",
+                int(clients_of[n]),
+                span(rate[:, n]),
+                span(noise[:, n]),
+            ]
+            for n in order.tolist()
+        ]
+        header = ("epsilon", f"{self.unit}s", "sampling rate", "noise multiplier")
+        return Table(header, first_rows(rows)).html(repr(self).strip("<>"))
 
     def __repr__(self) -> str:
         budgets = span(self.budget)

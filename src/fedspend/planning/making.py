@@ -31,6 +31,8 @@ from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS
 from fedspend.accounting.smoothing import drawn, steps_of
 from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
+from fedspend.basics.choices import near
+from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
 from fedspend.budgets.identity import as_mapping, read_ids
 from fedspend.errors import FedspendWarning, InvalidInput, Refused, finite_number, whole_number
@@ -68,6 +70,7 @@ MAX_CELLS = 50_000_000  # rounds x schedules
 MOST_CLIP = 1e30  # updates are 32-bit numbers, and their noise must be one, too
 
 
+@public
 def plan(
     epsilons: Any,
     *,
@@ -98,30 +101,54 @@ def plan(
 ) -> Plan:
     """Make the whole schedule for one budget per client, spending every budget exactly.
 
-    `epsilons`, `saving_rate` and `transition` are one value for all, one per client, or values by
-    client id: a dict, or a pandas Series with the ids as its index. Ids come from `clients`, or
-    from `epsilons`; where neither has them, clients are "0", "1", ... Without a policy, a saving
-    rate means `spend-as-you-go` (transition: the middle round), weights mean `weights`, and neither
-    means `optimal`. A plan for
-    `noise="discrete"` (or `"discrete-distributed"`, where every client adds a part of it) has a
-    hair more noise, and says how many steps of its grid the noise must have at least; `bits` is the
-    size of the sums. With `accountant="auto"` noise comes from privacy loss distributions ("pld")
-    where schedules are few, and from Rényi curves ("rdp", 4 to 7% more noise) elsewhere; the plan
-    says which, and why. With `bit_noise`, clients also report whether their update was within its
-    clip, and with `metric_noise` how well the model does on rows that they hold out: the deviation
-    of the noise on the sum of each, which is paid out of every round.
+    Arguments:
+        epsilons: one budget for all, one per client, or budgets by client id: a dict, or a pandas
+            Series with the ids as its index.
+        delta: of every budget.
+        rounds: how many rounds are planned.
+        rate: the probability that a client takes part in a round.
+        clients: the clients' ids. Where neither they nor `epsilons` have ids, clients are "0", "1",
+            ...
+        policy: how a budget is spread over rounds. By default a saving rate means
+            `spend-as-you-go`, weights mean `weights`, and neither means `optimal`, which puts noise
+            where it does the least harm to the model that is handed out.
+        contraction: policy `optimal`: the part of a push against the model that one round leaves.
+            Without one it does well for all from 0.5 to 1. What is expected is in
+            `parameters["expected"]`.
+        influence: in place of a contraction, for each round what part of a push in it is left at
+            the end.
+        tail: policy `optimal`: the model handed out is the mean of this many last iterates.
+        server_momentum: policy `optimal`: momentum of the server's steps.
+        saving_rate, transition: policies that save: the rate before the round `transition` (the
+            middle one); for all, per client, or by id.
+        weights: policies `weights` (one number per round) and `geometric` (the ratio).
+        clip: the clip norm of the average client.
+        clip_schedule: the clip of a round is `clip` times its factor: "constant", one number per
+            round, or "lr", relative to `learning_rates`, which is the default where they are given.
+        learning_rates: one number per round, relative. Under "lr", a round at the end whose
+            learning rate is 0 is not planned.
+        accountant: "rdp" (Rényi curves, 4 to 7% more noise), "pld" (privacy loss distributions), or
+            "auto": "pld" where schedules are few; the plan says which, and why.
+        noise: "continuous", "discrete", or "discrete-distributed", where every client adds a part.
+            A discrete plan has a hair more noise, and says how many steps of its grid the noise
+            must have at least. `bits` is the size of the sums.
+        bit_noise, metric_noise: clients also report whether their update was within its clip, or
+            how well the model does on rows that they hold out: the deviation of the noise on the
+            sum of each, which is paid out of every round.
+        method: the method that the plan is for; it may only have some of the policies.
+        past: one history per client, what a ledger says was spent before (`Ledger.past`).
+            `epsilons` are then lifetime budgets, which past and plan together spend exactly, and
+            `Plan.epsilon` is the epsilon of the plan alone.
+        options: the named arguments of your own policy.
+        progress: called with (done, total) while a large plan is made.
 
-    The clip of a round is `clip` times its factor in `clip_schedule`: "constant", one number per
-    round, or "lr", relative to `learning_rates`, one per round. That is the default where they are
-    given; a round at the end whose learning rate is 0 is then not planned. Policy `optimal` puts
-    noise where it does the least harm to the model that is handed out, the mean of the last `tail`
-    iterates: `contraction` is the part of a push against the model that one round leaves. Without
-    one it does well for all from 0.5 to 1. In its place, `influence` says for each round what part
-    of a push in it is left at the end. What is expected is in `parameters["expected"]`.
+    Returns:
+        A `Plan`: `.noise_multiplier`, `.sampling_rate` and `.clip_norm` (rounds, clients),
+        `.spent()`, `.save("plan.json")`, `.plot()`.
 
-    `past`, one history per client, is what a ledger says was spent before. `epsilons` are then
-    lifetime budgets, which past and plan together spend exactly, and `Plan.epsilon` is the epsilon
-    of the plan alone. `options` are the named arguments of your own policy.
+    Raises:
+        InvalidInput: an argument is wrong, or none of the budgets can be spent this way.
+        Refused: the past leaves a client nothing to spend.
 
     >>> budgets = [10.0] * 34 + [20.0] * 43 + [30.0] * 23
     >>> made = plan(budgets, delta=1e-5, rounds=25, rate=0.9, saving_rate=0.5)
@@ -130,6 +157,12 @@ def plan(
     >>> plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0).clients
     ('north', 'south')
     """
+    if past is not None and not isinstance(past, Mechanisms):
+        raise InvalidInput(f"past must be what Ledger.past gives, got {type(past).__name__}")
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidInput(
+            f"options must be a dict of your own policy's arguments, got {options!r}"
+        )
     budget, ids = budgets_by_id(epsilons, clients)
     request = PlanRequest(
         epsilons=budget,
@@ -282,7 +315,11 @@ def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
     read at whole orders.
     """
     if request.noise not in NOISES:
-        raise InvalidInput(f"noise must be one of {', '.join(NOISES)}; got {request.noise!r}")
+        raise InvalidInput(
+            f"noise must be one of {', '.join(NOISES)}; got {request.noise!r}"
+            + near(request.noise, NOISES, "; ")
+        )
+    check_bits(whole_number("bits", request.bits, 1))
     whole = request.past is not None and bool(request.past.discrete.any())
     terms = Terms(
         check_delta(request.delta),
@@ -304,7 +341,7 @@ def checked_accountant(request: PlanRequest) -> Accountant | None:
     if request.accountant not in ACCOUNTANTS:
         raise InvalidInput(
             f"accountant must be one of {', '.join((AUTO, *ACCOUNTANTS.names))}; got "
-            f"{request.accountant!r}"
+            f"{request.accountant!r}" + near(request.accountant, ACCOUNTANTS.names, "; ")
         )
     return ACCOUNTANTS[request.accountant]
 
@@ -356,7 +393,7 @@ def foresight_of(
     ):
         if given is not None:
             warnings.warn(
-                f"{name} has no effect under policy {policy.name!r}", FedspendWarning, stacklevel=4
+                f"{name} has no effect under policy {policy.name!r}", FedspendWarning, stacklevel=5
             )
     return None
 
@@ -367,7 +404,7 @@ def warn_of_delta(delta: float, units: int, unit: str = "client") -> None:
             f"delta {delta:g} is at or above 1/{unit}s = {1 / units:g}: it would permit "
             f"exposing one {unit} completely; choose a smaller delta",
             FedspendWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -408,7 +445,7 @@ def saving_terms(
         )
         if given is not None:
             warnings.warn(
-                f"{given} has no effect under policy {policy.name!r}", FedspendWarning, stacklevel=4
+                f"{given} has no effect under policy {policy.name!r}", FedspendWarning, stacklevel=5
             )
         return np.full(clients, terms.rate), np.ones(clients)
     if saving_rate is None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedspend.basics.progress import OnProgress
     from fedspend.ledger.rules import Proposal
     from fedspend.planning.protocol import AnyPlan, Unit
+    from fedspend.report.drawing import Drawing
     from fedspend.verification.findings import Verification
 
 ADJACENCY = (
@@ -326,6 +327,20 @@ class Plan(BasePlan):
 
         del spent  # it follows from the rounds already begun, which stay in the plan
         return extended(self, begun, more, elsewhere.take(of_unit), lifetime)
+
+    def plot(self, *others: Plan, labels: Sequence[str] | None = None) -> Drawing:
+        """Epsilon spent and noise by round, of this plan and of others with the same clients.
+
+        `labels` are the clients' groups. `plan.plot().save("plan.png")`
+        """
+        from fedspend.report.drawing import drawing
+        from fedspend.report.plots import draw
+
+        named: dict[str, Plan] = {}
+        for one in (self, *others):
+            same = sum(name.partition(" (")[0] == one.policy for name in named)
+            named[f"{one.policy} ({same + 1})" if same else one.policy] = one
+        return drawing(lambda: draw(named, labels))
 
     def replace(self, **changes: Any) -> Plan:
         """A plan with some fields changed; tables and epsilons are given per client."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedspend.basics.door import public
 from fedspend.basics.words import counted, span
 from fedspend.errors import FedspendError
 from fedspend.ledger.audit import Finding, none_failed
@@ -87,6 +88,7 @@ class Wrong(FedspendError):
     """A check of a publication that failed."""
 
 
+@public
 def verify_publication(
     folder: str | Path, *, key: str | Path | None = None, opening: str | Path | None = None
 ) -> Checked:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedspend.basics.door import public
 from fedspend.basics.files import sync_folder, write_whole
 from fedspend.client.state import file_name
 from fedspend.errors import InvalidInput
@@ -51,6 +52,7 @@ def openings_beside(folder: Path) -> Path:
     return whole.with_name(f"{whole.name}.openings")
 
 
+@public
 def publish(
     run: str | Path, output: str | Path | None = None, *, sign: str | Path | None = None
 ) -> Written:

@@ -37,6 +37,7 @@ from fedspend.records.terms import Terms, check_budgets
 if TYPE_CHECKING:
     from fedspend.basics.progress import OnProgress
     from fedspend.planning.protocol import AnyPlan, Unit
+    from fedspend.report.drawing import Drawing
     from fedspend.verification.findings import Verification
 
 ADJACENCY = (
@@ -255,6 +256,13 @@ class RecordPlan(BasePlan):
         from fedspend.records.disclosure import bound
 
         return bound(self, slack)
+
+    def plot(self) -> Drawing:
+        """Epsilon spent and sampling rates by round: `plan.plot().save("plan.png")`."""
+        from fedspend.report.drawing import drawing
+        from fedspend.report.records_plot import record_plan_figure
+
+        return drawing(lambda: record_plan_figure(self))
 
     def part_of(self, client: int) -> RecordPlan:
         """What this plan says about one client's records."""

@@ -21,19 +21,22 @@ NAMED = 40  # up to this many accounts get a bar and a name each; more are drawn
 def balance_plot(balances: Balances, path: str | Path, *, unit: str, simulation: bool) -> None:
     """Draw to a .png, .svg or .pdf."""
     with rc_context(LOOK):
-        figure = _bars(balances) if len(balances.names) <= NAMED else _areas(balances, unit)
-        note = f"{counted(len(balances.names), unit)}, epsilon by composition" + (
-            "; simulated accounts" if simulation else ""
-        )
-        figure.suptitle(
-            f"Lifetime budgets: {note}", x=0.01, ha="left", fontsize=11, color="#333333"
-        )
+        figure = balance_figure(balances, unit=unit, simulation=simulation)
         buffer = io.BytesIO()
         kind = Path(path).suffix.lower().removeprefix(".")
         figure.savefig(
             buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
         )
     write_whole(Path(path), buffer.getvalue())  # readable by the owner only: balances are sensitive
+
+
+def balance_figure(balances: Balances, *, unit: str, simulation: bool) -> Figure:
+    figure = _bars(balances) if len(balances.names) <= NAMED else _areas(balances, unit)
+    note = f"{counted(len(balances.names), unit)}, epsilon by composition" + (
+        "; simulated accounts" if simulation else ""
+    )
+    figure.suptitle(f"Lifetime budgets: {note}", x=0.01, ha="left", fontsize=11, color="#333333")
+    return figure
 
 
 def _bars(balances: Balances) -> Figure:

@@ -353,30 +353,36 @@ def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def metric_plot(curves: Mapping[str, FloatArray], path: str | Path, metric: str) -> None:
+    """Draw `metric_figure` to a file."""
+    with rc_context(LOOK):
+        figure = metric_figure(curves, metric)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=Path(path).suffix.lower().removeprefix("."), dpi=160)
+    write_whole(Path(path), buffer.getvalue())
+
+
+def metric_figure(curves: Mapping[str, FloatArray], metric: str) -> Figure:
     """The metric by round for each method: mean over seeds, with their range as a band.
 
     Curves are (seeds, rounds).
     """
-    with rc_context(LOOK):
-        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-        axes = figure.subplots()
-        for colour, (name, values) in zip(COLOURS * len(curves), curves.items(), strict=False):
-            rounds = np.arange(1, values.shape[1] + 1)
-            axes.fill_between(
-                rounds,
-                values.min(axis=0),
-                values.max(axis=0),
-                color=colour,
-                alpha=0.15,
-                linewidth=0,
-            )
-            axes.plot(rounds, values.mean(axis=0), color=colour, linewidth=2, label=name)
-        axes.set_xlabel("round")
-        axes.set_ylabel(metric)
-        if is_share(metric):
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(frameon=False)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=Path(path).suffix.lower().removeprefix("."), dpi=160)
-    write_whole(Path(path), buffer.getvalue())
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for colour, (name, values) in zip(COLOURS * len(curves), curves.items(), strict=False):
+        rounds = np.arange(1, values.shape[1] + 1)
+        axes.fill_between(
+            rounds,
+            values.min(axis=0),
+            values.max(axis=0),
+            color=colour,
+            alpha=0.15,
+            linewidth=0,
+        )
+        axes.plot(rounds, values.mean(axis=0), color=colour, linewidth=2, label=name)
+    axes.set_xlabel("round")
+    axes.set_ylabel(metric)
+    if is_share(metric):
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False)
+    return figure

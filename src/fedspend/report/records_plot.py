@@ -192,7 +192,13 @@ def noise_plot(path: str | Path, told: Suggestion) -> None:
 
 
 def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
-    """Plot cumulative epsilon (left) and sampling rates (right) by round and level of budget.
+    """Plot a plan of records to a file."""
+    with rc_context(LOOK):
+        _save(record_plan_figure(plan), path)
+
+
+def record_plan_figure(plan: RecordPlan) -> Figure:
+    """Cumulative epsilon (left) and sampling rates (right) by round and level of budget.
 
     With a filter, a record's rate is constant for as long as it can pay, so the number of records
     that still can is shown instead. With a filter by norms that number cannot be planned.
@@ -200,41 +206,40 @@ def record_plan_plot(plan: RecordPlan, path: str | Path) -> None:
     grouping, note = few_groups(plan, None, 1)
     groups = group_tracks(plan, grouping)
     words = [f"ε {label}" for label in grouping.labels]
-    with rc_context(LOOK):
-        figure = Figure(figsize=(6.4 if plan.by_norm else 11.5, 5.0), layout="constrained")
-        left, *others = figure.subplots(1, 1 if plan.by_norm else 2, squeeze=False)[0]
-        for colour, group in zip(COLOURS, groups, strict=False):
-            line(left, group.spent, colour, "-", first=0.0)
-        mark_budgets(left, groups, plan.rounds)
-        finish_spent(left, groups, plan, words)
-        if plan.by_norm:
-            left.set_title(
-                "Privacy spent, at most",
-                loc="left",
-                fontsize=14,
-                fontweight="bold",
-                color="#222222",
-                pad=12,
-            )
-        for right in others:
-            if plan.filters:
-                _active(right, plan)
-                continue
-            for colour, group in zip(COLOURS, groups, strict=False):
-                line(right, group.rate, colour, "-")
-            _finish_rates(right, groups, plan.rounds, words)
-        if plan.policy == "spend-as-you-go":
-            for axes in (left, *others):
-                mark_transition(axes, {plan.policy: plan})
-        legend(figure, [plan.policy])
-        facts = (
-            f"{counted(len(plan.records), 'record')} of {counted(len(plan.clients), 'client')}, "
-            f"{counted(plan.rounds, 'round')} of "
+    figure = Figure(figsize=(6.4 if plan.by_norm else 11.5, 5.0), layout="constrained")
+    left, *others = figure.subplots(1, 1 if plan.by_norm else 2, squeeze=False)[0]
+    for colour, group in zip(COLOURS, groups, strict=False):
+        line(left, group.spent, colour, "-", first=0.0)
+    mark_budgets(left, groups, plan.rounds)
+    finish_spent(left, groups, plan, words)
+    if plan.by_norm:
+        left.set_title(
+            "Privacy spent, at most",
+            loc="left",
+            fontsize=14,
+            fontweight="bold",
+            color="#222222",
+            pad=12,
         )
-        steps = counted(plan.terms.local_steps, "step")
-        facts += f"{steps}, σ = {plan.terms.noise_multiplier:g}, {plan.method_words}{note}"
-        figure.suptitle(facts, x=0.01, ha="left", fontsize=10.5, color=GREY)
-        _save(figure, path)
+    for right in others:
+        if plan.filters:
+            _active(right, plan)
+            continue
+        for colour, group in zip(COLOURS, groups, strict=False):
+            line(right, group.rate, colour, "-")
+        _finish_rates(right, groups, plan.rounds, words)
+    if plan.policy == "spend-as-you-go":
+        for axes in (left, *others):
+            mark_transition(axes, {plan.policy: plan})
+    legend(figure, [plan.policy])
+    facts = (
+        f"{counted(len(plan.records), 'record')} of {counted(len(plan.clients), 'client')}, "
+        f"{counted(plan.rounds, 'round')} of "
+    )
+    steps = counted(plan.terms.local_steps, "step")
+    facts += f"{steps}, σ = {plan.terms.noise_multiplier:g}, {plan.method_words}{note}"
+    figure.suptitle(facts, x=0.01, ha="left", fontsize=10.5, color=GREY)
+    return figure
 
 
 def _active(axes: Axes, plan: RecordPlan) -> None:

@@ -21,8 +21,10 @@ from fedspend.client.row_digests import digests
 from fedspend.client.shaping import Shape
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.evaluation import ON_PUBLIC_ROWS
+from fedspend.configuration.keys import AnyKey
 from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.configuration.noise_kind import noise_for
+from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.stopping import stop_rule, stop_settings
 from fedspend.data.sequences import PADDING, padded
 from fedspend.errors import InvalidInput
@@ -30,13 +32,23 @@ from fedspend.models import check_module
 from fedspend.models.checking import tried_output
 from fedspend.models.flat import layer_sizes, parameter_count
 from fedspend.models.inputs import takes_integers
+from fedspend.noise.grid import check_bits
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
-from fedspend.runs.setup import Setup, check_fits, frozen_part, integers_of, noise_terms
+from fedspend.runs.setup import (
+    Setup,
+    aggregation_of,
+    check_fits,
+    frozen_part,
+    integers_of,
+    noise_terms,
+)
+from fedspend.server.aggregation import Combine
 from fedspend.server.methods.guarded import held_to
 from fedspend.server.methods.planned import Planned
-from fedspend.server.rounds import SERVER_OPTIMIZERS, Server, Training
+from fedspend.server.rounds import Server, Training
+from fedspend.server.steps import SERVER_STEPS, OwnStep
 from fedspend.server.student import NAME as VOTES
 from fedspend.tasks.kinds import BINARY, CLASSES, IGNORED, TOKENS
 from fedspend.tasks.task import Task, task_of
@@ -52,6 +64,7 @@ _LATER = {
     "proximal": 0.0,
     "gradient_clip": None,
     "server_optimizer": "sgd",
+    "aggregation": None,
 }
 
 
@@ -72,7 +85,8 @@ class Options:
     weight_decay: float = 0.0
     proximal: float = 0.0  # FedProx: how strongly a local model is pulled back to its start
     gradient_clip: float | None = None  # of each batch, at a client
-    server_optimizer: str = "sgd"  # or adam, yogi
+    server_optimizer: str | OwnStep = "sgd"  # a name, or a function (`server.steps.OwnStep`)
+    aggregation: str | Combine | None = None  # instead of the mean, in simulations
     tail_average: int = 1
     clipping: str = "flat"
     noise: str | None = None  # None: what the plan is for
@@ -100,7 +114,7 @@ class Options:
             told |= {"train.lr_schedule": self.lr_schedule, "train.lr_end": self.lr_end}
         for name, usual in _LATER.items():  # named only where they are used, as runs of before
             if getattr(self, name) != usual:
-                told[f"train.{name}"] = getattr(self, name)
+                told[f"train.{name}"] = _as_word(getattr(self, name))
         if self.max_length is not None:
             told["data.max_length"] = self.max_length
         told |= {f"stop.{name}": value for name, value in (self.stop or {}).items()}
@@ -116,6 +130,76 @@ class Options:
 
 OPTIONS = tuple(field.name for field in fields(Options))
 
+# where a config has the same setting; both are held to what `configuration.sections` says of it
+_KEY_OF = {
+    name: SECTIONS[section][key]
+    for section, names in {
+        "train": {
+            name: name
+            for name in (
+                "lr",
+                "batch_size",
+                "local_steps",
+                "local_epochs",
+                "momentum",
+                "optimizer",
+                "weight_decay",
+                "proximal",
+                "gradient_clip",
+                "server_optimizer",
+                "aggregation",
+                "server_lr",
+                "server_momentum",
+                "tail_average",
+                "seed",
+                "lr_schedule",
+                "lr_end",
+            )
+        },
+        "shape": {"blur": "blur", "lus": "lus"},
+        "privacy": {name: name for name in ("clipping", "noise", "bits", "randomness")},
+        "engine": {"engine": "name", "workers": "workers"},
+        "data": {"max_length": "max_length"},
+    }.items()
+    for name, key in names.items()
+}
+
+
+_FUNCTIONS = ("server_optimizer", "aggregation")  # which may be functions of your own
+
+
+def _as_word(value: Any) -> Any:
+    """A setting as it is stored: functions by their names."""
+    return f"own: {getattr(value, '__qualname__', value)}" if callable(value) else value
+
+
+def checked_options(options: Mapping[str, Any]) -> Options:
+    """The options, each held to what a config may say; None is the default."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        key = _KEY_OF.get(name)
+        if value is None:
+            continue
+        own = name in _FUNCTIONS and callable(value)
+        found[name] = value if key is None or own else _read(name, key, value)
+    missing = [f"{name}=" for name in ("lr", "batch_size") if name not in found]
+    if missing:
+        raise InvalidInput(f"train(clients=...) also needs {' and '.join(missing)}")
+    check_bits(found.get("bits", Options.bits))
+    return Options(**found)
+
+
+def _read(name: str, key: AnyKey, value: Any) -> Any:
+    """One value, which may be a number of numpy's."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        return key.read(value)
+    except ValueError:
+        if isinstance(value, str) and key.names:
+            choose(name, value, key.names)
+        raise InvalidInput(f"{name} must be {key.asks}, got {value!r}") from None
+
 
 def from_arrays(
     clients: Clients,
@@ -125,7 +209,7 @@ def from_arrays(
     **options: Any,
 ) -> Setup:
     """The setup of a run on arrays: (features, labels) by client id, or one pair per client."""
-    how = Options(**options)
+    how = checked_options(options)
     task = task_of(how.loss, how.metrics)
     if model is None or plan is None or test is None:
         raise InvalidInput(
@@ -153,7 +237,13 @@ def from_arrays(
         plan=plan,
         labels=None,
         method=held_to(plan, Planned(plan, str(plan.parameters.get("method", "idp-fedavg")))),
-        training=replace(training, clients=federation.clients),
+        training=replace(
+            training,
+            clients=federation.clients,
+            aggregation=aggregation_of(
+                how.aggregation, federation, simulation=randomness.simulation
+            ),
+        ),
         randomness=randomness,
         engine=how.engine,
         workers=how.workers,
@@ -222,7 +312,10 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
             how.server_lr,
             how.server_momentum,
             tail,
-            optimizer=choose("server_optimizer", how.server_optimizer, SERVER_OPTIMIZERS),
+            optimizer="own" if callable(how.server_optimizer) else how.server_optimizer,
+            own=how.server_optimizer
+            if callable(how.server_optimizer)
+            else SERVER_STEPS[how.server_optimizer].own,
         ),
         clients=(),
         local=local,

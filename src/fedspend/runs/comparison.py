@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import get_context
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
+from fedspend.basics.choices import choose
+from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
-from fedspend.configuration.config import Config, load_config
+from fedspend.basics.tables import Table, frame_of_rows
+from fedspend.basics.words import counted
+from fedspend.configuration.config import AnyConfig, Config, any_config
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import (
     refuse_without_effect_in_all,
@@ -33,10 +33,15 @@ from fedspend.configuration.effects import (
     without_effect,
 )
 from fedspend.configuration.method_name import method_of
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, whole_number
 from fedspend.planning.policies import policy_for
+from fedspend.report.live import counting_bar
+from fedspend.runs.parallel import in_parallel
 from fedspend.server.methods.table import METHODS
-from fedspend.tasks.words import ACCURACY
+from fedspend.tasks.words import ACCURACY, is_share, other_metrics
+
+if TYPE_CHECKING:
+    from fedspend.report.drawing import Drawing
 
 POLICY = "privacy.policy"
 # Settings that decide nothing about a simulation in memory with one worker, by section or name.
@@ -49,23 +54,48 @@ _NEEDS_CLIP = ("shape.blur",)
 _NOT_FOR_RECORDS = (POLICY, "train.batch_size")
 
 
-@dataclass(frozen=True, eq=False)
+FEW_SEEDS = 3  # so many seeds, or fewer, cannot support an interval
+DOUBT = (
+    "* an interval from two or three seeds cannot be relied on: it assumes a normal distribution, "
+    "which so few cannot show; use five seeds or more"
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """The metric after every round, (methods, seeds, rounds); `methods` are the names of the arms.
 
-    If one has fewer rounds than another, the missing ones are NaN.
+    If one has fewer rounds than another, the missing ones are NaN. `others` has the further metrics
+    of the task, in the same shape: `comparison.of("f1")` compares by one of them.
     """
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     values: FloatArray
     metric: str = ACCURACY
+    others: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Every metric, the most important first."""
+        return (self.metric, *self.others)
+
+    @property
+    def supported(self) -> bool:
+        """Whether there are enough seeds for an interval to mean something."""
+        return len(self.seeds) > FEW_SEEDS
+
+    def of(self, metric: str) -> Comparison:
+        """The same comparison by another metric."""
+        choose("metric", metric, self.metrics)
+        every = {self.metric: self.values, **self.others}
+        values = every.pop(metric)
+        return Comparison(self.methods, self.seeds, values, metric, every)
 
     @property
     def final(self) -> FloatArray:
         """The metric of the final models, (methods, seeds)."""
-        last = np.isfinite(self.values).sum(axis=2, keepdims=True) - 1
-        return np.take_along_axis(self.values, last, axis=2)[:, :, 0]
+        return _last(self.values)
 
     def curves(self) -> list[list[list[float]]]:
         """The metric by method and seed, without missing rounds."""
@@ -87,9 +117,11 @@ class Comparison:
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """Per method: final metric and paired difference to the first method, with intervals."""
+        """Per method: final metric and paired difference to the first method, with intervals, and
+        the final value of the other metrics.
+        """
         final = self.final
-        out = []
+        out: list[dict[str, Any]] = []
         for n, name in enumerate(self.methods):
             mean, half = interval(final[n])
             difference, difference_half = interval(final[n] - final[0]) if n else (0.0, 0.0)
@@ -100,10 +132,101 @@ class Comparison:
                     "interval": half,
                     "difference": difference,
                     "difference_interval": difference_half,
+                    "interval_supported": self.supported,
                     f"{self.metric}_by_seed": final[n].tolist(),
                 }
             )
+            if self.others:
+                out[-1]["metrics"] = {
+                    other: dict(
+                        zip(("mean", "interval"), interval(_last(values)[n]), strict=True),
+                        by_seed=_last(values)[n].tolist(),
+                    )
+                    for other, values in self.others.items()
+                }
         return out
+
+    def frame(self) -> Any:
+        """A tidy pandas frame: a row for each method, seed and round, a column for each metric."""
+        every = {self.metric: self.values, **self.others}
+        return frame_of_rows(
+            [
+                {"method": name, "seed": seed, "round": round + 1}
+                | {metric: float(values[n, k, round]) for metric, values in every.items()}
+                for n, name in enumerate(self.methods)
+                for k, seed in enumerate(self.seeds)
+                for round in range(self.values.shape[2])
+                if np.isfinite(self.values[n, k, round])
+            ]
+        )
+
+    def table(self, heading: str = "method") -> Table:
+        """Every method with every metric: `comparison.table().latex()`, `.markdown()`, `.csv()`."""
+        points = is_share(self.metric)
+        header = [heading, self.metric, "95% interval", f"minus {self.methods[0]}", "95% interval"]
+        header += [cell for other in self.others for cell in (other, "95% interval")]
+        body = []
+        for n, row in enumerate(self.rows()):
+            mean, gap = row["mean"], row["difference"]
+            cells = [row["method"], worded(self.metric, mean), self._half(row["interval"], points)]
+            cells.append((f"{100 * gap:+.2f}" if points else f"{gap:+.4g}") if n else "")
+            cells.append(self._half(row["difference_interval"], points) if n else "")
+            for other, found in row.get("metrics", {}).items():
+                cells.append(worded(other, found["mean"]))
+                cells.append(self._half(found["interval"], is_share(other)))
+            body.append(cells)
+        return Table(header, body, "" if self.supported or len(self.seeds) < 2 else DOUBT)
+
+    def _half(self, half: float | None, points: bool) -> str:
+        """Half the width of an interval, marked where it cannot be relied on."""
+        return half_width(half, points) + ("" if self.supported or half is None else "*")
+
+    def plot(self) -> Drawing:
+        """The metric by round: mean over seeds, with their range as a band."""
+        from fedspend.report.drawing import drawing
+        from fedspend.report.plots import metric_figure
+
+        curves = {name: self.values[n] for n, name in enumerate(self.methods)}
+        return drawing(lambda: metric_figure(curves, self.metric))
+
+    def __repr__(self) -> str:
+        arms = ", ".join(
+            f"{row['method']} {worded(self.metric, row['mean'])} "
+            f"{self._half(row['interval'], is_share(self.metric))}"
+            for row in self.rows()
+        )
+        return f"<Comparison by {self.metric}, {counted(len(self.seeds), 'seed')}: {arms}>"
+
+    def _repr_html_(self) -> str:
+        said = f"seeded simulation, {counted(len(self.seeds), 'seed')}, paired by seed"
+        return self.table().html(said)
+
+
+def _last(values: FloatArray) -> FloatArray:
+    """The last round of each run that has a value, (methods, seeds); NaN where none has."""
+    last = np.maximum(np.isfinite(values).sum(axis=2, keepdims=True) - 1, 0)
+    return np.take_along_axis(values, last, axis=2)[:, :, 0]
+
+
+def worded(metric: str, value: float) -> str:
+    """
+    >>> worded("accuracy", 0.512), worded("mse", 12.3456)
+    ('51.20%', '12.35')
+    """
+    return f"{value:.2%}" if is_share(metric) else f"{value:.4g}"
+
+
+def half_width(half: float | None, points: bool) -> str:
+    """Half the width of an interval, in percentage points or in the metric's own unit.
+
+    >>> half_width(0.0123, points=True), half_width(12.345, points=False)
+    ('± 1.23', '± 12.35')
+    >>> half_width(None, points=True)
+    'needs 2 seeds'
+    """
+    if half is None:
+        return "needs 2 seeds"
+    return f"± {100 * half:.2f}" if points else f"± {half:.4g}"
 
 
 def interval(values: FloatArray, level: float = 0.95) -> tuple[float, float | None]:
@@ -177,17 +300,39 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
     ]
 
 
+@public
 def compare(
-    config: str | Path,
+    config: AnyConfig,
     methods: Sequence[str],
-    seeds: int,
+    seeds: int = 5,
     overrides: Sequence[str] = (),
     workers: int | None = None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
     vary: Sequence[str] = (),
 ) -> Comparison:
-    """Train every arm with every seed, in parallel over cores."""
-    base = load_config(config, overrides)
+    """Train every method, with every value of some settings, on the same data and seeds.
+
+    Arguments:
+        config: a TOML file or a dict of sections, for simulations. Its policy is for its own
+            method; other methods use their own. Every metric in its `task.metrics` is compared.
+        methods: names of methods; differences are to the first.
+        seeds: runs of each, with seeds counting up from train.seed.
+        overrides: `["privacy.rate=0.5", ...]`, for all of them.
+        workers: runs at the same time. Default: one for each core.
+        progress: a bar, or a function of (done, total). Default: a bar if somebody is watching.
+        vary: `["shape.lus=0,0.3", ...]`: every value is compared. A method that does not use the
+            setting appears once, without it.
+
+    Returns:
+        A `Comparison`: `.rows()`, `.frame()`, `.table()` (as CSV, Markdown, LaTeX), `.plot()`.
+
+    Raises:
+        InvalidInput: an argument is wrong, or the runs would be real ones.
+
+    `compare("quickstart.toml", ["idp-fedavg", "time-adaptive"], seeds=5).table().latex()`
+    """
+    base = any_config(config, overrides)
+    whole_number("seeds", seeds, 1)
     settings_of = distinct_arms(config, overrides, arms_of(methods, vary))
     arms = list(settings_of)
     for settings in settings_of.values():
@@ -199,40 +344,41 @@ def compare(
     with _naming_vary(arms[0], overrides):
         refuse_without_effect_in_all(base, list(settings_of.values()))
     first = base.train.seed
-    jobs = [(arm, first + k) for arm in arms for k in range(seeds)]
-    curves: dict[tuple[Arm, int], list[float]] = {}
-    metrics: set[str] = set()
-    # one thread per run and one run per core, since runs share nothing
-    with ProcessPoolExecutor(
-        workers or os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_one_thread
-    ) as pool:
-        waiting = {
-            pool.submit(_curve, str(config), [*overrides, *arm.overrides], seed): (arm, seed)
-            for arm, seed in jobs
-        }
-        for future in as_completed(waiting):
-            metric, curves[waiting[future]] = future.result()
-            metrics.add(metric)
-            if progress is not None:
-                progress(len(curves), len(jobs))
-    values = np.full((len(arms), seeds, max(map(len, curves.values()))), np.nan)
-    for (arm, seed), curve in curves.items():
-        values[arms.index(arm), seed - first, : len(curve)] = curve
-    if len(metrics) > 1:
+    jobs = [(config, [*overrides, *arm.overrides], first + k) for arm in arms for k in range(seeds)]
+    curves: dict[int, Curves] = {}
+    with counting_bar("training", progress) as told:
+        in_parallel(_curve, jobs, curves.__setitem__, workers=workers, progress=told)
+    judged = {found.metric for found in curves.values()}
+    if len(judged) > 1:
         raise InvalidInput(
-            f"arms are judged by different metrics ({', '.join(sorted(metrics))}), which cannot be "
+            f"arms are judged by different metrics ({', '.join(sorted(judged))}), which cannot be "
             "compared; set task.metrics"
         )
+    length = max(len(found.by_name[found.metric]) for found in curves.values())
+    # in the order of the config, without those that an arm does not have
+    names = [
+        name
+        for name in curves[0].by_name
+        if all(name in found.by_name for found in curves.values())
+    ]
+    tables = {name: np.full((len(arms), seeds, length), np.nan) for name in names}
+    for number, found in curves.items():
+        for name, table in tables.items():
+            curve = found.by_name[name]
+            table[number // seeds, number % seeds, : len(curve)] = curve
+    metric = judged.pop()
+    values = tables.pop(metric)
     return Comparison(
         tuple(arm.name for arm in arms),
         tuple(first + k for k in range(seeds)),
         values,
-        metrics.pop(),
+        metric,
+        tables,
     )
 
 
 def distinct_arms(
-    config: str | Path, overrides: Sequence[str], arms: Sequence[Arm]
+    config: AnyConfig, overrides: Sequence[str], arms: Sequence[Arm]
 ) -> dict[Arm, Config]:
     """The arms that differ in what they run, with their settings.
 
@@ -316,17 +462,17 @@ def _refuse_equal_values(found: dict[Arm, Config]) -> None:
                 )
 
 
-def _settings(config: str | Path, overrides: Sequence[str], arm: Arm) -> Config:
+def _settings(config: AnyConfig, overrides: Sequence[str], arm: Arm) -> Config:
     with _naming_vary(arm, overrides):
         return _with_its_policy(config, [*overrides, *arm.overrides])
 
 
-def _with_its_policy(config: str | Path, overrides: Sequence[str]) -> Config:
+def _with_its_policy(config: AnyConfig, overrides: Sequence[str]) -> Config:
     """The config of an arm. A policy in the file is that of the file's own method; another method
     brings its own, unless one is asked for.
     """
-    settings = load_config(config, overrides)
-    if POLICY in settings.overridden or method_of(settings) == method_of(load_config(config)):
+    settings = any_config(config, overrides)
+    if POLICY in settings.overridden or method_of(settings) == method_of(any_config(config)):
         return settings
     return settings.without(POLICY)
 
@@ -343,24 +489,35 @@ def _naming_vary(arm: Arm, overrides: Sequence[str]) -> Iterator[None]:
         raise
 
 
-def _one_thread() -> None:
-    import torch
+@dataclass(frozen=True)
+class Curves:
+    """What one run says of its model after every round; `metric` is what it is judged by."""
 
-    torch.set_num_threads(1)
+    metric: str
+    by_name: dict[str, list[float]]
 
 
-def _curve(config: str, overrides: list[str], seed: int) -> tuple[str, list[float]]:
-    """The name of the metric that models are judged by, and its value after every round."""
+def _curve(config: AnyConfig, overrides: list[str], seed: int) -> Curves:
+    """One run of one arm."""
     from fedspend.runs.running import run
     from fedspend.runs.setup import from_config
 
     settings = _with_its_policy(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
-    if is_real(settings):  # the default for your own data
+    refuse_real(settings, "compare")
+    found = run(from_config(settings), None)
+    names = [found.metric, *other_metrics(found.metrics[-1])]
+    return Curves(found.metric, {name: _column(found.metrics, name) for name in names})
+
+
+def _column(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [math.nan if line.get(name) is None else float(line[name]) for line in lines]
+
+
+def refuse_real(settings: Config, what: str) -> None:
+    """Refuse a run on private rows, which nobody asked for: it is the default for your own data."""
+    if is_real(settings):
         raise InvalidInput(
-            "compare runs seeded simulations only, and runs on your own data are real by default: "
-            "each would be a release that no ledger is charged for; compare on public data, or set "
+            f"{what} runs seeded simulations only, and runs on your own data are real by default: "
+            f"each would be a release that no ledger is charged for; {what} on public data, or set "
             "privacy.randomness=seeded, which protects nobody"
         )
-    found = run(from_config(settings), None)
-    values = [line.get(found.metric) for line in found.metrics]
-    return found.metric, [math.nan if value is None else value for value in values]

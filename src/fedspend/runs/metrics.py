@@ -74,8 +74,9 @@ class Observer:
             warnings.warn(f"round {round}, client {client!r}: {why}", FedspendWarning, stacklevel=3)
 
     def spent(self, round: int) -> dict[str, float]:
-        """Largest epsilon spent so far in each group."""
-        if self.setup.plan is None or self.grouping is None:
+        """Largest epsilon spent so far in each group; none is known of another aggregation."""
+        priced = self.setup.training.aggregation is None
+        if self.setup.plan is None or self.grouping is None or not priced:
             return {}
         spent, of_client = (
             self.setup.plan.spent_by_schedule()[round],

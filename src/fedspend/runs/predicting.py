@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from fedspend.basics.csv_rows import read_table
+from fedspend.basics.door import public
 from fedspend.basics.tensors import read_sealed
 from fedspend.data.columns import CsvFrame, Frame
 from fedspend.data.dataset import Features, as_features, scaled
@@ -73,6 +74,7 @@ class About:
         }
 
 
+@public
 def load_model(run: str | Path, model: nn.Module | None = None) -> nn.Module:
     """The model of a run, ready to be used: `load_model("runs/first")`.
 
@@ -147,6 +149,7 @@ class Predictions:
         return [[str(value) for value in row] for row in table.tolist()]
 
 
+@public
 def predict(
     run: str | Path, data: str | Path | Array, model: nn.Module | None = None
 ) -> Predictions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from fedspend.models.flat import load_vector
 from fedspend.report.loggers import Place, checked_loggers, opened_loggers
 from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
+from fedspend.runs.per_client import per_client
 from fedspend.runs.recovery import enrol, recovered, told
-from fedspend.runs.result import Listeners, OnNote, OnOperator, OnRound, Result
+from fedspend.runs.result import Listeners, Metrics, OnNote, OnOperator, OnRound, Result
 from fedspend.runs.row_checks import seal_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import RunStore
+from fedspend.server.aggregation import refuse_priced
 from fedspend.server.rounds import TrainingState, run_rounds
 
 
@@ -71,6 +74,7 @@ def _run(
     resume: bool,
     listeners: Listeners,
 ) -> Result:
+    _refuse_aggregation(setup, folder)
     states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
     simulation = setup.randomness.simulation
     engine = open_engine(setup, states)
@@ -101,6 +105,18 @@ def _run(
     finally:
         engine.close()
     return _result(setup, store, folder, ledger)
+
+
+def _refuse_aggregation(setup: Setup, folder: Path | None) -> None:
+    """Before anything is written: a way to combine updates that the plan does not pay for."""
+    training = setup.training
+    if training.aggregation is not None:
+        refuse_priced(
+            training.aggregation.name,
+            simulation=setup.randomness.simulation,
+            kept=folder is not None,
+            summed=training.noise_place == "distributed" or training.bits is not None,
+        )
 
 
 def enter_keys(setup: Setup, ledger: RunLedger) -> None:
@@ -166,10 +182,17 @@ def write_model(setup: Setup, store: RunStore, state: TrainingState) -> None:
 
 
 def _result(setup: Setup, store: RunStore, folder: Path | None, ledger: RunLedger) -> Result:
-    metrics, where = store.metrics(), ledger.location
+    metrics, where = Metrics(store.metrics()), ledger.location
     charged = {} if where is None else {"project": ledger.project, "run": store.run_id}
     return Result(
-        metrics, setup.module, setup.plan, folder, where, metric=setup.task.metric, **charged
+        metrics,
+        setup.module,
+        setup.plan,
+        folder,
+        where,
+        metric=setup.task.metric,
+        by_client=partial(per_client, setup) if setup.randomness.simulation else None,
+        **charged,
     )
 
 

@@ -67,10 +67,12 @@ from fedspend.planning.policies import POLICIES, policy_for
 from fedspend.planning.protocol import AnyPlan
 from fedspend.planning.request import PlanRequest
 from fedspend.runs.offers import bound_to
+from fedspend.server.aggregation import AGGREGATIONS, MEAN, Aggregation, Combine, refuse_priced
 from fedspend.server.methods.base import Given, Method
 from fedspend.server.methods.guarded import held_to
 from fedspend.server.methods.table import METHODS, protects_records
 from fedspend.server.rounds import Server, Training
+from fedspend.server.steps import SERVER_STEPS
 from fedspend.server.student import NAME as VOTES
 from fedspend.server.student import Ballot, Student
 from fedspend.tasks.kinds import CLASSES, TOKENS, outputs_of
@@ -485,6 +487,7 @@ def _training(
             tail,
             student,
             train.server_optimizer or "sgd",
+            SERVER_STEPS[train.server_optimizer or "sgd"].own,
         ),
         clients=members.federation.clients,
         local=local,
@@ -499,7 +502,30 @@ def _training(
         metric=task.metric,
         from_unit=task.from_unit,
         ask_everyone=config.engine.ask == "everyone",
+        aggregation=aggregation_of(
+            config.train.aggregation, members.federation, simulation=not real, votes=student
+        ),
     )
+
+
+def aggregation_of(
+    asked: str | Combine | None,
+    federation: Federation,
+    *,
+    simulation: bool,
+    votes: object = None,
+) -> Aggregation | None:
+    """What replaces the planned mean; None: nothing does. Refused for real runs."""
+    if asked is None or asked == MEAN:
+        return None
+    name = asked if isinstance(asked, str) else getattr(asked, "__name__", "own")
+    combine = AGGREGATIONS[asked].combine if isinstance(asked, str) else asked
+    assert combine is not None
+    refuse_priced(name, simulation=simulation)
+    if votes is not None:
+        raise InvalidInput("aggregation is for updates, and this method sums votes; drop it")
+    rows = dict(zip(federation.clients, map(len, federation.shards), strict=True))
+    return Aggregation(name, combine, rows)
 
 
 def model_options(config: Config) -> dict[str, Any]:

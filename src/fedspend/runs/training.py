@@ -6,20 +6,26 @@ is for this config and this run; otherwise a plan is made within what the ledger
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedspend.basics.choices import only
+from fedspend.basics.door import public
 from fedspend.basics.files import one_at_a_time
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect
 from fedspend.configuration.method_name import known_method
+from fedspend.data.tables import TABLE_OPTIONS
 from fedspend.engines.table import ENGINES, NO_GRID
 from fedspend.errors import InvalidInput
-from fedspend.planning.protocol import AnyPlan
+from fedspend.planning.protocol import AnyPlan, load_any_plan
+from fedspend.report.live import live_bar
+from fedspend.report.round_words import describe
 from fedspend.runs.arrays import OPTIONS, Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last
 from fedspend.runs.given_clients import as_clients
@@ -33,11 +39,14 @@ from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
 from fedspend.runs.signed import key_of, sign_run
+from fedspend.server.aggregation import Combine
 from fedspend.server.methods.table import METHODS
+from fedspend.server.steps import OwnStep
 from fedspend.stored.files import TUNE
-from fedspend.stored.run import StoredRun
+from fedspend.stored.run import MetricsLine, StoredRun
 
 
+@public
 def train(
     config: str | Path | Mapping[str, Any] | None = None,
     *,
@@ -47,13 +56,44 @@ def train(
     on_round: OnRound | None = None,
     clients: Clients | None = None,
     model: torch.nn.Module | None = None,
-    plan: AnyPlan | None = None,
-    test: tuple[Any, Any] | None = None,
+    plan: AnyPlan | str | Path | None = None,
+    test: Any = None,
+    loss: str | Callable[[Any, Any], Any] | None = None,
+    metrics: Sequence[Any] | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    local_steps: int | None = None,
+    local_epochs: int | None = None,
+    lr_schedule: str | None = None,
+    lr_end: float | None = None,
+    momentum: float | None = None,
+    optimizer: str | None = None,
+    weight_decay: float | None = None,
+    proximal: float | None = None,
+    gradient_clip: float | None = None,
+    server_optimizer: str | OwnStep | None = None,
+    aggregation: str | Combine | None = None,
+    server_lr: float | None = None,
+    server_momentum: float | None = None,
+    tail_average: int | None = None,
+    blur: float | None = None,
+    lus: float | None = None,
+    clipping: str | None = None,
+    noise: str | None = None,
+    bits: int | None = None,
+    classes: Any = None,
+    max_length: int | None = None,
+    randomness: str | None = None,
+    seed: int | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
+    stop: Mapping[str, Any] | None = None,
     ledger: str | Path | None = None,
     project: str | None = None,
     replan: bool = False,
     sign: str | Path | None = None,
     moved: bool = False,
+    progress: bool | None = None,
     on_note: OnNote = lambda _: None,
     on_operator: OnOperator | None = None,
     loggers: Sequence[Any] = (),
@@ -62,32 +102,86 @@ def train(
 ) -> Result:
     """Train from a config (TOML file or dict of sections), or from arrays, a module and a plan.
 
-    Either `train("quickstart.toml", output="runs/first")`, optionally with a `plan` made
-    beforehand, or `train(clients={"north": (x, y), ...}, model=module, plan=plan, test=(x, y),
-    lr=0.1, batch_size=32, local_steps=10)`. Clients are matched with the plan by id; one that is
-    missing has no rows. A list means clients "0", "1", ..., for simulations. A client's rows may
-    also be a torch Dataset or DataLoader; clients may come from a generator of (id, rows), or be a
-    data frame with a column of clients, which takes the declarations of a table: `client`, `label`,
-    `labels`, `columns`, `bounds`, `categories`, `missing` and so on (docs/how-to/data.md).
+    Either `train("quickstart.toml", output="runs/first")`, or `train(clients={"north": (x, y),
+    ...}, model=module, plan=plan, test=(x, y), lr=0.1, batch_size=32, local_steps=10)`.
 
-    `ledger` (a path or postgresql://...) is charged, for the accounts of `project` in it. By
-    default a real run is charged to the ledger of this user, which needs a project: FEDSPEND_LEDGER
-    names it, else it is fedspend/ledger.db in the user's data folder. A simulation is charged to
-    one in its run directory, if it has a directory. `Result.ledger` says where it was.
+    Arguments of both:
+        plan: a plan made beforehand, or its file. With a config it may be left out.
+        output: the run directory. Without one nothing but the account is kept, so the run cannot be
+            resumed and has no report.
+        resume: go on with the run in `output`, or begin it if there is none.
+        replan: with `resume`, lost rounds are made up for: what is left of the run's budget is
+            spread over the missing rounds.
+        moved: with `resume`, a run whose directory was moved goes on in its new place, and no
+            longer in the old one.
+        ledger, project: a path or postgresql://..., and whose accounts in it are charged. By
+            default a real run is charged to the ledger of this user, which needs a project:
+            FEDSPEND_LEDGER names it, else it is fedspend/ledger.db in the user's data folder. A
+            simulation is charged to one in its run directory, if it has a directory.
+            `Result.ledger` says where it was.
+        sign: a file with a private key (`fedspend keys new`) to sign the finished run with.
+        progress: a live bar, in a notebook or a terminal. Default: if somebody is watching.
+        on_round: called after each round with its metrics and the number of rounds.
+        on_note: called with what is worth knowing besides, such as what a recovery found.
+        loggers: names ("tensorboard", "mlflow", "wandb") or objects with `log(round, numbers)` and
+            `close()`: they get metrics and epsilon by group, and of real runs nothing about single
+            clients.
 
-    Without `output` nothing but the account is kept, so the run cannot be resumed.
-    With `resume` and `replan`, lost rounds are made up for: what is left of the run's budget is
-    spread over the missing rounds. With `resume` and `moved`, a run whose directory was moved goes
-    on in its new place, and no longer in the old one. `sign` is a file with a private key
-    (`fedspend keys new`) that the finished run is signed with. `on_note` is called with what a
-    recovery found. Under `evaluation.mode = "operator"`, `on_operator` is called after each round
-    with round, accuracy and loss: exact, about rows of clients, protected by nothing, kept nowhere.
-    `loggers` are names ("tensorboard", "mlflow", "wandb") or objects with `log(round, numbers)` and
-    `close()`: they get metrics and epsilon by group, and of real runs nothing about single clients.
-    `grid` is the one that Flower hands a ServerApp, for engine "flower".
+    For a config:
+        overrides: `["train.lr=0.1", ...]`, like `--set` on the command line.
+        on_operator: under `evaluation.mode = "operator"`, called after each round with round,
+            metric and loss: exact, about rows of clients, protected by nothing, kept nowhere.
+        grid: the one that Flower hands a ServerApp, for engine "flower".
+
+    For arrays:
+        clients: (features, labels) by client id, matched with the plan by id; one that is missing
+            has no rows. A list means clients "0", "1", ..., for simulations. A client's rows may
+            also be a torch Dataset or DataLoader; clients may come from a generator of (id, rows),
+            or be a data frame with a column of clients, which takes the declarations of a table:
+            `client`, `label`, `labels`, `columns`, `bounds`, `categories`, `missing` and so on
+            (docs/how-to/data.md).
+        model: any torch.nn.Module whose rows do not mix. It is trained in place.
+        test: (features, labels) that are public, on which every round is measured.
+        loss, metrics: names or functions of your own (docs/how-to/tasks.md). Default: to classify.
+        lr, batch_size, and local_steps or local_epochs: how a client trains. The other options have
+            the names, values and defaults of a config (docs/how-to/tasks.md): lr_schedule, lr_end,
+            momentum, optimizer, weight_decay, proximal, gradient_clip; blur, lus, clipping;
+            server_optimizer, server_lr, server_momentum, tail_average; noise, bits; classes,
+            max_length; engine, workers.
+        server_optimizer: may also be a function of your own, of what is released: `step(parameters,
+            update, first, second, lr)` gives the new parameters and two vectors to remember.
+        aggregation: another way to combine updates than the planned mean: "median",
+            "trimmed-mean", "weighted-mean", or a function of (updates, rows). No plan pays for it,
+            so it is for simulations without `output`, and refused elsewhere.
+        stop: early stopping, by the keys of a config's section [stop]: `{"patience": 5}`.
+        randomness, seed: "os" (default) for real runs; "seeded" is a repeatable simulation, which
+            protects nobody.
+
+    Returns:
+        A `Result`: `.metrics`, `.model`, `.plan`, and in simulations `.per_client`.
+
+    Raises:
+        InvalidInput: an argument, a file or a value in it is wrong; nothing was written.
+        Refused: the plan does not keep its promise, or the ledger has too little left.
+
+    >>> import torch
+    >>> from fedspend import plan
+    >>> x, y = torch.eye(4).repeat(5, 1), torch.arange(4).repeat(5)
+    >>> made = plan([8.0, 8.0, 20.0], delta=1e-2, rounds=2, rate=1.0, accountant="rdp")
+    >>> result = train(clients=[(x, y)] * 3, model=torch.nn.Linear(4, 4), plan=made, test=(x, y),
+    ...                lr=0.5, batch_size=5, local_steps=2, randomness="seeded", seed=1)
+    >>> [line["round"] for line in result.metrics]
+    [1, 2]
     """
-    of_arrays = bool(options) or model is not None or test is not None
-    _refuse_mixture(config is not None, clients is not None, of_arrays, grid is not None)
+    given = locals()  # whatever is an option of `Options` is an argument of the same name
+    options |= {name: given[name] for name in OPTIONS if given.get(name) is not None}
+    _refuse_unknown(options)
+    of_arrays = [*options, *(["model"] if model is not None else []), *_named(test=test)]
+    of_config = _named(overrides=overrides or None, grid=grid, on_operator=on_operator)
+    _refuse_mixture(config is not None, clients is not None, of_arrays, of_config)
+    _refuse_without_resume(output, resume=resume, replan=replan, moved=moved)
+    if isinstance(plan, str | Path):
+        plan = load_any_plan(plan)
     folder = None if output is None else Path(output)
     if folder is not None and TUNE.of(folder).exists():
         raise InvalidInput(
@@ -110,7 +204,10 @@ def train(
         where = None if ledger is None else str(ledger)
         check_named(clients, setup)
         charged = not setup.randomness.simulation
-    with RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened:
+    with (
+        live_bar("planning and verifying", progress) as move,
+        RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened,
+    ):
         if moved:
             settle(folder, opened, resume=resume, on_note=on_note)
         if config is not None:
@@ -119,11 +216,17 @@ def train(
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
+
+        def told(line: MetricsLine, rounds: int) -> None:
+            move(line["round"], rounds, describe(line, rounds))
+            if on_round is not None:
+                on_round(line, rounds)
+
         result = run(
             setup,
             folder,
             resume=resume,
-            on_round=on_round,
+            on_round=told,
             on_note=on_note,
             ledger=opened,
             on_operator=on_operator,
@@ -134,7 +237,20 @@ def train(
     return result
 
 
-def _refuse_mixture(config: bool, clients: bool, of_arrays: bool, grid: bool) -> None:
+def _named(**given: Any) -> list[str]:
+    """The names of those that are not None."""
+    return [name for name, value in given.items() if value is not None]
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    """A misspelt name, of whichever kind of run."""
+    known = [*signature(train).parameters, *OPTIONS, *TABLE_OPTIONS]
+    only("train", options, [name for name in dict.fromkeys(known) if name != "options"])
+
+
+def _refuse_mixture(
+    config: bool, clients: bool, of_arrays: Sequence[str], of_config: Sequence[str]
+) -> None:
     """A run is from a config or from arrays; each has arguments of its own."""
     if config == clients:
         raise InvalidInput(
@@ -142,10 +258,31 @@ def _refuse_mixture(config: bool, clients: bool, of_arrays: bool, grid: bool) ->
         )
     if config and of_arrays:
         raise InvalidInput(
-            "model, test and training options are for clients=...; a config sets these itself"
+            f"{of_arrays[0]}: model, test and training options are for clients=...; a config sets "
+            "these itself"
         )
-    if clients and grid:
+    if clients and "grid" in of_config:
         raise InvalidInput('a grid is for a config with engine.name = "flower"; drop it')
+    if clients and of_config:
+        raise InvalidInput(f"{of_config[0]} is for a config, and clients=... has none; drop it")
+
+
+def _refuse_without_resume(
+    output: str | Path | None, *, resume: bool, replan: bool, moved: bool
+) -> None:
+    if replan and not resume:
+        raise InvalidInput(
+            "--replan replans the rest of an interrupted run, so it needs --resume; add it"
+        )
+    if moved and not resume:
+        raise InvalidInput(
+            "--moved says that the directory of an interrupted run was moved, so it needs "
+            "--resume; add it"
+        )
+    if resume and output is None:
+        raise InvalidInput(
+            "--resume goes on with the run in a run directory; name it with --output"
+        )
 
 
 def _refuse_unfit(settings: Config, plan: AnyPlan | None) -> None:

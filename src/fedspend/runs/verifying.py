@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import Float32Array
+from fedspend.basics.door import public
 from fedspend.basics.files import one_at_a_time
 from fedspend.basics.tensors import Sealed, read_sealed
 from fedspend.basics.words import counted
@@ -98,6 +99,7 @@ class RunVerification:
         }
 
 
+@public
 def verify_run(
     folder: str | Path, *, ledger: str | Path | None = None, key: str | Path | None = None
 ) -> RunVerification:

@@ -52,6 +52,8 @@ class Answers:
     reports: Mapping[str, str]  # id -> what was odd about its answers
     statistics: Statistics
     metrics: float = 0.0  # sum of the shifted metrics
+    # each answer by itself, where a simulation asked for that
+    vectors: Mapping[str, FloatArray] | None = None
     # variance of the noise that clients added to `bits` and to `metrics`
     received_bit_variance: float = 0.0
     received_metric_variance: float = 0.0
@@ -60,8 +62,13 @@ class Answers:
 class Tally:
     """Takes answers one at a time, in any order, and keeps only their sum."""
 
-    def __init__(self, tasks: Sequence[ClientTask], size: int, *, outside: bool = False) -> None:
-        """`outside`: answers come from other machines, so none of them is trusted."""
+    def __init__(
+        self, tasks: Sequence[ClientTask], size: int, *, outside: bool = False, apart: bool = False
+    ) -> None:
+        """`outside`: answers come from other machines, so none of them is trusted. `apart`: each is
+        kept by itself, too; for simulations.
+        """
+        self._vectors: dict[str, FloatArray] | None = {} if apart else None
         self._tasks, self._outside = {task.client: task for task in tasks}, outside
         self._total, self._bits, self._metrics = np.zeros(size), 0.0, 0.0
         self._answered: dict[str, None] = {}  # in order
@@ -92,7 +99,10 @@ class Tally:
         if problem:
             self.discard(contribution.client, problem)
             return
-        self._total += self._within(contribution, task) if self._outside else contribution.vector
+        vector = self._within(contribution, task) if self._outside else contribution.vector
+        self._total += vector
+        if self._vectors is not None:
+            self._vectors[contribution.client] = np.array(vector, dtype=np.float64)
         self._bits += contribution.bit or 0.0
         self._metrics += contribution.metric or 0.0
         self._answered[contribution.client] = None
@@ -118,6 +128,7 @@ class Tally:
             reports=self._reports,
             statistics=_statistics(self._remarks),
             metrics=self._metrics,
+            vectors=self._vectors,
             received_bit_variance=self._received(None if shared is None else shared.bit_grid),
             received_metric_variance=self._received(None if shared is None else shared.metric),
         )
@@ -204,9 +215,10 @@ def gather(
     size: int,
     *,
     outside: bool = False,
+    apart: bool = False,
 ) -> Answers:
     """Collects the replies as they come in."""
-    tally = Tally(tasks, size, outside=outside)
+    tally = Tally(tasks, size, outside=outside, apart=apart)
     for reply in replies:
         if isinstance(reply, Lost):
             tally.discard(reply.client, reply.why)

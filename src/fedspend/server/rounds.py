@@ -20,11 +20,13 @@ from fedspend.errors import Refused
 from fedspend.noise.grid import Grid, check_steps
 from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
+from fedspend.server.aggregation import Aggregation, refuse_priced
 from fedspend.server.answers import Answers, gather
 from fedspend.server.early_stopping import NOTHING_SEEN, StopRule, Watched, in_line
 from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_bit, release_metric
 from fedspend.server.methods.base import Method, Release, RoundTerms, State
 from fedspend.server.sampling import draw_cohort
+from fedspend.server.steps import OwnStep, own_step
 from fedspend.server.student import Student
 from fedspend.stored.run import MetricsLine
 from fedspend.tasks.words import deviation_key, private_key
@@ -48,6 +50,7 @@ class Server:
     # learns from released votes; None if releases are model updates
     student: Student | None = None
     optimizer: str = "sgd"  # or adam, yogi
+    own: OwnStep | None = None  # a user's step in its place
     stop: StopRule | None = None  # when to end before the last round
 
 
@@ -73,6 +76,7 @@ class Training:
     from_unit: Callable[[float], float] = float
     # whether everyone is asked in every round, and each decides by its own coin if it takes part
     ask_everyone: bool = False
+    aggregation: Aggregation | None = None  # instead of the planned mean, in simulations
 
     @property
     def to_the_end(self) -> Training:
@@ -250,10 +254,13 @@ def play(
     else:
         cohort = draw_cohort(terms.sampling_rate, randomness, t)
         tasks = tasks_of(cohort, terms, training.clients, shared)
-    answers = gather(tasks, engine.run(tasks), shared.size, outside=engine.outside)
-    sum = Sum(
-        t, answers.total, answers.received_variance, terms.deviation, terms.denominator, shared.grid
-    )
+    apart = training.aggregation is not None
+    answers = gather(tasks, engine.run(tasks), shared.size, outside=engine.outside, apart=apart)
+    total = answers.total
+    if training.aggregation is not None:
+        refuse_priced(training.aggregation.name, simulation=randomness.simulation)
+        total = training.aggregation.total(answers.vectors or {}, shared.size, terms.denominator)
+    sum = Sum(t, total, answers.received_variance, terms.deviation, terms.denominator, shared.grid)
     noised, memory = mechanism.release(sum, memory)
     bit, metric = numbers_of(answers, terms, shared, randomness)
     statistics = describe(answers, terms, randomness.simulation)
@@ -403,7 +410,11 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistic
 def step(state: TrainingState, release: Release, method: Method, server: Server) -> TrainingState:
     """Apply a release: server optimiser step, or student update; then the tail mean."""
     velocity, votes, squares = state.velocity, state.votes, state.squares
-    if server.student is None and server.optimizer != "sgd":
+    if server.student is None and server.own is not None:
+        parameters, velocity, squares = own_step(
+            server.own, state.parameters, release.update, velocity, squares, server.lr
+        )
+    elif server.student is None and server.optimizer != "sgd":
         parameters, velocity, squares = adaptive(state, release.update, server)
     elif server.student is None:
         velocity = (server.momentum * velocity + release.update).astype(np.float32)
@@ -426,7 +437,6 @@ def step(state: TrainingState, release: Release, method: Method, server: Server)
     )
 
 
-SERVER_OPTIMIZERS = ("sgd", "adam", "yogi")
 _FIRST, _SECOND, _ADAPTIVITY = 0.9, 0.99, 1e-3
 
 

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedspend.accounting.trials import DEFAULT, DEFAULT_MEAN, trials_of
+from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
+from fedspend.configuration.config import AnyConfig
 from fedspend.errors import InvalidInput
 from fedspend.runs.result import OnNote
-from fedspend.tuning.grid import AnyConfig, settings_of
+from fedspend.tuning.grid import settings_of
 from fedspend.tuning.private import PrivateTune, tune_private
 from fedspend.tuning.simulated import DEFAULT_SEEDS, DEFAULT_VALIDATION, Tuned, tune_simulated
 
 
+@public
 def tune(
     config: AnyConfig,
     grid: Sequence[str],

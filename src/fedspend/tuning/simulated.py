@@ -10,19 +10,15 @@ and ends with the same numbers.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.basics.files import append_line, as_line, read_lines, write_whole
+from fedspend.basics.files import write_whole
 from fedspend.basics.progress import OnProgress
 from fedspend.basics.words import counted
 from fedspend.configuration.config import Config
@@ -33,13 +29,15 @@ from fedspend.configuration.sections import PRIVATE
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput, whole_number
 from fedspend.runs.comparison import interval
+from fedspend.runs.parallel import in_parallel
 from fedspend.server.methods.table import METHODS
 from fedspend.tuning.best_config import best_config
 from fedspend.tuning.grid import Setting
+from fedspend.tuning.kept import Kept
 
 DEFAULT_SEEDS = 3
 DEFAULT_VALIDATION = 0.2
-SETTINGS, RUNS, BEST = "grid.json", "runs.jsonl", "best.toml"
+BEST = "best.toml"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,22 +103,23 @@ def tune_simulated(
     share = settings[0].config.data.validation or validation
     configs = [_held_out(setting.config, share) for setting in settings]
     for config in configs:
-        _check_plan(config)
+        check_plan(config)
     first = configs[0].train.seed
-    kept = _Kept(folder, settings, share)
+    kept = Kept(folder, settings, "tune", validation=share)
     jobs = [(n, first + k) for n in range(len(settings)) for k in range(seeds)]
-    missing = [job for job in jobs if kept.accuracy(*job) is None]
-    if progress is not None:
-        progress(len(jobs) - len(missing), len(jobs))
-    with ProcessPoolExecutor(
-        workers or os.cpu_count() or 1, mp_context=get_context("spawn"), initializer=_one_thread
-    ) as pool:
-        waiting = {pool.submit(_accuracy, configs[n], seed): (n, seed) for n, seed in missing}
-        for done, future in enumerate(as_completed(waiting), 1):
-            kept.add(*waiting[future], future.result())
-            if progress is not None:
-                progress(len(jobs) - len(missing) + done, len(jobs))
-    table = [[kept.accuracy(n, first + k) for k in range(seeds)] for n in range(len(settings))]
+    missing = [job for job in jobs if kept.found(*job) is None]
+    in_parallel(
+        _accuracy,
+        [(configs[n], seed) for n, seed in missing],
+        lambda number, accuracy: kept.add(*missing[number], {"accuracy": accuracy}),
+        workers=workers,
+        progress=progress,
+        before=len(jobs) - len(missing),
+    )
+    table = [
+        [(kept.found(n, first + k) or {}).get("accuracy") for k in range(seeds)]
+        for n in range(len(settings))
+    ]
     found = Tuned(
         tuple(settings),
         tuple(first + k for k in range(seeds)),
@@ -154,7 +153,7 @@ def _held_out(config: Config, share: float) -> Config:
     return replace(config, values={**config.values, "data": data})
 
 
-def _check_plan(config: Config) -> None:
+def check_plan(config: Config) -> None:
     """Refuse a setting that no plan can be made for, before anything is written. The accountant
     decides nothing here, so the fastest one is asked.
     """
@@ -171,82 +170,3 @@ def _accuracy(config: Config, seed: int) -> float:
     engine = {**config.values.get("engine", {}), "workers": 1}
     made = replace(config, values={**config.values, "train": train, "engine": engine})
     return train_one(made)[1][-1]
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-
-class _Kept:
-    """The finished runs of a tune, in memory and, if there is a folder, one line each in a file."""
-
-    def __init__(self, folder: Path | None, settings: Sequence[Setting], share: float) -> None:
-        self._file = None if folder is None else folder / RUNS
-        self._names = [setting.name for setting in settings]
-        self._done: dict[tuple[str, int], float] = {}
-        if folder is None or self._file is None:
-            return
-        wanted = {"settings": _shared(settings[0]), "validation": share}
-        if (folder / SETTINGS).exists():
-            _check_same(folder, wanted)
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InvalidInput(
-                f"{folder} is not empty and is not the folder of a tune; choose another folder"
-            )
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            body = json.dumps(wanted, indent=1, sort_keys=True, allow_nan=False) + "\n"
-            write_whole(folder / SETTINGS, body.encode())
-        lines = read_lines(self._file)
-        for number, line in enumerate(lines, 1):
-            self._remember(number, line)
-        # drops an incomplete last line, which a kill may have left
-        write_whole(self._file, b"".join(map(as_line, lines)))
-
-    def _remember(self, number: int, line: Any) -> None:
-        try:
-            self._done[str(line["setting"]), int(line["seed"])] = float(line["accuracy"])
-        except (KeyError, TypeError, ValueError):
-            raise InvalidInput(
-                f"{self._file}:{number}: not the record of a run; remove this line or choose "
-                "another folder"
-            ) from None
-
-    def accuracy(self, setting: int, seed: int) -> float | None:
-        return self._done.get((self._names[setting], seed))
-
-    def add(self, setting: int, seed: int, accuracy: float) -> None:
-        line = {"setting": self._names[setting], "seed": seed, "accuracy": accuracy}
-        self._done[self._names[setting], seed] = accuracy
-        if self._file is not None:
-            append_line(self._file, as_line(line))
-
-
-def _shared(setting: Setting) -> dict[str, Any]:
-    """What all settings of a tune share: a tune goes on with these only. The grid may grow."""
-    varied = {*setting.values(), "train.seed", "engine.workers"}
-    shared = {
-        f"{section}.{key}": value
-        for section, table in setting.config.values.items()
-        for key, value in table.items()
-        if f"{section}.{key}" not in varied
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(shared, default=str, allow_nan=False))
-    return plain
-
-
-def _check_same(folder: Path, wanted: dict[str, Any]) -> None:
-    try:
-        stored = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        flat = {**stored["settings"], "validation": stored["validation"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{folder / SETTINGS} is damaged; choose another folder") from None
-    now = {**wanted["settings"], "validation": wanted["validation"]}
-    for key in sorted(set(flat) | set(now)):
-        if flat.get(key) != now.get(key):
-            raise InvalidInput(
-                f"{folder} holds another tune: {key} was {flat.get(key)!r} and is now "
-                f"{now.get(key)!r}; choose another folder"
-            )

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.basics.tables import Table
+from fedspend.basics.words import counted
 from fedspend.errors import FedspendError
 from fedspend.verification.observers import Observer
 
@@ -81,7 +83,7 @@ class Findings:
         self.failure_count += count
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Verification:
     """What was checked, by which accountant, and what failed."""
 
@@ -104,6 +106,36 @@ class Verification:
     def sampled(self) -> bool:
         """Whether PLD was computed for only some of the schedules."""
         return self.pld_schedules < self.schedules
+
+    def __repr__(self) -> str:
+        """
+        >>> from fedspend import plan, verify
+        >>> verify(plan([2.0, 8.0], delta=1e-2, rounds=3, rate=1.0, accountant="rdp"))
+        <Verification: ok, 7 of 7 checks of 2 schedules passed, PLD leaves 13.0% of a budget>
+        """
+        passed = sum(check.passed for check in self.checks)
+        said = f"{passed} of {counted(len(self.checks), 'check')} of "
+        said += f"{counted(self.schedules, 'schedule')} passed"
+        if not math.isnan(self.worst_margin):
+            said += f", PLD leaves {self.worst_margin:.1%} of a budget"
+        if self.failures:
+            said += f"; {self.failures[0]}"
+        return f"<Verification: {'ok' if self.ok else 'FAILED'}, {said}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                check.name,
+                "passed" if check.passed else "FAILED",
+                check.accountant,
+                check.schedules,
+                f"{check.worst:.3g} ({check.meaning})",
+            ]
+            for check in self.checks
+        ]
+        header = ("check", "", "by", "schedules", "nearest to failing")
+        notes = " ".join([*self.failures, *self.warnings])
+        return Table(header, rows, notes).html(repr(self).strip("<>"))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values; numbers that are not finite become None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedspend.basics.choices import near
 from fedspend.basics.registry import Registry
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies.base import Policy
@@ -46,7 +47,10 @@ def policy_for(
     ('optimal', 'optimal')
     """
     if policy is not None and policy not in POLICIES:
-        raise InvalidInput(f"policy must be one of {', '.join(POLICIES.names)}; got {policy!r}")
+        raise InvalidInput(
+            f"policy must be one of {', '.join(POLICIES.names)}; got {policy!r}"
+            + near(policy, POLICIES.names, "; ")
+        )
     implied = "spend-as-you-go" if saves else "weights" if weighted else None
     if method is None:
         return policy or implied or DEFAULT
@@ -74,6 +78,9 @@ def policies_of_method(method: str) -> tuple[str, ...]:
             f"method {method!r} is not private, so it has no plan; use one of {', '.join(planned)}"
         )
     if method not in planned:
-        raise InvalidInput(f"method must be one of {', '.join(planned)}; got {method!r}")
+        raise InvalidInput(
+            f"method must be one of {', '.join(planned)}; got {method!r}"
+            + near(method, planned, "; ")
+        )
     entry = METHODS[method]
     return (*entry.policies, *(POLICIES.own if entry.own_policies else ()))

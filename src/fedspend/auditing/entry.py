@@ -15,13 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedspend.audit.bounds import Coins, gaussian_estimate, lower_bound
-from fedspend.audit.guessing import filtered, learn
-from fedspend.audit.meters import (
+from fedspend.auditing.bounds import Coins, gaussian_estimate, lower_bound
+from fedspend.auditing.guessing import filtered, learn
+from fedspend.auditing.meters import (
     Meter,
     clip_of,
     noise_by_round,
@@ -29,17 +29,20 @@ from fedspend.audit.meters import (
     sampled_of,
     shift_of,
 )
-from fedspend.audit.observations import Observations, joined
-from fedspend.audit.playing import (
+from fedspend.auditing.observations import Observations, joined
+from fedspend.auditing.playing import (
     Draw,
     Stage,
     choose_units,
     stage_of_clients,
     told_of_canaries,
 )
-from fedspend.audit.record_canaries import stage_of_records
+from fedspend.auditing.record_canaries import stage_of_records
 from fedspend.basics.arrays import BoolArray, IntArray
+from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
+from fedspend.basics.tables import Table
+from fedspend.basics.words import counted
 from fedspend.configuration.config import Config, any_config, needed
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.noise_kind import noise_of
@@ -48,6 +51,9 @@ from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
 from fedspend.runs.setup import Setup, from_config
+
+if TYPE_CHECKING:
+    from fedspend.report.drawing import Drawing
 
 USUAL_COINS = 4_000  # in the smallest group, if `trials` is not given
 MOST_RUNS = 4_000
@@ -82,7 +88,7 @@ class GroupAudit:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """The result of an audit; `groups` are ordered by budget."""
 
@@ -106,6 +112,28 @@ class Audit:
     def ok(self) -> bool:
         return all(group.ok for group in self.groups)
 
+    def __repr__(self) -> str:
+        verdict = "no claim is contradicted" if self.ok else "BROKEN: a claim is contradicted"
+        groups = ", ".join(
+            f"{one.group}: at least {one.measured:.3g} of {one.claimed:.4g}" for one in self.groups
+        )
+        return f"<Audit: {verdict}; epsilon of {groups}; {counted(self.runs, 'run')}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [one.group, f"{one.claimed:.4g}", f"{one.measured:.3f}", "ok" if one.ok else "BROKEN"]
+            for one in self.groups
+        ]
+        header = ("group", "claimed epsilon", "measured at least", "")
+        return Table(header, rows).html(repr(self).strip("<>").partition(";")[0])
+
+    def plot(self) -> Drawing:
+        """Claim and measurement of each group: `audit.plot().save("audit.png")`."""
+        from fedspend.auditing.plotting import draw
+        from fedspend.report.drawing import drawing
+
+        return drawing(lambda: draw(self))
+
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = _plain(asdict(self))
         return {"ok": self.ok} | found
@@ -120,6 +148,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@public
 def audit(
     config: str | Path | Mapping[str, Any],
     *,
@@ -132,11 +161,25 @@ def audit(
     train_others: bool = False,
     progress: OnProgress | None = None,
 ) -> Audit:
-    """Audit what `config` would run.
+    """Audit what `config` would run: play it with canaries, and guess which of them took part.
 
-    `canaries` is the number of canaries in a run (default: as many as fit), `trials` the number of
-    runs (default: enough for 4,000 coins in every group). With `train_others`, clients that are
-    not canaries train on their rows; otherwise they send nothing.
+    Arguments:
+        config: a TOML file, or a dict of sections, on public rows.
+        overrides: `["privacy.noise=discrete", ...]`.
+        canaries: how many are in a run. Default: as many as fit.
+        trials: how many runs. Default: enough for 4,000 coins in every group.
+        rounds: how many rounds a run has. Default: the config's.
+        confidence: of each group's bound.
+        seed: of coins, noise and cohorts.
+        train_others: clients that are not canaries train on their rows; otherwise they send
+            nothing.
+        progress: called with (done, total).
+
+    Returns:
+        An `Audit`: `.ok`, and for each of `.groups` what was `.claimed` and `.measured` at least.
+
+    Raises:
+        InvalidInput: an argument is wrong. Refused: the rows are real, or nothing is promised.
 
     >>> found = audit("examples/quickstart.toml", trials=100)  # doctest: +SKIP
     >>> found.ok, [(g.group, g.claimed, g.measured) for g in found.groups]  # doctest: +SKIP

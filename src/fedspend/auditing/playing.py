@@ -14,15 +14,15 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from fedspend.audit.client_canaries import (
+from fedspend.auditing.client_canaries import (
     CanaryEngine,
     draw_directions,
     expected_of_clients,
     room_for_clients,
     signals_of_clients,
 )
-from fedspend.audit.meters import Tally
-from fedspend.audit.observations import Expected, Observations
+from fedspend.auditing.meters import Tally
+from fedspend.auditing.observations import Expected, Observations
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.client.work import Tools
 from fedspend.engines.base import Engine

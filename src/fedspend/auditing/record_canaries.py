@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 from fedspend import models
-from fedspend.audit.meters import Tally
-from fedspend.audit.observations import Expected, Observations
-from fedspend.audit.playing import Stage, play_rounds
+from fedspend.auditing.meters import Tally
+from fedspend.auditing.observations import Expected, Observations
+from fedspend.auditing.playing import Stage, play_rounds
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.client.contribution import Reply
 from fedspend.client.state import MemoryStates

@@ -1,5 +1,5 @@
 """Audits: an empirical lower bound on epsilon, measured with the run's own code."""
 
-from fedspend.audit.auditing import Audit, GroupAudit, audit
+from fedspend.auditing.entry import Audit, GroupAudit, audit
 
 __all__ = ["Audit", "GroupAudit", "audit"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from fedspend.audit.auditing import Audit
+from fedspend.auditing.entry import Audit
 from fedspend.basics.files import write_whole
 from fedspend.report.plots import COLOURS, GREY, LOOK
 

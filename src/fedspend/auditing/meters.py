@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspend.audit.observations import Expected, Observations
+from fedspend.auditing.observations import Expected, Observations
 from fedspend.basics.arrays import FloatArray, IntArray
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fedspend.audit.meters import Tally
-from fedspend.audit.observations import Expected, Observations
+from fedspend.auditing.meters import Tally
+from fedspend.auditing.observations import Expected, Observations
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.basics.threads import single_threaded
 from fedspend.client.contribution import Lost, Reply

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit, gammaln
 
-from fedspend.audit.bounds import Coins, bounds, most_gifts
-from fedspend.audit.observations import Expected, Observations
+from fedspend.auditing.bounds import Coins, bounds, most_gifts
+from fedspend.auditing.observations import Expected, Observations
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 
 Score = Literal["likelihood", "spread"]
