@@ -18,6 +18,7 @@ import lus_final
 import networks
 import numpy as np
 import over_time
+import papers_page
 import pooled
 import pytest
 import records_cnn
@@ -380,3 +381,44 @@ def test_pooled_records_are_tuned_on_rows_that_are_held_out(method, monkeypatch)
     (held_out,) = [name for name in DATA_SETS.names if "-without-" in name]
     rows = DATA_SETS[held_out].read(None, 0)
     assert (len(rows.labels), len(rows.test_labels)) == (1293, 144), "none is a test row"
+
+
+# --- verdicts ---
+
+WORDS = {"reproduced", "reproduced in part", "not reproduced", "cannot be as printed", "not run"}
+
+
+def test_every_table_and_figure_has_a_verdict_and_a_reason(tmp_path):
+    rows = papers_page.verdicts(Finished.read(tmp_path / "none.jsonl")).splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    names = [(paper, name) for paper, name, _, _ in cells]
+    assert len(set(names)) == len(names) >= 45
+    assert {verdict for _, _, verdict, _ in cells} <= WORDS
+    assert all(why for _, _, _, why in cells)
+    studies = {word for *_, why in cells for word in why.split("`") if word.startswith("--only")}
+    assert {study.split()[1] for study in studies} <= set(run_all.STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("gains", "word"),
+    [
+        ([(2.0, 1.0), (3.0, 0.5)], "reproduced"),
+        ([(2.0, 1.0), (0.5, 1.0)], "reproduced in part"),
+        ([(0.5, 1.0), (-3.0, 0.5)], "not reproduced"),
+        ([(5.0, None)], "not reproduced"),  # one seed has no interval
+    ],
+)
+def test_a_gain_is_there_if_its_interval_is_above_zero(gains, word):
+    assert papers_page.judged(gains, "gain", "")[0] == word
+    assert "1 not run yet" in papers_page.judged([*gains, None], "gain", "")[1]
+    assert papers_page.judged([None], "gain", "") is None
+
+
+def test_a_verdict_follows_its_results(tmp_path, monkeypatch):
+    fake(monkeypatch, lambda s: 0.5 + (0.1 if s["shape.blur"] else 0.0) + 0.01 * s["train.lr"])
+    results = Results.read(tmp_path / "cheng.jsonl")
+    for pull in (0.0, cheng.PULL):
+        experiment.finish(results, cheng.by_steps(40, pull))
+    found = papers_page.verdicts(Finished.read(tmp_path / "cheng.jsonl"))
+    (line,) = [row for row in found.splitlines() if "Figure 3, local steps" in row]
+    assert "| reproduced | BLUR and LUS over plain clear of 0 in 1 of 1 lines, 3 not run" in line

@@ -105,7 +105,20 @@ class Cell:
 
 CELLS = (
     Cell("fashion-mnist", (2, 5, 10), 80.0, 24, 4, 3),
-    Cell("fashion-mnist", (1, 1, 1), 63.0, start={"train.rounds": 12}),
+    Cell(
+        "fashion-mnist",
+        (1, 1, 1),
+        63.0,
+        6,
+        2,
+        2,
+        start={
+            "model.features": "gabor-bands",
+            "train.rounds": 6,
+            "train.local_steps": 20,
+            "train.lr_end": 0.3,
+        },
+    ),
     Cell("mnist", (2, 5, 10), 95.0, 15, 1, 1),
     Cell(
         "adult",
