@@ -289,3 +289,34 @@ def test_the_summary_says_so(stopping, tmp_path, capsys):
 def test_lines_without_a_rule_are_left_alone():
     lines = [{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.4}]
     assert of_kept(lines) is lines[-1]
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_closing_a_run_by_hand_frees_nothing_that_its_rule_would_keep(
+    stopping, tmp_path, monkeypatch, rounds
+):
+    """A run that was killed after its rule had stopped it, and before its account was closed."""
+    folder = tmp_path / "run"
+
+    def kill(line, _rounds):
+        if line["round"] == rounds:
+            raise KeyboardInterrupt
+
+    if rounds == 0:
+        monkeypatch.setattr(Ledger, "reserve", lambda *_, **__: kill({"round": 0}, 8))
+    with pytest.raises(KeyboardInterrupt):
+        fedspend.train(stopping, output=folder, on_round=kill)
+    with Ledger.open(str(folder / "ledger.db"), write=True) as book:
+        (run,) = book.state.runs
+        before = [row["spent"] for row in book.balances("client").rows()]
+        book.close_run(run, reason="it was good enough")
+        closed = book.run(run)
+        assert (closed.closed, closed.stopped_itself) == ("it was good enough", False)
+        assert closed.charged(held=False) == (8 if rounds else 0)
+        after = [row["spent"] for row in book.balances("client").rows()]
+        assert all(
+            now > then if rounds else now == then == 0
+            for now, then in zip(after, before, strict=True)
+        )
+    if rounds:
+        assert verify_run(folder).ok

@@ -337,6 +337,12 @@ def close_run(args: argparse.Namespace) -> int:
         if run.is_tune:
             print(f"run {whole} is closed: it was a private tune, and all of it stays spent")
             return 0
+        if run.stopped:
+            print(
+                f"run {whole} is closed: it has a stopping rule and had begun, so all "
+                f"{run.planned} rounds stay spent"
+            )
+            return 0
         print(
             f"run {whole} is closed: {run.next_round} rounds stay spent, "
             f"{run.planned - run.next_round} never began and are free"

@@ -633,7 +633,9 @@ class Ledger:
     ) -> None:
         """End a run, and free what it held for rounds that never began.
 
-        `ending` has digests of what it leaves behind.
+        Nothing is freed of a run that has begun and has a rule by which it may end early: whoever
+        ends it before the rule does has seen what the rule sees. `ending` has digests of what it
+        leaves behind.
         """
         reason = rules.check_reason(reason)
 
@@ -642,7 +644,8 @@ class Ledger:
             rules.refuse_elsewhere(mine, place)
             rules.refuse_freeing(mine)
             known = {"ending": dict(ending)} if ending else {}
-            return [{"kind": "close", "run": run, "reason": reason} | known]
+            spent = mine.stops and 0 < mine.next_round < mine.planned
+            return [{"kind": "stop" if spent else "close", "run": run, "reason": reason} | known]
 
         self._write(entry)
 

@@ -17,7 +17,7 @@ from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import START, Body, parse
 from fedspend.ledger.rules import account_numbers, find_run, known_names
 from fedspend.ledger.spending import Balances
-from fedspend.ledger.state import STOPPED_EARLY, UNITS, Run, State
+from fedspend.ledger.state import UNITS, Run, State, stopped_because
 
 # parts of an entry that are too long for a line
 LONG = (
@@ -227,7 +227,7 @@ def about(body: dict[str, Any]) -> str:
     if kind == "close":
         return str(body["reason"])
     if kind == "stop":
-        return f"run {body['run']}: {STOPPED_EARLY}; all of its rounds stay spent"
+        return f"run {body['run']}: {stopped_because(body)}; all of its rounds stay spent"
     return f"round {body['round'] + 1}" + (
         f", release {body['release'][:12]}" if kind == "commit" else ""
     )

@@ -60,6 +60,7 @@ class Proposal:
     orders: FloatArray | None = None
     # the accounts are of this run alone, and opened with it
     own: bool = False
+    stops: bool = False  # the run has a rule by which it may end early
 
     @staticmethod
     def of_plan(plan: AnyPlan) -> Proposal:
@@ -81,6 +82,7 @@ class Proposal:
             grid_steps=self.grid_steps,
             curves=self.curves,
             orders=np.zeros(0) if self.orders is None else self.orders,
+            stops=self.stops,
         )
 
     @property
@@ -129,6 +131,8 @@ class Proposal:
         mechanism: Body = {"client_rate": self.client_rate, "discrete": self.discrete}
         if self.grid_steps is not None:
             mechanism["grid_steps"] = self.grid_steps
+        if self.stops:
+            mechanism["stops"] = True
         return about | mechanism | {"accounts": to_ranges(accounts)} | self.tables()
 
 

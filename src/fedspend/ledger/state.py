@@ -25,7 +25,7 @@ client 1. What has no project is in the one without a name, "".
 | `rotate-key` | a client's node has a new key, and the old one is not used again; with a reason |
 | `move` | the run's directory has a new place; it begins no further round in the old one |
 | `close` | the run is over; what it held for rounds that never began is free again |
-| `stop` | the run's own rule has stopped it early: it is over, and all of its rounds stay spent |
+| `stop` | a run with a rule for that ended early: it is over, and all of its rounds stay spent |
 
 Since version 0.1, entries also tie the files of a run directory to the chain, by digests: `open`
 and `replan` its first files, `reserve` the checkpoint that a round starts from, `commit` the file
@@ -109,7 +109,8 @@ class Run:
     rounds: dict[int, str] = field(default_factory=dict)  # begun: reserved, committed or lost
     releases: dict[int, str] = field(default_factory=dict)
     closed: str | None = None  # the reason
-    stopped: bool = False  # by its own rule, so that rounds that never began are spent, too
+    stops: bool = False  # it has a rule by which it may end early
+    stopped: bool = False  # and has: rounds that never began are spent, too
     grid_steps: int | None = None  # discrete noise: `noise` is what it counts for
     disturbed: bool = False  # a budget was lowered or a client withdrew since it was admitted
     project: str = ""
@@ -136,6 +137,11 @@ class Run:
     @property
     def status(self) -> str:
         return "open" if self.closed is None else "closed"
+
+    @property
+    def stopped_itself(self) -> bool:
+        """Whether its own rule has ended it, and not a person."""
+        return self.stopped and self.closed == STOPPED_EARLY
 
     @property
     def is_tune(self) -> bool:
@@ -339,6 +345,7 @@ def _open(state: State, body: Body) -> None:
         and 0 < body["client_rate"] <= 1
         and isinstance(body["discrete"], bool)
         and (body.get("grid_steps") is None or type(body["grid_steps"]) is int)
+        and isinstance(body.get("stops", False), bool)
     )
     state.runs[body["run"]] = Run(
         id=body["run"],
@@ -353,6 +360,7 @@ def _open(state: State, body: Body) -> None:
         steps=read_steps(body["steps"], rate, float(body["client_rate"])),
         discrete=body["discrete"],
         grid_steps=body.get("grid_steps"),
+        stops=body.get("stops", False),
         project=body.get("project", ""),
         place=_place(body) if "inode" in body else None,
         files=_digests(body, "files"),
@@ -473,7 +481,12 @@ def _close(state: State, body: Body) -> None:
 def _stop(state: State, body: Body) -> None:
     run = open_run(state, body)
     require(not run.is_tune)
-    run.closed, run.ending, run.stopped = STOPPED_EARLY, _digests(body, "ending"), True
+    run.closed, run.ending, run.stopped = stopped_because(body), _digests(body, "ending"), True
+
+
+def stopped_because(body: Body) -> str:
+    """By its own rule, unless a person ended it and said why."""
+    return str(body.get("reason", STOPPED_EARLY))
 
 
 def open_run(state: State, body: Body) -> Run:

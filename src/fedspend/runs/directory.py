@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,7 +209,7 @@ class RunDirectory:
 
     @contextmanager
     def charging(
-        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool
+        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool, stops: bool = False
     ) -> Iterator[None]:
         """Open the run's account, with the plan admitted, for as long as the rounds are played."""
         if plan is None:
@@ -224,7 +225,8 @@ class RunDirectory:
             book = ledger.to_charge(location, self.stored, simulation=simulation)
             account = self.account_in(book)
             check_planned_on(book, plan)
-            account.admit(plan.proposal(), self.digests(), simulation=simulation)
+            proposal = replace(plan.proposal(), stops=stops)
+            account.admit(proposal, self.digests(), simulation=simulation)
             self._check_files(account)
             self.account = account
             try:

@@ -86,7 +86,8 @@ def _run(
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
         del verdict  # it has numbers for every client, who may be very many
-        with store.charging(setup.plan, ledger, simulation=simulation):
+        stops = setup.training.server.stop is not None
+        with store.charging(setup.plan, ledger, simulation=simulation, stops=stops):
             seal_rows(setup, folder, ledger)
             enter_keys(setup, ledger)
             state = recovered(setup, store)

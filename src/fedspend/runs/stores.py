@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedspend.errors import FedspendError
@@ -31,9 +32,12 @@ class RunStore(Store, Protocol):
         """The run's name in the ledger; empty for a run that charges none."""
 
     def charging(
-        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool
+        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool, stops: bool = False
     ) -> AbstractContextManager[None]:
-        """Open the run's account, with the plan admitted, for as long as the rounds are played."""
+        """Open the run's account, with the plan admitted, for as long as the rounds are played.
+
+        `stops`: it has a rule by which it may end early.
+        """
 
     def finish(self, *, stopped: bool = False) -> None:
         """All rounds are done, or the run's own rule has stopped it: close it in the ledger."""
@@ -67,7 +71,7 @@ class MemoryStore:
 
     @contextmanager
     def charging(
-        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool
+        self, plan: AnyPlan | None, ledger: RunLedger, *, simulation: bool, stops: bool = False
     ) -> Iterator[None]:
         if not self.run_id or plan is None or ledger.asked is None:
             yield
@@ -75,7 +79,7 @@ class MemoryStore:
         book = ledger.to_charge(ledger.asked, None, simulation=simulation)
         check_planned_on(book, plan)
         account = RunAccount(book, self.run_id, None)
-        account.admit(plan.proposal(), simulation=simulation)
+        account.admit(replace(plan.proposal(), stops=stops), simulation=simulation)
         self._account = account
         try:
             yield
@@ -137,6 +141,11 @@ def _give_up(account: RunAccount, error: BaseException) -> None:
     with suppress(FedspendError):
         if account.run.next_round == 0:
             account.close("stopped before its first round")
+        elif account.run.stops:
+            error.add_note(
+                f"run {account.id} stays open in the ledger {account.ledger.location}; it has a "
+                "stopping rule, so all of its rounds stay spent"
+            )
         else:
             project = account.ledger.project
             error.add_note(

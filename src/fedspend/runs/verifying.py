@@ -371,7 +371,9 @@ class Checker:
         if not (same and asked.accountant in read_by):
             return False, "the ledger has charged other rates, noise or steps than the plan's"
         by_rule = self.state is not None and self.state.state.watched.stopped
-        if run.closed is not None and run.stopped is not (by_rule and self.done < run.planned):
+        by_hand = run.stopped and not run.stopped_itself  # all is charged, whatever the rule says
+        early = by_rule and self.done < run.planned
+        if run.closed is not None and not by_hand and run.stopped is not early:
             return False, f"the ledger and {CHECKPOINT} do not agree on whether it stopped early"
         count = f"{run.charged(held=False)} of {counted(run.planned, 'round')}"
         over = "is open" if run.closed is None else f"is closed ({run.closed})"
@@ -455,9 +457,9 @@ class Checker:
         return load_run(self.folder, self.folder.resolve().name)
 
     def check_model(self) -> Verdict:
-        run, ended = self.run, self.done == self.plan.rounds or self.run.stopped
+        run, ended = self.run, self.done == self.plan.rounds or self.run.stopped_itself
         if not MODEL.of(self.folder).exists():
-            if run.closed == "finished" or run.stopped:
+            if run.closed == "finished" or run.stopped_itself:
                 return False, f"the run is finished, but there is no {MODEL}"
             return True, "none yet: the run is not finished"
         found = self.sealed(MODEL.name)
