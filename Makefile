@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 OUT ?= runs/quickstart
 
-.PHONY: quickstart flower flower-adapter test test-deployment lint check bench results docs dist clean
+.PHONY: quickstart flower flower-adapter test test-deployment lint check bench results docs dist test-dist clean
 
 quickstart: $(VENV)/.train
 	@rm -rf $(OUT)
@@ -57,8 +57,12 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open build/site/index.html"
 
-# Wheel and sdist, tried in clean environments with every extra: some minutes.
+# Wheel and sdist, into dist/.
 dist:
+	PYTHON=$(PYTHON) tools/try_wheel.sh build
+
+# The same, installed from the wheel in clean environments, one for each extra: some minutes.
+test-dist:
 	PYTHON=$(PYTHON) tools/try_wheel.sh
 
 clean:

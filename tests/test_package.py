@@ -1,6 +1,6 @@
 """What is built: the wheel has everything that the code reads, and works where nothing else is.
 
-`make dist` also installs it in clean environments, with each extra.
+`make test-dist` also installs it in clean environments, with each extra.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 # Builds wheel and sdist, then installs the wheel in clean environments, one for each extra, and uses it there.
 #   tools/try_wheel.sh                 # the plain wheel and every extra; into dist/
 #   tools/try_wheel.sh "" train        # the plain wheel and [train] alone
+#   tools/try_wheel.sh build           # builds, and tries nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -17,6 +18,7 @@ rm -rf dist build/lib build/bdist.*
 "$scratch/build/bin/python" -m build --outdir dist . >"$scratch/log" || { cat "$scratch/log"; exit 1; }
 ls dist
 
+[ "${extras[*]}" != build ] || exit 0
 for extra in "${extras[@]}"; do
   home=$scratch/with-${extra:-nothing}
   "$python" -m venv "$home"

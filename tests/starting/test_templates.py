@@ -102,6 +102,14 @@ def test_what_could_not_be_finished_is_removed(tmp_path, monkeypatch):
     assert not (tmp_path / "mine").exists()
 
 
+def test_what_is_not_installed_is_said_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(templates, "find_spec", lambda name: None if name == "flwr" else name)
+    assert main(["new", str(tmp_path / "first")]) == 0
+    assert "pip install" not in capsys.readouterr().out
+    assert main(["new", str(tmp_path / "mine"), "--template", "flower"]) == 0
+    assert "pip install 'fedspend[flower]'" in capsys.readouterr().out
+
+
 def test_a_template_that_is_not_there(tmp_path, capsys):
     assert main(["new", str(tmp_path / "mine"), "--template", "casino"]) == 2
     assert "casino" in capsys.readouterr().err

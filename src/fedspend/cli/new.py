@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from fedspend.starting.templates import write
+    from fedspend.starting.templates import missing_extras, write
 
     written = write(Path(args.folder), args.template)
     if args.json:
@@ -48,5 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"folder": args.folder, "files": [str(path) for path in written]}))
         return 0
     print(f"wrote {args.folder}: {TEMPLATES[args.template].help}")
+    if missing := missing_extras(args.template):
+        print(f"first install what it trains with: pip install 'fedspend[{','.join(missing)}]'")
     print(f"next: cd {args.folder}, and type the commands of README.md")
     return 0

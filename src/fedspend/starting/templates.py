@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedspend.errors import InvalidInput
@@ -25,6 +26,7 @@ class Template:
     help: str
     copies: Mapping[str, str] = field(default_factory=dict)
     make: Callable[[Path], None] | None = None  # makes folder and README; else copies is all
+    needs: Mapping[str, str] = field(default_factory=lambda: {"torch": "train"})  # module: extra
 
 
 def write(folder: Path, name: str) -> list[Path]:
@@ -46,6 +48,11 @@ def write(folder: Path, name: str) -> list[Path]:
         shutil.rmtree(folder)
         raise
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def missing_extras(name: str) -> list[str]:
+    """The extras of fedspend that the template's commands need and that are not installed."""
+    return [extra for module, extra in TEMPLATES[name].needs.items() if find_spec(module) is None]
 
 
 def _empty(folder: Path) -> None:
@@ -86,6 +93,7 @@ TEMPLATES = {
             for client in ("north", "south", "harbour")
         },
         make=_federation,
+        needs={"torch": "train", "flwr": "flower"},
     ),
     "notebook": Template(
         "plan, check and train from Python, in a Jupyter notebook",
