@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import os
 import random
 import re
 import shlex
@@ -60,7 +61,7 @@ def printed(command: str) -> dict:
     return json.loads(out.getvalue())
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("FEDSPEND_SETTINGS", "15"))))
 def test_the_numbers_are_those_of_the_command(seed):
     settings = drawn(seed)
     # by Rényi curves the quick answer is the exact one

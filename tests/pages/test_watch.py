@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import copy
 from urllib.request import Request, urlopen
 
 import pytest
-from browsing import NEEDS_CHROMIUM, asked_for, look, words_of
+from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot, until, words_of
 from killing import stopped
+from tiny import TINY
 
 from fedspend import train
 from fedspend.cli.main import main
@@ -68,15 +69,38 @@ def test_the_browser_shows_every_new_round(browser, tiny, tmp_path):
         assert "round 1 of" in words_of(browser, "words")
         browser.execute_script("document.querySelector('details').open = true")
         train(tiny, output=folder, resume=True)
-        end = time.monotonic() + 30
-        while "Finished" not in words_of(browser, "words"):
-            assert time.monotonic() < end
-            time.sleep(0.2)
+        until(lambda: "Finished" in words_of(browser, "words"))
         assert browser.execute_script("return document.querySelector('details').open")
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
         assert browser.get_log("browser") == []
         assert all(url.startswith(served.address) for url in asked_for(browser))
-    end = time.monotonic() + 30
-    while "No longer watching" not in words_of(browser, "words"):
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    until(lambda: "No longer watching" in words_of(browser, "words"))
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """The page of a run that has stopped after its second round."""
+    folder = tmp_path_factory.mktemp("watched") / "run"
+    stopped(copy.deepcopy(TINY), folder, rounds=2)
+    with serving(watch_site(folder)) as served:
+        yield served.address
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_is_the_report_at_every_width_by_day_and_night(browser, watched, width, scheme):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    look(browser, watched, width=width, scheme=scheme)
+    assert "round 2 of 4" in words_of(browser, "words")
+    assert browser.execute_script(LOW_CONTRAST) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    _, corner = screenshot(browser, f"watch-{width}-{scheme}")
+    assert (min(corner) > 240) if scheme == "light" else (max(corner) < 40)
+    ActionChains(browser).send_keys(Keys.TAB).perform()  # the first stop: what epsilon means
+    ActionChains(browser).send_keys(Keys.ENTER).perform()
+    assert browser.execute_script("return location.hash") == "#meaning"
+    assert browser.get_log("browser") == []
+    assert all(url.startswith(watched) for url in asked_for(browser))
