@@ -225,3 +225,29 @@ def test_a_change_is_answered_at_once():
         json.dumps(answer(Settings(rounds=rounds), exact=False))
         taken.append(time.process_time() - began)
     assert min(taken) < 0.9
+
+
+def test_a_process_that_was_ended_is_said(monkeypatch):
+    """The system may end the process that computes exact numbers; quick ones go on."""
+    from concurrent.futures import Future
+    from concurrent.futures.process import BrokenProcessPool
+
+    from fedspend.errors import Refused
+    from fedspend.pages.planner import site
+
+    class Ended:
+        def __init__(self, *_, **__): ...
+
+        __enter__ = lambda self: self  # noqa: E731
+        __exit__ = shutdown = lambda *_, **__: None  # noqa: E731
+
+        def submit(self, *_):
+            found = Future()
+            found.set_exception(BrokenProcessPool())
+            return found
+
+    monkeypatch.setattr(site, "ProcessPoolExecutor", Ended)
+    with site.planner_site(Settings()) as served:
+        with pytest.raises(Refused, match="start the planner again"):
+            served.asks["exact"]({"rounds": 4})
+        assert served.asks["quick"]({"rounds": 4, "policy": "uniform"})["exact"] is False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
-from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot, words_of
+from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot, until, words_of
 
 from fedspend.pages.planner import export
 from fedspend.pages.planner.answers import answer
@@ -91,6 +92,20 @@ def test_a_change_shows_at_once_and_then_exactly(browser, address):
     assert "Exact, by accountant pld" in words_of(browser, "status")
     words = words_of(browser, "meaning")
     assert answer(changed, exact=True)["meaning"][-1]["words"] in words
+
+
+def test_on_a_phone_the_outcome_stays_in_sight_of_the_form(browser, address):
+    look(browser, address, width=390)
+    wait(browser, exact=True)
+    assert browser.find_element("id", "delta").get_attribute("value") == "1e-5"
+    type_into(browser, "parameters", "1000000")
+    until(lambda: "Exact" in words_of(browser, "status"))
+    ratio = answer(replace(START, parameters=10**6), exact=True)["average"]["ratio"]
+    until(lambda: f"noise over signal {ratio:.4g}" in words_of(browser, "glance"))
+    box = "const box = document.getElementById('glance').getBoundingClientRect(); "
+    assert browser.execute_script(box + "return box.top > 0 && box.bottom <= innerHeight")
+    type_into(browser, "parameters", "x")
+    until(lambda: "whole number" in words_of(browser, "glance"))
 
 
 def test_the_numbers_on_the_page_are_the_planners(browser, address):

@@ -152,12 +152,14 @@ const show = (answer, took) => {
       ? `Exact, by accountant ${accountant}${why ? ` (${why})` : ""}.`
       : "At once, by Rényi curves; exact numbers follow in a moment.";
   say(words);
+  at("glance").textContent = `Epsilon up to ${shown(Math.max(...answer.meaning.map((one) => one.epsilon)))} · noise over signal ${shown(answer.average.ratio)}${answer.exact || tables ? "" : " · exact numbers follow"}`;
   Object.assign(at("results").dataset, { exact: answer.exact, hash: answer.plan.hash, took: took.toFixed(0) });
 };
 const say = (words, bad = false) => {
   at("status").textContent = words;
   at("status").className = bad ? "banner live bare" : "banner live";
   at("results").classList.toggle("waiting", bad);
+  if (bad) at("glance").textContent = words;
 };
 
 // --- asking ---------------------------------------------------------------------------------------
@@ -273,12 +275,14 @@ const groupRow = ([epsilon, clients]) => {
   }
   return row;
 };
+// As a person would write it: 1e-5 is easier to read than 0.00001.
+const written = (value) => (typeof value === "number" && value > 0 && value < 1e-3 ? value.toExponential() : String(value ?? ""));
 const fill = (settings) => {
   Object.assign(state, settings);
   at("groups").replaceChildren(...settings.groups.map(groupRow));
   for (const name of FIELDS) {
     if (at(name).tagName === "SELECT" && tables && name !== "policy") continue;
-    at(name).value = settings[name] ?? "";
+    at(name).value = written(settings[name]);
   }
   for (const slider of sliders) slider.follow();
   arrange();

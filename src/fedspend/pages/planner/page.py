@@ -71,7 +71,10 @@ def _head(*, exported: bool) -> Markup:
 
 
 def _columns(*, exported: bool) -> Markup:
-    return element("div", _form(exported=exported), _results(exported=exported), class_="columns")
+    glance = element("p", id="glance", class_="banner live", aria_hidden="true")
+    return element(
+        "div", _form(exported=exported), _results(exported=exported), glance, class_="columns"
+    )
 
 
 # --- the form -------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from typing import Any
 
-from fedspend.errors import FedspendError, InvalidInput
+from fedspend.errors import FedspendError, InvalidInput, Refused
 from fedspend.pages.planner.answers import answer, plan_of
 from fedspend.pages.planner.page import planner_page
 from fedspend.pages.planner.settings import Settings, read_settings, settings_of
@@ -46,7 +46,13 @@ def _beside() -> Iterator[Callable[[Settings], dict[str, Any]]]:
     with ProcessPoolExecutor(1, mp_context=spawned, initializer=_warm) as pool:
 
         def ask(settings: Settings) -> dict[str, Any]:
-            found, refusal = pool.submit(_told, settings).result()
+            try:
+                found, refusal = pool.submit(_told, settings).result()
+            except BrokenExecutor:
+                raise Refused(
+                    "exact numbers are not to be had: the process that computes them was ended, "
+                    "perhaps for lack of memory; start the planner again"
+                ) from None
             if found is None:
                 raise InvalidInput(refusal)
             return found
