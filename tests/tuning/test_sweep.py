@@ -122,12 +122,6 @@ def test_it_refuses_before_anything_runs(numbered, tmp_path, over, says):
     assert not (tmp_path / "s").exists()
 
 
-def test_workers_give_the_same_numbers():
-    short = ["train.rounds=2", "privacy.saving_rate=0.8", "train.tail_average=1"]
-    alone = fedspend.sweep(TINY, LRS, overrides=short, workers=1)
-    assert fedspend.sweep(TINY, LRS, overrides=short, workers=2).rows() == alone.rows()
-
-
 @pytest.mark.usefixtures("numbered")
 def test_the_command_prints_rows_and_tables(tmp_path, capsys):
     from fedspend.basics.toml_text import config_text
