@@ -239,7 +239,7 @@ def test_a_process_that_was_ended_is_said(monkeypatch):
         def __init__(self, *_, **__): ...
 
         __enter__ = lambda self: self  # noqa: E731
-        __exit__ = shutdown = lambda *_, **__: None  # noqa: E731
+        __exit__ = shutdown = lambda *_, **__: None
 
         def submit(self, *_):
             found = Future()
