@@ -388,3 +388,17 @@ def test_the_command_serves_the_page(ledger, monkeypatch, capsys):
     assert main(["ledger", "page", "--ledger", ledger]) == 0
     assert "fedspend · ledger" in met[0]
     assert capsys.readouterr().out.startswith("http://127.0.0.1:")
+
+
+def test_a_nodes_own_ledger_is_a_ledger(tmp_path, quick_verify):  # noqa: ARG001
+    from approval.offers import offered
+    from approval.test_node_ledger import account
+
+    mine = account(tmp_path)
+    mine.approve(offered().slice_of(0))
+    reader = Reader(mine.location)
+    (row,) = reader.accounts(CLIENTS)["rows"]
+    assert (row["name"], row["budget"]) == ("north", 3.0)
+    assert row["reserved"] > 0
+    one = reader.account({**CLIENTS, "name": "north"})
+    assert reader.run({**CLIENTS, "run": one["balance"]["runs"][0]["run"]})["members"] == ["north"]
