@@ -15,6 +15,8 @@ import fedspend
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput
 from fedspend.models.flat import flat_vector
+from fedspend.runs.predicting import About
+from fedspend.runs.predicting import _rows as new_rows
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
 
@@ -67,7 +69,7 @@ def test_optimisers_resume_to_the_last_bit(tmp_path):
     ("train", "message"),
     [
         ({"optimizer": "lbfgs"}, "optimizer in .train. must be one of"),
-        ({"weight_decay": -1}, "weight_decay in .train. must be a number of at least 0"),
+        ({"weight_decay": -1}, "weight_decay in .train. must be a number from 0 to 1e6"),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum in .train. has no effect"),
         ({"server_optimizer": "adam", "server_momentum": 0.9}, "server_momentum .* no effect"),
     ],
@@ -177,3 +179,16 @@ def test_a_module_of_ones_own_gets_its_numbers_back(tmp_path):
         fedspend.load_model(tmp_path / "run", model=nn.Linear(4, 1))
     with pytest.raises(InvalidInput, match="holds no run"):
         fedspend.load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("label", "rows"), [("mood", [[1, 2, 3], [3, 0, 0]]), ("line", [[1, 2, 0], [0, 0, 0]])]
+)
+def test_new_texts_are_read_by_the_declared_vocabulary(tmp_path, label, rows):
+    path = tmp_path / "new.csv"
+    path.write_text("line\nabc\nc\n")
+    told = {"name": "csv", "text": "line", "vocabulary": "abc", "max_length": 3, "label": label}
+    told |= {"classes": 2} if label == "mood" else {}
+    about = About((3,), 2, "classes", integers=True)
+    settings = {f"data.{key}": value for key, value in told.items()}
+    assert new_rows(path, settings, about).tolist() == rows

@@ -77,6 +77,18 @@ class TableOptions:
                 raise InvalidInput(f'{key} is for a column of text; say which: text = "COLUMN"')
         return None
 
+    def declared(self, used: Sequence[str]) -> Declared:
+        """What is declared of the columns that are used as features."""
+        return declared(
+            used,
+            bounds=self.bounds,
+            categories=self.categories,
+            other=self.other,
+            missing=self.missing,
+            indicators=self.indicators,
+            missing_marks=self.missing_marks,
+        )
+
     @property
     def target(self) -> Target | NextToken:
         texts = self.texts
@@ -225,15 +237,7 @@ def layout_of(frame: Frame, how: TableOptions, test_path: str | Path | None = No
         )
     for column in used:
         choose(f"column in {frame.name}:", column, frame.header)
-    features = declared(
-        used,
-        bounds=how.bounds,
-        categories=how.categories,
-        other=how.other,
-        missing=how.missing,
-        indicators=how.indicators,
-        missing_marks=how.missing_marks,
-    )
+    features = how.declared(used)
     return Layout(target, features, client, split, how.record, how.budget)
 
 

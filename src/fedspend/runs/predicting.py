@@ -23,9 +23,9 @@ from fedspend.basics.door import public
 from fedspend.basics.tensors import read_sealed
 from fedspend.data.columns import CsvFrame, Frame
 from fedspend.data.dataset import Features, as_features, scaled
-from fedspend.data.declared import declared
 from fedspend.data.loading import TABLES
 from fedspend.data.tables import CLIENT, SPLIT, TABLE_OPTIONS, TableOptions
+from fedspend.data.texts import Beginnings, NextToken
 from fedspend.errors import InvalidInput
 from fedspend.models import MODELS, build
 from fedspend.models import features as maps
@@ -240,6 +240,9 @@ def _cells(frame: Frame, settings: Mapping[str, Any]) -> Features:
     if settings.get("data.name") in TABLES:
         told = {key: settings[f"data.{key}"] for key in TABLE_OPTIONS if f"data.{key}" in settings}
     how = TableOptions(**told)
+    if how.texts is not None:
+        next_token = isinstance(how.target, NextToken)
+        return (Beginnings(how.texts) if next_token else how.texts).read(frame)
     label: Sequence[str] = (how.label,) if isinstance(how.label, str) else how.label
     special = {*label, how.client or CLIENT, how.split or SPLIT, how.record, how.budget}
     used = [column for column in frame.header if column not in special]
@@ -250,12 +253,4 @@ def _cells(frame: Frame, settings: Mapping[str, Any]) -> Features:
         raise InvalidInput(
             f"{frame.name}: column {missing!r} is missing, which the model was trained with; add it"
         )
-    return declared(
-        used,
-        bounds=how.bounds,
-        categories=how.categories,
-        other=how.other,
-        missing=how.missing,
-        indicators=how.indicators,
-        missing_marks=how.missing_marks,
-    ).read(frame)
+    return how.declared(used).read(frame)
