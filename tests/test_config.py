@@ -481,7 +481,7 @@ def arms(monkeypatch):
     def begin(*_args, **_named):
         raise Begun
 
-    monkeypatch.setattr(comparison, "ProcessPoolExecutor", begin)
+    monkeypatch.setattr(comparison, "in_parallel", begin)
     return comparison.compare
 
 

@@ -39,7 +39,7 @@ class InThisProcess(ThreadPoolExecutor):
 
 @pytest.fixture(autouse=True)
 def no_other_processes(monkeypatch):
-    for place in ("runs.comparison", "tuning.simulated", "design.searching"):
+    for place in ("runs.parallel", "design.searching"):
         monkeypatch.setattr(f"fedspend.{place}.ProcessPoolExecutor", InThisProcess)
 
 
