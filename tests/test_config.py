@@ -506,7 +506,7 @@ def test_a_comparison_refuses_what_no_arm_uses(arms, tmp_path):
         arms(dealt, ["dp-fedavg"], 2, overrides=["data.partition=iid"])
     path = written(tmp_path, PLAIN)
     with pytest.raises(
-        InvalidInput, match=r"^--vary votes.epochs=1: epochs in \[votes\] has no effect"
+        InvalidInput, match=r"^vary 'votes.epochs=1': epochs in \[votes\] has no effect"
     ):
         arms(path, ["dp-fedavg"], 2, vary=["votes.epochs=1,2"])
     with pytest.raises(Begun):
