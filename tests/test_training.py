@@ -369,7 +369,7 @@ def as_toml(sections: dict) -> str:
 def test_a_folder_with_another_run_is_refused(tiny, tmp_path):
     run(from_config(config_of(tiny)), tmp_path / "run")
     before = outcome(tmp_path / "run")
-    with pytest.raises(InvalidInput, match="use resume=True"):
+    with pytest.raises(InvalidInput, match="use --resume"):
         run(from_config(config_of(tiny)), tmp_path / "run")
     with pytest.raises(InvalidInput, match=r"train\.lr was 0\.3 and is now 0\.4"):
         run(from_config(config_of(tiny, ["train.lr=0.4"])), tmp_path / "run", resume=True)
