@@ -1,4 +1,4 @@
-"""Generated bad arguments of `fedspend.train(clients=...)`: one clear error each, nothing left over.
+"""Generated bad arguments of `fedspend.train(clients=...)`: one clear error each, nothing left.
 
 50 in `make test`, a quarter of FEDSPEND_BAD_INPUTS where that is set. The seed of each is its
 number.
