@@ -369,7 +369,7 @@ def test_data_list_and_get(capsys, tmp_path, monkeypatch):
     assert main(["data", "get"]) == 2
     assert main(["data", "get", "mnust"]) == 2
     assert "did you mean 'mnist'" in capsys.readouterr().err
-    assert main(["data", "get", "mnist", "--url", "http://127.0.0.1:9/"]) == 1
+    assert main(["data", "get", "mnist", "--url", "http://127.0.0.1:9/"]) == 3
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -386,7 +386,7 @@ def test_a_full_disk_loses_nothing(config, tmp_path, capsys, monkeypatch):
         real(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    assert main(["train", config, "-o", str(folder), "--quiet"]) == 2
+    assert main(["train", config, "-o", str(folder), "--quiet"]) == 3
     assert "No space left on device" in capsys.readouterr().err
     monkeypatch.setattr(os, "fsync", real)
     assert main(["train", config, "-o", str(folder), "--quiet", "--resume"]) == 0
