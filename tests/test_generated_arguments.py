@@ -18,7 +18,8 @@ from fedspend.errors import FedspendError
 HOW_MANY = int(os.environ.get("FEDSPEND_BAD_INPUTS", "200")) // 4
 VALUES = (
     *(0, -1, -0.0, 1e-320, 1e308, 2**63, -(2**63), 10**40, 0.5, 7, True, False),
-    *("", " ", "abc", "nan", "-inf", "a\nb", "\x00", "\U0001f9ea", "\u202e", "x" * 5000, "../..", "/"),
+    *("", " ", "abc", "nan", "-inf", "x" * 5000, "../..", "/"),
+    *("a\nb", "\x00", "\U0001f9ea", "\u202e"),
     *([], [[]], [0], [-1.0], [1, "a"], ["a", "a"], {}, {"a": 1}, [{}], [{"epsilon": -1}]),
     *(float("nan"), float("inf"), -float("inf")),
 )

@@ -97,7 +97,9 @@ def _check_kind(name: str, value: Any) -> None:
         return
     # the operating system's own word for a path with such a character names neither
     if isinstance(value, str | os.PathLike) and "\0" in str(value):
-        raise InvalidInput(f"{name} has a zero character, which no path or name may have: {value!r}")
+        raise InvalidInput(
+            f"{name} has a zero character, which no path or name may have: {value!r}"
+        )
     if name in _PATHS and not isinstance(value, str | os.PathLike):
         raise InvalidInput(f"{name} must be a path, got {value!r}")
     if name in _LISTENERS and not callable(value):
