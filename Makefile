@@ -55,7 +55,7 @@ results: $(VENV)/.train
 # The site, from docs/ and from the code; opens offline: build/site/index.html.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "Open build/site/index.html"
+	@echo "Open build/site/index.html; to search it: python3 -m http.server -b 127.0.0.1 -d build/site"
 
 # Wheel and sdist, into dist/.
 dist:
