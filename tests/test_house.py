@@ -55,6 +55,7 @@ UPWARDS = {
     ("planning", "report"),  # a plan draws itself
     ("records", "report"),
     ("ledger", "report"),  # and so does a ledger
+    ("explanation", "report"),  # and an explanation, of the groups that a report shows
     ("runs", "tuning"),  # a run directory may hold the winner of a private tune
 }
 

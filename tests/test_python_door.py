@@ -2,6 +2,7 @@
 message speaks of flags. What a notebook shows says what happened, and escapes what was named."""
 
 import inspect
+import json
 import subprocess
 import sys
 import types
@@ -19,6 +20,7 @@ NAMES = [
     *("plan", "verify", "train", "compare", "sweep", "audit", "tune", "predict", "load_model"),
     *("make_report", "Ledger", "Result", "Plan", "InvalidInput", "Refused"),
     *("publish", "verify_run", "verify_publication", "register"),
+    *("explain", "what_if", "glossary", "data_sets", "get_data", "check_data", "new_keys"),
 ]
 
 
@@ -66,14 +68,16 @@ def test_packages_stay_packages(name):
     assert isinstance(getattr(fedspend, name), types.ModuleType)
 
 
-@pytest.mark.parametrize("name", ["plan", "verify", "train", "compare", "sweep", "audit"])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if inspect.isfunction(getattr(fedspend, name))]
+)
 def test_every_argument_is_explained(name):
     function = getattr(fedspend, name)
     said = inspect.getdoc(function)
     arguments = [one for one in inspect.signature(function).parameters if one != "options"]
     assert [one for one in arguments if one not in said] == []
     assert "Returns:" in said
-    assert "Raises:" in said
+    assert "Raises:" in said or not arguments
 
 
 def test_importing_fedspend_loads_neither_numpy_nor_torch():
@@ -342,3 +346,119 @@ def test_a_notebook_gets_a_bar_that_moves(asked, monkeypatch):
     fedspend.train(**asked)
     assert len(shown) == 3
     assert 'max="2" value="2"' in shown[-1]
+
+
+PLAN = object()  # the plan of these tests
+
+# --- words, data and keys: the same answers as the command line -----------------------------------
+
+
+@pytest.fixture(scope="module")
+def plan_file(plan, tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    plan.save(path)
+    return path
+
+
+def test_an_explanation_has_the_numbers_of_the_command_line(plan, plan_file, capsys, tmp_path):
+    from fedspend.cli.main import main
+
+    found = fedspend.explain(plan, client="2")
+    assert main(["explain", str(plan_file), "--client", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"plan": str(plan_file)} | json.loads(json.dumps(found.numbers()))
+    assert repr(found).startswith("Best membership test; client 2\n  client 2, epsilon 10")
+    assert "<table>" in found._repr_html_()
+    assert "plan (promised)" in found.table().markdown()
+    found.plot().save(tmp_path / "curve.svg")
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+    groups = fedspend.explain(plan_file)
+    assert [one.label for one in groups.seen] == ["budget 5: 2 clients", "budget 10: 1 client"]
+    assert len(fedspend.explain(plan, group=10.0).seen) == 1
+    worst = fedspend.explain(10, delta=1e-5)
+    assert "by at most 22,027, except with a chance of 1 in 100,000" in repr(worst)
+    assert worst.numbers()["epsilon"] == 10
+
+
+def test_what_if_is_what_the_command_line_says(plan, plan_file, capsys):
+    from fedspend.cli.main import main
+
+    found = fedspend.what_if(plan, client="0", leaves=1)
+    assert main(["what-if", str(plan_file), "--client", "0", "--leaves", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"plan": str(plan_file)} | found.numbers()
+    assert repr(found).startswith("<client 0 leaves after round 1 of 2: spent ")
+    assert "given back" in found._repr_html_()
+    assert 0 < found.spent < found.if_it_stays <= found.budget
+
+
+def test_a_glossary_is_a_dict_that_shows_itself():
+    whole = fedspend.glossary()
+    assert len(whole) > 40
+    assert repr(fedspend.glossary("CLIP")) == f"clip: {whole['clip']}"
+    assert "<th>term</th>" in whole._repr_html_()
+
+
+def test_data_and_keys(tmp_path, capsys):
+    from fedspend.cli.main import main
+
+    assert main(["data", "list", "--json"]) == 0
+    listed = fedspend.data_sets()
+    assert json.loads(capsys.readouterr().out) == listed.rows()
+    assert "digits" in repr(listed)
+    assert len(listed.frame()) == len(listed)
+    path = tmp_path / "patients.csv"
+    path.write_text("age,blood\n41,<b>\n,0\n")
+    found = fedspend.check_data(path)
+    assert [one.missing for one in found.columns] == [1, 0]
+    assert repr(found).startswith("<private, from rows: ")
+    for shown in (found._repr_html_(), repr(found)):
+        assert "41" not in shown
+        assert "<b>" not in shown
+    pair = fedspend.new_keys(tmp_path / "keys")
+    assert pair.private.stat().st_mode & 0o077 == 0
+    assert pair.fingerprint in repr(pair)
+    with pytest.raises(InvalidInput, match="not overwritten"):
+        fedspend.new_keys(tmp_path / "keys")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "named", "says"),
+    [
+        ("explain", (10,), {}, "add delta="),
+        ("explain", (10,), {"delta": 2}, "delta must lie strictly between 0 and 1"),
+        ("explain", (10,), {"delta": 1e-5, "client": "a"}, "client is for plans"),
+        ("explain", (PLAN,), {"delta": 1e-5}, "a plan has its own delta"),
+        ("explain", (PLAN,), {"client": "0", "group": 5}, "were both given"),
+        ("explain", (PLAN,), {"colluders": 0.5}, "must be a whole number, got 0.5"),
+        ("explain", (PLAN,), {"colluders": 0}, "colluders must be at least 1"),
+        ("explain", (PLAN,), {"record": "0"}, "protects clients"),
+        ("explain", (PLAN,), {"observr": "x"}, "did you mean 'observer'"),
+        ("explain", (None,), {}, "must be a plan or the file of one, got None"),
+        ("explain", ([1.0],), {}, "must be a plan or the file of one"),
+        ("what_if", (PLAN,), {"leaves": 1}, "say who leaves"),
+        ("what_if", (PLAN,), {"client": "0"}, "also needs leaves="),
+        ("what_if", (PLAN,), {"client": "0", "leaves": True}, "leaves must be a whole"),
+        ("what_if", (PLAN,), {"client": "0", "leaves": 9}, "leaves must be a round from"),
+        ("what_if", (PLAN,), {"client": "0", "leaves": 1, "project": "p"}, "ledger="),
+        ("glossary", (3,), {}, "term must be a word, got 3"),
+        ("glossary", ("cilp",), {}, "did you mean 'clip'"),
+        ("check_data", (3,), {}, "data must be the path"),
+        ("get_data", ("digits",), {}, "needs no download"),
+        ("new_keys", (3,), {}, "folder must be a path, got 3"),
+    ],
+)
+def test_bad_questions_are_one_line(plan, name, given, named, says):
+    with pytest.raises(InvalidInput) as refused:
+        getattr(fedspend, name)(*(plan if one is PLAN else one for one in given), **named)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "--" not in str(refused.value).partition("fedspend ")[0]
+
+
+def test_checks_of_a_run_and_a_publication_show_themselves(result):
+    found = fedspend.verify_run(result.folder)
+    assert "passed" in repr(found)
+    assert "<caption>run " in found._repr_html_()
+    found.checks[0] = type(found.checks[0])("run", False, "it is <odd>")
+    assert "failed: run: it is <odd>" in repr(found)
+    assert "<odd>" not in found._repr_html_()

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from fedspend import report as report
     from fedspend.auditing.entry import Audit as Audit
     from fedspend.auditing.entry import audit as audit
+    from fedspend.configuration.data_entry import check_data as check_data
+    from fedspend.configuration.data_entry import data_sets as data_sets
+    from fedspend.configuration.data_entry import get_data as get_data
     from fedspend.configuration.register import register as register
     from fedspend.errors import FedspendError as FedspendError
     from fedspend.errors import FedspendWarning as FedspendWarning
     from fedspend.errors import InvalidInput as InvalidInput
     from fedspend.errors import OutsideFailed as OutsideFailed
     from fedspend.errors import Refused as Refused
+    from fedspend.explanation.entry import explain as explain
+    from fedspend.explanation.entry import glossary as glossary
+    from fedspend.explanation.entry import what_if as what_if
     from fedspend.ledger.book import Ledger as Ledger
     from fedspend.planning.making import plan as plan
     from fedspend.planning.plan import Plan as Plan
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from fedspend.runs.result import Result as Result
     from fedspend.runs.training import train as train
     from fedspend.runs.verifying import verify_run as verify_run
+    from fedspend.signing.keys import new_keys as new_keys
     from fedspend.tuning.entry import tune as tune
     from fedspend.tuning.sweeping import Sweep as Sweep
     from fedspend.tuning.sweeping import sweep as sweep
@@ -52,13 +59,19 @@ _HOME = {
     "Audit": "auditing.entry",
     "audit": "auditing.entry",
     "Comparison": "runs.comparison",
+    "check_data": "configuration.data_entry",
     "compare": "runs.comparison",
+    "data_sets": "configuration.data_entry",
+    "explain": "explanation.entry",
     "FedspendError": "errors",
     "FedspendWarning": "errors",
+    "get_data": "configuration.data_entry",
+    "glossary": "explanation.entry",
     "InvalidInput": "errors",
     "Ledger": "ledger.book",
     "load_model": "runs.predicting",
     "make_report": "report.making",
+    "new_keys": "signing.keys",
     "Plan": "planning.plan",
     "OutsideFailed": "errors",
     "plan": "planning.making",
@@ -77,6 +90,7 @@ _HOME = {
     "verify": "verification.verify",
     "verify_publication": "publishing.checking",
     "verify_run": "runs.verifying",
+    "what_if": "explanation.entry",
 }
 _PACKAGES = ("accounting", "design", "records", "report")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 import fedspend
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput
-from fedspend.models.flat import flat_vector
+from fedspend.models.flat import fingerprint, flat_vector
 from fedspend.runs.predicting import About
 from fedspend.runs.predicting import _rows as new_rows
 
@@ -192,3 +193,116 @@ def test_new_texts_are_read_by_the_declared_vocabulary(tmp_path, label, rows):
     about = About((3,), 2, "classes", integers=True)
     settings = {f"data.{key}": value for key, value in told.items()}
     assert new_rows(path, settings, about).tolist() == rows
+
+
+# --- models of one's own are code -----------------------------------------------------------------
+
+MINE = """
+import pathlib
+import numpy as np
+import torch
+from torch import nn
+
+pathlib.Path(__file__).with_name("imported").touch()
+
+
+class Net(nn.Module):
+    def __init__(self, shape, outputs, scale):
+        super().__init__()
+        self.head = nn.Linear(shape[0], outputs)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        return self.head(x * self.scale)
+
+
+def seeded(shape, outputs):
+    return Net(shape, outputs, torch.rand(shape))
+
+
+def drawn(shape, outputs):
+    return Net(shape, outputs, torch.from_numpy(np.random.default_rng().random(shape)).float())
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Trains a model of one's own by name; gives the run, and where it is noted that the code was
+    imported.
+    """
+    (tmp_path / "own_code.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_code", raising=False)
+
+    def trained(function):
+        config = with_(REGRESSION, model={"name": f"own_code:{function}"}, train={"seed": 11})
+        config["model"].pop("hidden", None)
+        result = fedspend.train(config, output=tmp_path / function)
+        monkeypatch.delitem(sys.modules, "own_code")
+        (tmp_path / "imported").unlink()
+        return result, tmp_path / function
+
+    yield trained
+    sys.modules.pop("own_code", None)
+
+
+def test_a_run_directory_alone_imports_nothing(own, tmp_path, capsys):
+    result, folder = own("seeded")
+    rows = tmp_path / "rows.npz"
+    width = result.model.scale.numel()
+    np.savez(rows, features=np.ones((2, width)))
+    for call in (lambda: fedspend.load_model(folder), lambda: fedspend.predict(folder, rows)):
+        with pytest.raises(InvalidInput, match=r"asks to import 'own_code:seeded'.*name it: model"):
+            call()
+    assert main(["predict", str(folder), str(rows)]) == 2
+    assert "--model own_code:seeded" in capsys.readouterr().err
+    with pytest.raises(InvalidInput, match="asks for the model 'own_code:seeded'"):
+        fedspend.load_model(folder, "own_code:drawn")
+    with pytest.raises(InvalidInput, match=r"must be a torch\.nn\.Module, or the name"):
+        fedspend.load_model(folder, 3)
+    assert not (tmp_path / "imported").exists()
+    again = fedspend.load_model(folder, "own_code:seeded")
+    assert (tmp_path / "imported").exists()
+    assert torch.equal(again.scale, result.model.scale)  # drawn by torch, from the run's seed
+    assert torch.equal(flat_vector(again), flat_vector(result.model))
+    assert main(["predict", str(folder), str(rows), "--model", "own_code:seeded"]) == 0
+
+
+def test_a_backbone_of_ones_own_is_code_too(tmp_path):
+    folder = tmp_path / "run"
+    fedspend.train(REGRESSION, output=folder)
+    told = json.loads((folder / "run.json").read_text())
+    told["settings"] |= {"model.name": "fine-tune", "model.backbone": "antigravity:make"}
+    (folder / "run.json").write_text(json.dumps(told))
+    with pytest.raises(InvalidInput, match="asks to import 'antigravity:make'"):
+        fedspend.load_model(folder)
+    with pytest.raises(InvalidInput, match="asks for the model 'antigravity:make'"):
+        fedspend.load_model(folder, "fine-tune")
+    assert "antigravity" not in sys.modules
+
+
+def test_a_model_that_fedspend_knows_may_be_named_and_no_other(tmp_path):
+    fedspend.train(REGRESSION, output=tmp_path / "run")
+    name = REGRESSION["model"]["name"]
+    assert fedspend.load_model(tmp_path / "run", name) is not None
+    with pytest.raises(InvalidInput, match=f"asks for the model '{name}'"):
+        fedspend.load_model(tmp_path / "run", "os:getcwd")
+
+
+def test_buffers_that_come_out_differently_are_refused(own):
+    result, folder = own("drawn")
+    with pytest.raises(InvalidInput, match="other buffers than this module has"):
+        fedspend.load_model(folder, "own_code:drawn")
+    again = fedspend.load_model(folder, copy.deepcopy(result.model))
+    assert torch.equal(flat_vector(again), flat_vector(result.model))
+
+
+def test_fingerprints_tell_buffers_apart():
+    def with_buffer(value):
+        module = nn.Linear(2, 1)
+        module.register_buffer("b", torch.tensor(value))
+        return module
+
+    same, other = fingerprint(with_buffer([1.0, 2.0])), fingerprint(with_buffer([1.0, 3.0]))
+    assert same == fingerprint(with_buffer([1.0, 2.0])) != other
+    assert fingerprint(with_buffer(True)) != fingerprint(nn.Linear(2, 1))

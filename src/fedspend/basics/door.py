@@ -88,7 +88,7 @@ def _told(
 # --- kinds of arguments, which have the same name in every function -------------------------------
 
 _PATHS = ("output", "ledger", "sign", "folder", "key", "opening")
-_LISTENERS = ("on_round", "on_note", "on_operator")
+_LISTENERS = ("on_round", "on_note", "on_operator", "on_file")
 _LISTS_OF_WORDS = ("overrides", "grid", "methods", "vary", "over")
 
 

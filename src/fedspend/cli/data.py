@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.data.sources import Status
+    from fedspend.configuration.data_entry import DataCheck
 
 HELP = "list data sets, fetch one, or check how your own is read"
 DESCRIPTION = (
     "List the known data sets and where their files are, fetch one into the cache and check "
     "its checksums, or say how your own data is read and what must be declared."
-)
-PRIVATE = (
-    "what follows comes from the rows: it is private, for the data holder only. Declare levels and "
-    "bounds from what is publicly known, not from what you see here"
 )
 EXAMPLES = """examples:
   fedspend data list
@@ -54,114 +50,64 @@ def check(args: argparse.Namespace) -> int:
         raise InvalidInput(
             "'fedspend data check' needs a file: your data, or a config (.toml) that names it"
         )
-    return checked_config(args) if args.name.endswith(".toml") else checked_file(args)
+    from fedspend.configuration.data_entry import PRIVATE, check_data, shown
 
-
-def checked_config(args: argparse.Namespace) -> int:
-    from fedspend.configuration.config import load_config
-    from fedspend.configuration.data_inputs import Source
-    from fedspend.data.looking import summary
-
-    source = Source(load_config(args.name))
-    found = {"data set": source.name} | summary(source.rows)
+    found = check_data(args.name)
     print(f"note: {PRIVATE}", file=sys.stderr)
     if args.json:
-        print(json.dumps(found))
-        return 0
-    for key, value in found.items():
-        shown = (
-            ", ".join(f"{name} {number:g}" for name, number in value.items())
-            if isinstance(value, dict)
-            else " x ".join(map(str, value))
-            if isinstance(value, list)
-            else f"{value:,}"
-            if isinstance(value, int)
-            else value
-        )
-        print(f"{key}: {shown}")
+        print(json.dumps(found.numbers()))
+    elif found.columns:
+        show_columns(found)
+    else:
+        for name, value in shown(found.about).items():
+            print(f"{name}: {value}")
     return 0
 
 
-def checked_file(args: argparse.Namespace) -> int:
-    from fedspend.data.looking import look, opened
-
-    frame, recognised = opened(args.name)
-    columns = look(frame)
-    print(f"note: {PRIVATE}", file=sys.stderr)
-    if args.json:
-        about = {"file": args.name, "recognised": recognised, "rows": len(frame)}
-        print(json.dumps(about | {"columns": [vars(one) for one in columns]}))
-        return 0
+def show_columns(found: DataCheck) -> None:
     from rich.table import Table
 
     from fedspend.cli.terminal import console
 
-    print(f"{args.name}: {recognised}, {len(frame):,} rows")
+    print(f"{found.about['file']}: {found.about['recognised']}, {found.about['rows']:,} rows")
     table = Table(box=None, pad_edge=False)
-    for heading in ("column", "cells", "missing", "to declare under [data]"):
+    for heading in found.table().header:
         table.add_column(heading, overflow="fold")
-    for one in columns:
+    for one in found.columns:
         table.add_row(one.column, one.cells, str(one.missing), "\n".join(one.declare))
     console().print(table)
     print(
         'Declare also label, with labels = ["...", "..."] or classes = N, and client, the column '
         "that says whose row it is."
     )
-    return 0
 
 
 def show(args: argparse.Namespace) -> int:
-    from fedspend.data import status
-
     if args.name is not None:
         raise InvalidInput(
             f"'fedspend data list' takes no name, got {args.name!r}; it lists all of them"
         )
-    lines = [*status(), *of_ones_own()]
+    from fedspend.configuration.data_entry import data_sets
+
+    found = data_sets()
     if args.json:
-        print(
-            json.dumps(
-                [
-                    {**vars(line), "where": None if line.where is None else str(line.where)}
-                    for line in lines
-                ]
-            )
-        )
+        print(json.dumps(found.rows()))
         return 0
     from rich.table import Table
 
     from fedspend.cli.terminal import console
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("name", "what", "licence", "where"):
+    for heading in found.table().header:
         table.add_column(heading)
-    for line in lines:
-        place = (
-            str(line.where)
-            if line.where
-            else "registered"
-            if line.licence == "your own"
-            else "bundled"
-            if line.ready
-            else f"not found: {line.hint}"
-        )
-        table.add_row(line.name, line.about, line.licence, place)
+    for row in found.table().rows:
+        table.add_row(*row)
     console().print(table)
     return 0
 
 
-def of_ones_own() -> list[Status]:
-    """Data sets that a loaded file has registered."""
-    from fedspend.data import DATA_SETS
-    from fedspend.data.sources import Status
-
-    return [
-        Status(name, DATA_SETS[name].help, True, None, "your own", "") for name in DATA_SETS.own
-    ]
-
-
 def fetch(args: argparse.Namespace) -> int:
-    from fedspend.data import get
+    from fedspend.configuration.data_entry import get_data
 
     if args.name is None:
         raise InvalidInput(
@@ -177,7 +123,7 @@ def fetch(args: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
 
-    folder = get(args.name, base_url=args.url, progress=progress)
+    folder = get_data(args.name, url=args.url, on_file=progress)
     if watched:
         print(file=sys.stderr)
     if not args.quiet:

@@ -11,13 +11,12 @@ from rich.text import Text
 from fedspend.cli.tables import figures, frame, short_hash, size
 from fedspend.cli.terminal import console
 from fedspend.cli.views import view_of
+from fedspend.explanation.entry import odds_sentence
 from fedspend.explanation.meaning import (
     FPRS,
     PRIORS,
     Claim,
     accused_words,
-    chance_words,
-    factor_words,
     guess_words,
     odds_words,
     outcomes,
@@ -33,9 +32,7 @@ def show_claim(claim: Claim, plot: str | None) -> None:
     line(out, f"epsilon {claim.epsilon:g}, delta {claim.delta:g}, for any mechanism")
     say(
         out,
-        f"Whatever is released multiplies anyone's odds that you took part by at most "
-        f"{factor_words(claim.epsilon)}, except with a chance of {chance_words(claim.delta)}. Then "
-        "nothing is promised.",
+        odds_sentence(claim),
     )
     out.print()
     table = frame()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from fedspend.errors import InvalidInput
 
@@ -37,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.action is None:
         raise InvalidInput("'fedspend keys' needs an action: new; see fedspend keys --help")
-    from fedspend.signing.keys import fingerprint, new_keys, public_key, raw
+    from fedspend.signing.keys import new_keys
 
-    private, public = new_keys(Path(args.out))
-    name = fingerprint(raw(public_key(public)))
+    made = new_keys(args.out)
+    private, public, name = made.private, made.public, made.fingerprint
     if args.json:
         import json
 

@@ -363,7 +363,7 @@ def whole_id(ledger: Ledger, given: str) -> str:
 
 
 def writable(args: argparse.Namespace) -> Ledger:
-    from fedspend.ledger import Ledger
+    from fedspend.ledger.book import Ledger, known_project
 
     return known_project(Ledger.open(args.ledger, write=True, project=args.project or ""))
 
@@ -495,21 +495,9 @@ def export(args: argparse.Namespace) -> int:
 
 
 def readable(args: argparse.Namespace) -> Ledger:
-    from fedspend.ledger import Ledger
+    from fedspend.ledger.book import Ledger, known_project
 
     return known_project(Ledger.open(args.ledger, project=args.project or ""))
-
-
-def known_project(ledger: Ledger) -> Ledger:
-    """The open ledger, if it knows the project; one that is misspelled must not look unspent."""
-    known = ledger.state.projects
-    if ledger.project and ledger.project not in known:
-        ledger.close()
-        named = f"it has {', '.join(map(repr, known))}" if known else "it has none"
-        raise InvalidInput(
-            f"there is no project {ledger.project!r} in the ledger {ledger.location}; {named}"
-        )
-    return ledger
 
 
 def refuse_elsewhere(ledger: Ledger, unit: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedspend.cli.ledger import add_project, known_project
+from fedspend.cli.ledger import add_project
 from fedspend.cli.outputs import check_writable, save_plan
 from fedspend.errors import InvalidInput
 
@@ -267,7 +267,7 @@ def within_ledger(
     from dataclasses import replace
 
     from fedspend.configuration.plan_inputs import resolve
-    from fedspend.ledger import Ledger
+    from fedspend.ledger.book import Ledger, known_project
     from fedspend.ledger.participants import plan_within, registered
 
     if args.compare:

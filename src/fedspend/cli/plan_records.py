@@ -15,7 +15,6 @@ from rich.text import Text
 
 from fedspend.basics.arrays import IntArray
 from fedspend.basics.words import counted
-from fedspend.cli.ledger import known_project
 from fedspend.cli.records_views import named
 from fedspend.cli.tables import Column, change, figures, percent, spread, table
 from fedspend.configuration.config import Config, load_config
@@ -23,7 +22,7 @@ from fedspend.configuration.data_inputs import Source
 from fedspend.configuration.effects import refuse_without_effect
 from fedspend.configuration.record_plans import BY_CURVES, record_federation, record_plan
 from fedspend.errors import InvalidInput
-from fedspend.ledger import Ledger
+from fedspend.ledger.book import Ledger, known_project
 from fedspend.report.groups import Grouping
 from fedspend.report.record_numbers import Silo, levels_of_plan, silos
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ EXAMPLES = """examples:
   fedspend predict runs/hospitals new_patients.csv
   fedspend predict runs/hospitals new_patients.csv -o predictions.csv --outputs
   fedspend predict runs/first rows.npz --json
+  fedspend predict runs/own rows.npz --model my_models:make
 """
 
 
@@ -26,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN_DIR", help="the directory of a run that has finished or was stopped")
     add("data", metavar="FILE", help="new rows: .csv, or .npz with an array features")
+    add(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="a model of your own: its name as in the run's config, which allows importing it from "
+        "where Python finds it, or from this folder",
+    )
     add("-o", "--output", metavar="FILE.csv", help="write the predictions here, not to the screen")
     add("--outputs", action="store_true", help="also what the model gave, one column each")
     add("--json", action="store_true", help="print JSON instead of CSV")
@@ -35,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
     from fedspend.basics.files import write_whole
     from fedspend.runs.predicting import predict
 
-    found = predict(args.run, args.data)
+    if args.model is not None:
+        sys.path.append(os.getcwd())
+    found = predict(args.run, args.data, args.model)
     if args.json:
         import json
 

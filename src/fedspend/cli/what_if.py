@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fedspend.cli.ledger import add_project, known_project
-from fedspend.errors import InvalidInput
+from fedspend.cli.ledger import add_project
 
 if TYPE_CHECKING:
     from fedspend.explanation.leaving import Leaving
@@ -42,30 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    given = [unit for unit in ("client", "record") if getattr(args, unit) is not None]
-    if len(given) != 1:
-        raise InvalidInput(
-            "say who leaves: give --client ID or, for a plan of records, --record ID; exactly one"
-        )
-    from fedspend.explanation.leaving import leaving
-    from fedspend.planning.plan import refuse_trial
-    from fedspend.planning.protocol import load_any_plan
+    from fedspend.explanation.entry import plan_of, what_if
 
-    plan, [unit] = load_any_plan(args.plan), given
-    refuse_trial(plan)
-    state = None
-    if args.ledger is not None:
-        from fedspend.ledger import Ledger
-
-        with known_project(Ledger.open(args.ledger, project=args.project or "")) as ledger:
-            state = ledger.state
-    found = leaving(plan, unit, getattr(args, unit), args.leaves, state)
+    plan = plan_of(args.plan)
+    found = what_if(
+        plan,
+        client=args.client,
+        record=args.record,
+        leaves=args.leaves,
+        ledger=args.ledger,
+        project=args.project,
+    )
     if args.json:
         import json
 
         print(json.dumps({"plan": args.plan} | found.numbers(), indent=2, allow_nan=False))
         return 0
-    show(found, with_ledger=state is not None, filters_by_norm=plan.by_norm)
+    show(found, with_ledger=args.ledger is not None, filters_by_norm=plan.by_norm)
     return 0
 
 
@@ -75,7 +67,7 @@ def show(found: Leaving, *, with_ledger: bool, filters_by_norm: bool) -> None:
     from fedspend.cli.terminal import console
 
     out = console()
-    out.print(Text(title(found), style="bold"))
+    out.print(Text(f"{found.title}; epsilon at delta {found.delta:g}", style="bold"))
     out.print()
     to_come = rounds_words(found.begun + 1, found.rounds)
     over = " over all its runs" if with_ledger else ""
@@ -116,15 +108,6 @@ def amount(epsilon: float) -> str:
     from fedspend.cli.tables import figures
 
     return "nothing" if epsilon == 0 else figures(epsilon)
-
-
-def title(found: Leaving) -> str:
-    when = (
-        "before the first round"
-        if found.begun == 0
-        else f"after round {found.begun} of {found.rounds}"
-    )
-    return f"{found.unit} {found.name} leaves {when}; epsilon at delta {found.delta:g}"
 
 
 def rounds_words(first: int, last: int) -> str:

@@ -39,7 +39,7 @@ def register(
     keys: Iterable[str] = (),
     **flags: bool | str,
 ) -> Entry:
-    """Give `make` a name that configs and Python can use from now on; returns the entry.
+    """Give `make` a name that configs and Python can use from now on.
 
     | `kind` | how `make` is called: what it returns | flags |
     |---|---|---|
@@ -59,7 +59,15 @@ def register(
     A policy or a method takes new ones only, an engine only `workers`, an accountant or a metric
     none. `targets` says what a loss compares with: "classes", "binary", "numbers", "several"
     (labels), "tokens", or "kept", the default: as they are. A metric is a `share` if it lies
-    between 0 and 1; `lower` if less is better.
+    between 0 and 1; `lower` if less is better. `help` says in a line what it is, for lists.
+
+    Returns:
+        The entry.
+
+    Raises:
+        InvalidInput: the name is taken, or `make`, `keys` or a flag does not fit the kind.
+
+    `fedspend.register("policy", "late", late, help="spends late")`
     """
     if not callable(make):
         raise InvalidInput(

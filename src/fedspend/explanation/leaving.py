@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.basics.tables import Table
 from fedspend.errors import InvalidInput, Refused
 from fedspend.explanation.units import unit_number
 from fedspend.ledger import rules
@@ -24,7 +25,7 @@ from fedspend.planning.protocol import AnyPlan
 IMAGINED = "what-if"  # the run's id if the ledger has no run of this plan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Leaving:
     """One account when it leaves. Epsilons are at `delta`, composed over all the account's runs."""
 
@@ -47,7 +48,35 @@ class Leaving:
         return max(0.0, self.if_it_stays - self.if_closed)
 
     def numbers(self) -> dict[str, Any]:
+        """All of it, as `fedspend what-if --json` prints it."""
         return vars(self) | {"given_back": self.given_back}
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.title}: spent {self.spent:.4g} of {self.budget:g}, "
+            f"gets back {self.given_back:.4g}, then has {self.left:.4g} left>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("budget", self.budget),
+            ("spent; rounds that have begun stay spent", self.spent),
+            ("spent in the end, if it stays", self.if_it_stays),
+            ("given back, when the run is closed", self.given_back),
+            ("then left: the most that a plan like this could claim", self.left),
+            ("spent and held by other runs", self.elsewhere),
+        ]
+        note = "Withdrawing stops the run for everyone." if self.stops_the_run else ""
+        title = f"{self.title}; epsilon at delta {self.delta:g}"
+        return Table(("", "epsilon"), rows, note).html(title)
+
+    @property
+    def title(self) -> str:
+        """Who leaves, and when."""
+        when = (
+            f"after round {self.begun} of {self.rounds}" if self.begun else "before the first round"
+        )
+        return f"{self.unit} {self.name} leaves {when}"
 
 
 def leaving(

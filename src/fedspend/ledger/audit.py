@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
+from fedspend.basics.tables import Table
+from fedspend.basics.words import counted
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
@@ -40,6 +42,24 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         return {"check": self.check, "ok": self.good, "detail": self.words}
+
+
+def summed_up(findings: Sequence[Finding]) -> str:
+    """The outcome on one line; what failed is named."""
+    failed = [one for one in findings if one.good is False]
+    if failed:
+        return f"failed: {'; '.join(f'{one.check}: {one.words}' for one in failed)}"
+    skipped = sum(one.good is None for one in findings)
+    passed = f"{counted(len(findings) - skipped, 'check')} passed"
+    return f"{passed}, {skipped} with nothing to check against" if skipped else passed
+
+
+def table_of(findings: Sequence[Finding]) -> Table:
+    said = {True: "ok", False: "FAILED", None: "not checked"}
+    return Table(
+        ("check", "", "what was found"),
+        [(one.check, said[one.good], one.words) for one in findings],
+    )
 
 
 def none_failed(findings: Sequence[Finding]) -> bool:

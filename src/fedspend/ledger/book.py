@@ -738,6 +738,18 @@ class Ledger:
             self.state.head.save(self.head_file)
 
 
+def known_project(ledger: Ledger) -> Ledger:
+    """The open ledger, if it knows the project; one that is misspelled must not look unspent."""
+    known = ledger.state.projects
+    if ledger.project and ledger.project not in known:
+        ledger.close()
+        named = f"it has {', '.join(map(repr, known))}" if known else "it has none"
+        raise InvalidInput(
+            f"there is no project {ledger.project!r} in the ledger {ledger.location}; {named}"
+        )
+    return ledger
+
+
 def now(*, exact: bool) -> str:
     """The time of an entry: to the second, or only the day."""
     shown = "%Y-%m-%dT%H:%M:%SZ" if exact else "%Y-%m-%d"

@@ -59,8 +59,8 @@ def named_pieces(module: nn.Module, vector: torch.Tensor) -> dict[str, torch.Ten
 
 
 def fingerprint(module: nn.Module) -> str:
-    """Tells models apart that train other parameters, or have other frozen ones. What the trainable
-    ones hold does not count: a task brings it.
+    """Tells models apart that train other parameters, or have other frozen ones or other buffers.
+    What the trainable ones hold does not count: a task brings it.
     """
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
@@ -68,7 +68,19 @@ def fingerprint(module: nn.Module) -> str:
         digest.update(f"{name} {tuple(parameter.shape)} {frozen}\n".encode())
         if frozen:
             digest.update(parameter.detach().contiguous().numpy().tobytes())
+    digest.update((buffers_digest(module) or "").encode())
     return digest.hexdigest()[:16]
+
+
+def buffers_digest(module: nn.Module) -> str | None:
+    """Tells modules apart by what their buffers hold, which is constant; None without any."""
+    digest, some = hashlib.sha256(), False
+    for name, buffer in module.named_buffers():
+        held = buffer.detach().contiguous().cpu()
+        digest.update(f"{name} {tuple(held.shape)} {held.dtype}\n".encode())
+        digest.update(held.reshape(-1).view(torch.uint8).numpy().tobytes())
+        some = True
+    return digest.hexdigest()[:16] if some else None
 
 
 def layer_sizes(module: nn.Module) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ import numpy as np
 from fedspend.basics.door import public
 from fedspend.basics.words import counted, span
 from fedspend.errors import FedspendError
-from fedspend.ledger.audit import Finding, none_failed
+from fedspend.ledger.audit import Finding, none_failed, summed_up, table_of
 from fedspend.planning.plan_json import Content, built, canonical, from_runs, hash_of
 from fedspend.planning.protocol import AnyPlan, plan_kinds
 from fedspend.publishing.publication import FORMAT, SAME_NOISE, VERSION, plan_guarantee
@@ -55,7 +55,7 @@ _KEYS = {
 _COMMITTED = ("noise", "plan", "ledger")
 
 
-@dataclass
+@dataclass(repr=False)
 class Checked:
     """What was checked in a publication, and what it promises."""
 
@@ -71,6 +71,12 @@ class Checked:
     @property
     def simulation(self) -> bool | None:
         return None if self.document is None else self.document["simulation"]
+
+    def __repr__(self) -> str:
+        return f"<publication {self.folder}: {summed_up(self.checks)}>"
+
+    def _repr_html_(self) -> str:
+        return table_of(self.checks).html(repr(self).strip("<>"))
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -94,10 +100,20 @@ def verify_publication(
 ) -> Checked:
     """Check a publication (`fedspend publish`), as a stranger or as one of its clients.
 
-    With `key`, a file with a public key, it must be signed by that key. With `opening`, the file
-    that a client was handed, that client's own budget, schedule and claim are checked, too. What is
-    wrong with the publication or the opening is in the result; a key that is none raises
-    `InvalidInput`.
+    Arguments:
+        folder: the publication.
+        key: a file with a public key: it must be signed by that key.
+        opening: the file that a client was handed: that client's own budget, schedule and claim are
+            checked, too.
+
+    Returns:
+        A `Checked`: `.ok`, and `.checks` with a finding each. What is wrong with the publication
+        or the opening is said there and raises nothing.
+
+    Raises:
+        InvalidInput: `key` is no public key.
+
+    `fedspend.verify_publication("runs/first.publication", key="keys/fedspend.pub").ok`
     """
     return _checked(
         Path(folder),

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedspend.basics.door import public
 from fedspend.basics.files import sync_folder, write_whole
+from fedspend.basics.words import counted
 from fedspend.client.state import file_name
 from fedspend.errors import InvalidInput
 from fedspend.planning.plan_json import readable
@@ -29,7 +30,7 @@ OWNER = "owner.json"
 CLIENTS = "clients"  # a folder in that of the openings: a client may be called "owner"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Written:
     """Where a publication is, and where its openings are."""
 
@@ -40,6 +41,15 @@ class Written:
     delta: float
     simulation: bool
     signed_by: str | None
+
+    def __repr__(self) -> str:
+        signed_by = "unsigned" if self.signed_by is None else f"signed by {self.signed_by}"
+        told = "a simulation, " if self.simulation else ""
+        return (
+            f"<publication {self.folder}: {told}{counted(self.clients, 'client')}, epsilon "
+            f"{self.epsilon:.4g}, delta {self.delta:g}, {signed_by}; private openings in "
+            f"{self.openings}>"
+        )
 
 
 def default_folder(run: Path) -> Path:
@@ -58,9 +68,19 @@ def publish(
 ) -> Written:
     """Write what a stranger may have of the finished run in the run directory `run`.
 
-    It goes to the folder `output` (default: `RUN.publication`), and the openings of its
-    commitments to `OUTPUT.openings`, which is private: hand each client its own. `sign` is a file
-    with a private key (`fedspend keys new`).
+    Arguments:
+        run: the directory of a finished run.
+        output: the folder for the publication. Default: `RUN.publication`. The openings of its
+            commitments go to `OUTPUT.openings`, which is private: hand each client its own.
+        sign: a file with a private key (`fedspend.new_keys`). Default: it is not signed.
+
+    Returns:
+        A `Written`: `.folder`, `.openings`, how many clients there are, the epsilon and delta that
+        are published, and who signed.
+
+    Raises:
+        InvalidInput: there is no finished run, a folder exists already, or the key is none.
+        Refused: the run cannot be published without saying too much.
 
         made = fedspend.publish("runs/first", sign="keys/fedspend.key")
         fedspend.verify_publication(made.folder, key="keys/fedspend.pub").ok

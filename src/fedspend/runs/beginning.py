@@ -19,6 +19,7 @@ from fedspend.client.norm_budgets import NormBudget
 from fedspend.client.state import States
 from fedspend.ledger.account import stored_location
 from fedspend.models.evaluation import majority_share
+from fedspend.models.flat import buffers_digest
 from fedspend.runs.certifying import examine
 from fedspend.runs.checks import check_ledger
 from fedspend.runs.directory import RunDirectory
@@ -101,6 +102,7 @@ def about_model(setup: Setup) -> dict[str, Any]:
         outputs_of(dataset.kind, dataset.classes),
         dataset.kind,
         setup.integers,
+        buffers_digest(setup.module),
     ).as_json()
 
 

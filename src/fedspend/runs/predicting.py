@@ -1,7 +1,9 @@
 """The model of a run, again: loaded, and asked about new rows.
 
 Guarantee: what is loaded is what the run's own file has; a file that is damaged, or of another
-model, is refused. New rows are read by what the run declared of its own (columns, bounds, levels),
+model, is refused, and so is a module whose buffers are not those of training. A run directory alone
+makes nobody import code: a model of your own (`package.module:function`) is made only if the caller
+names it, too. New rows are read by what the run declared of its own (columns, bounds, levels),
 so nothing is learned from them, and they are sent nowhere. A prediction is a use of a model that
 was released already: it costs no privacy of those it was trained on.
 """
@@ -30,7 +32,7 @@ from fedspend.errors import InvalidInput
 from fedspend.models import MODELS, build
 from fedspend.models import features as maps
 from fedspend.models.evaluation import scores
-from fedspend.models.flat import flat_vector
+from fedspend.models.flat import buffers_digest, flat_vector
 from fedspend.models.inputs import as_input, check_known, check_whole
 from fedspend.stored.files import MODEL, RUN
 from fedspend.stored.run import Facts, StoredRun
@@ -47,6 +49,7 @@ class About:
     outputs: int
     kind: str
     integers: bool
+    buffers: str | None = None  # the digest of the module's buffers, if it has any
 
     @classmethod
     def of(cls, facts: Facts, folder: Path) -> About | None:
@@ -59,27 +62,41 @@ class About:
                 int(said["outputs"]),
                 str(said["kind"]),
                 said["integers"] is True,
+                said.get("buffers"),
             )
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise InvalidInput(
                 f"{RUN.of(folder)} is damaged: it does not say what the model is"
             ) from None
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        told = {
             "input_shape": list(self.input_shape),
             "outputs": self.outputs,
             "kind": self.kind,
             "integers": self.integers,
         }
+        return told if self.buffers is None else told | {"buffers": self.buffers}
 
 
 @public
-def load_model(run: str | Path, model: nn.Module | None = None) -> nn.Module:
-    """The model of a run, ready to be used: `load_model("runs/first")`.
+def load_model(run: str | Path, model: nn.Module | str | None = None) -> nn.Module:
+    """The model of a run, ready to be used.
 
-    A run that was trained from Python on a module of your own needs that module: `model` gets the
-    run's numbers and is returned.
+    Arguments:
+        run: the directory of a run that has finished or was stopped.
+        model: needed for a model of your own. The name "package.module:function" that the run's
+            config has, which allows importing it and running the function with the options that the
+            run directory has; or a module, which gets the run's numbers and is returned, as for a
+            run that was trained from Python. Default: a model that fedspend knows.
+
+    Returns:
+        A `torch.nn.Module` in evaluation mode.
+
+    Raises:
+        InvalidInput: there is no model yet, it is damaged, or it is of another module.
+
+    `fedspend.load_model("runs/first")`
     """
     folder = Path(run)
     facts = StoredRun(folder).facts()
@@ -89,7 +106,8 @@ def load_model(run: str | Path, model: nn.Module | None = None) -> nn.Module:
             f"{folder} has no {MODEL} yet; it is there when the run has finished or was stopped"
         )
     arrays = read_sealed(path, demanded=False).arrays
-    module = model if model is not None else _rebuilt(facts, folder)
+    about = About.of(facts, folder)
+    module = model if isinstance(model, nn.Module) else _rebuilt(facts, about, folder, model)
     named = dict(module.named_parameters())
     for name in [*named, *arrays]:
         if name not in named or name not in arrays or named[name].shape != arrays[name].shape:
@@ -97,32 +115,66 @@ def load_model(run: str | Path, model: nn.Module | None = None) -> nn.Module:
                 f"{path} is of another model: {name} does not fit; give the module that the run "
                 "was trained with"
             )
+    if about is not None and about.buffers not in (None, buffers_digest(module)):
+        raise InvalidInput(
+            f"the model of {folder} was trained with other buffers than this module has, which "
+            f"{MODEL} does not hold: were they drawn at random? Give the module with the buffers "
+            "of training: load_model(run, model=...)"
+        )
     with torch.no_grad():
         for name, parameter in named.items():
             parameter.copy_(torch.from_numpy(np.asarray(arrays[name], dtype=np.float32)))
     return module.eval()
 
 
-def _rebuilt(facts: Facts, folder: Path) -> nn.Module:
-    about, settings = About.of(facts, folder), facts.settings
+def _rebuilt(facts: Facts, about: About | None, folder: Path, allowed: Any) -> nn.Module:
+    settings = facts.settings
     name = settings.get("model.name")
     if about is None or not isinstance(name, str):
         raise InvalidInput(
             f"{folder} does not say how its model is made (it was trained from Python, or by an "
             "older version); give the module: load_model(run, model=...)"
         )
+    _refuse_unasked_code(settings, folder, allowed)
     keys = ("options",) if ":" in name else (*MODELS[name].keys, "options")
     # frozen weights are in the run's own file
     given = {key: settings[f"model.{key}"] for key in keys if f"model.{key}" in settings}
     given.pop("weights", None)
+    seed = settings.get("train.seed", 0)
     return build(
         name,
         input_shape=about.input_shape,
         outputs=about.outputs,
-        seed=0,
+        seed=seed if isinstance(seed, int) else 0,  # that of training: buffers may be drawn, too
         every_place=about.kind == TOKENS,
         **given,
     )
+
+
+def _refuse_unasked_code(settings: Mapping[str, Any], folder: Path, allowed: Any) -> None:
+    """A run directory may come from anybody, so it does not decide alone which code is run."""
+    if not isinstance(allowed, str | None):
+        raise InvalidInput(
+            "model must be a torch.nn.Module, or the name package.module:function, got "
+            f"{type(allowed).__name__}"
+        )
+    name = settings["model.name"]
+    # a backbone that is fine-tuned may be a function of your own, too
+    asked = name if ":" in name else str(settings.get("model.backbone", ""))
+    if ":" not in asked:
+        asked = name
+        if allowed is None:
+            return
+    if allowed is None:
+        raise InvalidInput(
+            f"{folder} asks to import {asked!r} and to run it, which may be anybody's code; if "
+            f"you trust both, name it: --model {asked}"
+        )
+    if allowed != asked:
+        raise InvalidInput(
+            f"{folder} asks for the model {asked!r}, and --model is {allowed!r}; name the same, if "
+            "you trust it"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +203,23 @@ class Predictions:
 
 @public
 def predict(
-    run: str | Path, data: str | Path | Array, model: nn.Module | None = None
+    run: str | Path, data: str | Path | Array, model: nn.Module | str | None = None
 ) -> Predictions:
-    """What the model of a run makes of new rows: a CSV or NPZ file like the run's own, without
-    labels, or an array of rows.
+    """What the model of a run makes of new rows. It costs no privacy: the model was released.
 
-    `predict("runs/first", "new.csv").values`
+    Arguments:
+        run: the directory of a run that has finished or was stopped.
+        data: a CSV or NPZ file like the run's own, without labels, or an array of rows. Columns,
+            bounds and levels are those that the run declared.
+        model: needed for a model of your own: its name or the module, as for `load_model`.
+
+    Returns:
+        `Predictions`: `.values` has one for each row, `.outputs` what the model gave.
+
+    Raises:
+        InvalidInput: the model cannot be loaded, or the rows do not fit it.
+
+    `fedspend.predict("runs/first", "new.csv").values`
     """
     folder = Path(run)
     facts = StoredRun(folder).facts()

@@ -40,7 +40,7 @@ from fedspend.budgets.identity import normal
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import is_inside, locate, place_of
-from fedspend.ledger.audit import Finding, none_failed, recheck_balances
+from fedspend.ledger.audit import Finding, none_failed, recheck_balances, summed_up, table_of
 from fedspend.ledger.chain import Head
 from fedspend.ledger.state import Run, steps_table
 from fedspend.planning.protocol import AnyPlan
@@ -76,7 +76,7 @@ Verdict = tuple[bool | None, str]  # None: it could not be checked
 OLD = "version 0.1 did not record it"
 
 
-@dataclass
+@dataclass(repr=False)
 class RunVerification:
     """What was checked in a run directory, with a sentence about each check."""
 
@@ -88,6 +88,12 @@ class RunVerification:
     @property
     def ok(self) -> bool:
         return none_failed(self.checks)
+
+    def __repr__(self) -> str:
+        return f"<run {self.folder}: {summed_up(self.checks)}>"
+
+    def _repr_html_(self) -> str:
+        return table_of(self.checks).html(repr(self).strip("<>"))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -105,8 +111,19 @@ def verify_run(
 ) -> RunVerification:
     """Check the run directory `folder`: for its owner, who may see budgets.
 
-    `ledger` says where the run's ledger is now, if it is not where the run directory says. With
-    `key`, a file with a public key, the run must be signed by that key.
+    Arguments:
+        folder: a run directory, or the winner's of a private tune.
+        ledger: where the run's ledger is now. Default: where the run directory says.
+        key: a file with a public key: the run must be signed by that key.
+
+    Returns:
+        A `RunVerification`: `.ok`, and `.checks` with a finding each. What is wrong with the run is
+        said there and raises nothing.
+
+    Raises:
+        InvalidInput: there is no run in `folder`, or `key` is no public key.
+
+    `fedspend.verify_run("runs/first").ok`
     """
     signer = None if key is None else public_key(key)
     if not any(file.of(Path(folder)).exists() for file in FILES):

@@ -10,8 +10,9 @@ import hashlib
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from fedspend.basics.door import public
 from fedspend.basics.files import sync_folder
 from fedspend.errors import InvalidInput
 
@@ -25,8 +26,36 @@ PRIVATE, PUBLIC = "fedspend.key", "fedspend.pub"
 _MOST_BYTES = 1 << 16  # of a key file; a real one has about a hundred
 
 
-def new_keys(folder: Path) -> tuple[Path, Path]:
-    """Make a key pair in `folder`, which is made if missing; returns the two files."""
+class KeyPair(NamedTuple):
+    """The files of a new key pair; `fingerprint` is a short name of it, for people to compare."""
+
+    private: Path
+    public: Path
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(raw(public_key(self.public)))
+
+    def __repr__(self) -> str:
+        return f"<KeyPair {self.fingerprint}: private {self.private}, public {self.public}>"
+
+
+@public
+def new_keys(folder: str | Path = ".") -> KeyPair:
+    """Make an Ed25519 key pair: a private key to sign runs and publications with, and a public key
+    for everyone who checks the signatures.
+
+    Arguments:
+        folder: where the two files go; it is made if missing. Default: this folder.
+
+    Returns:
+        A `KeyPair`: `.private` and `.public` are the files, `.fingerprint` is to be read out.
+
+    Raises:
+        InvalidInput: there are such files already; they are not overwritten.
+
+    `fedspend.train("hospitals.toml", output="runs/a", sign=fedspend.new_keys("keys").private)`
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -35,16 +64,17 @@ def new_keys(folder: Path) -> tuple[Path, Path]:
         PublicFormat,
     )
 
-    paths = folder / PRIVATE, folder / PUBLIC
+    folder = Path(folder)
+    paths = KeyPair(folder / PRIVATE, folder / PUBLIC)
     for path in paths:
         if path.exists() or path.is_symlink():
             raise InvalidInput(f"{path} exists and is not overwritten; name another folder")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    _write_new(paths[0], private, 0o600)
-    _write_new(paths[1], public, 0o644)
+    shared = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    _write_new(paths.private, private, 0o600)
+    _write_new(paths.public, shared, 0o644)
     sync_folder(folder)
     return paths
 

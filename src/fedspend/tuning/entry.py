@@ -35,16 +35,38 @@ def tune(
     project: str | None = None,
     on_note: OnNote = lambda _: None,
 ) -> Tuned | PrivateTune:
-    """Choose among the settings of `grid` (`["train.lr=0.1,0.2", "privacy.clip=0.5,1"]`).
+    """Choose among settings by trying them: in simulations, or with `private` on private rows.
 
-    Without `private`, every setting is trained with `seeds` seeds (3) in a simulation, and measured
-    on rows that are held out of the training rows: the config's share, or `validation` (0.2). With
-    an `output` folder, finished runs are kept there, and another call goes on with the rest.
+    Without `private`, every setting is trained in seeded simulations and measured on rows that are
+    held out of the training rows. With it, a random number of trials is run on the rows of the
+    clients, of which only the best is kept; every client is charged once, beforehand.
 
-    With `private`, a random number of trials is run on the rows of the clients, of which only the
-    best is kept, in the folder `output`; every client is charged once, beforehand. `trials_mean`
-    (10), `distribution` ("logarithmic") and `eta` say how the number is drawn
-    (`accounting.trials`), `ledger` and `project` who is charged, as for `fedspend.train`.
+    Arguments:
+        config: a TOML file or a dict of sections.
+        grid: the values of each key: `["train.lr=0.1,0.2", "privacy.clip=0.5,1"]`.
+        private: try them on private rows, at a price.
+        overrides: `["train.rounds=10", ...]`, for all of them.
+        output: a folder. Without `private`, finished runs are kept there, and another call goes on
+            with the rest; with it, the winner's run directory, which is needed.
+        seeds: without `private`: runs of each setting. Default: 3.
+        validation: without `private`: the share of training rows to measure on. Default: 0.2.
+        workers: without `private`: runs at the same time. Default: one for each core.
+        progress: without `private`: a function of (done, total).
+        trials_mean, distribution, eta: with `private`: how the number of trials is drawn, see
+            `accounting.trials`. Default: a mean of 10, "logarithmic".
+        ledger, project: with `private`: who is charged, as for `fedspend.train`.
+        on_note: called with sentences that the user should read.
+
+    Returns:
+        A `Tuned` with all settings, the best first (`.rows()`, `.table()`). With `private`, a
+        `PrivateTune`: `.plan` with what the whole tune costs, the winner's `.setting` and
+        `.folder`.
+
+    Raises:
+        InvalidInput: an argument is wrong, or has no effect with or without `private`.
+        Refused: the tune would overspend somebody's budget.
+
+    `fedspend.tune("quickstart.toml", ["train.lr=0.05,0.1"], seeds=3, output="tunes/lr")`
     """
     for_private = {
         "trials_mean": trials_mean,

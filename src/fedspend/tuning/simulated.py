@@ -20,6 +20,7 @@ import numpy as np
 from fedspend.basics.arrays import FloatArray
 from fedspend.basics.files import write_whole
 from fedspend.basics.progress import OnProgress
+from fedspend.basics.tables import Table, first_rows
 from fedspend.basics.words import counted
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import Source, is_real
@@ -28,9 +29,10 @@ from fedspend.configuration.plan_inputs import resolve
 from fedspend.configuration.sections import PRIVATE
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput, whole_number
-from fedspend.runs.comparison import interval
+from fedspend.runs.comparison import DOUBT, FEW_SEEDS, half_width, interval, worded
 from fedspend.runs.parallel import in_parallel
 from fedspend.server.methods.table import METHODS
+from fedspend.tasks.words import ACCURACY
 from fedspend.tuning.best_config import best_config
 from fedspend.tuning.grid import Setting
 from fedspend.tuning.kept import Kept
@@ -40,7 +42,7 @@ DEFAULT_VALIDATION = 0.2
 BEST = "best.toml"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tuned:
     """Accuracy on held-out rows of every setting, (settings, seeds)."""
 
@@ -53,6 +55,32 @@ class Tuned:
     def best(self) -> Setting:
         """The setting with the highest mean; of equal ones the first."""
         return self.settings[int(self.accuracy.mean(axis=1).argmax())]
+
+    def table(self) -> Table:
+        """`rows` to paste: `tuned.table().latex()`, `.markdown()`, `.csv()`."""
+        supported = len(self.seeds) > FEW_SEEDS
+        body = []
+        for n, row in enumerate(self.rows()):
+            half = row["interval"]
+            doubt = "" if supported or half is None else "*"
+            cells = [*map(str, row["setting"].values()), worded(ACCURACY, row["mean"])]
+            cells.append(half_width(half, True) + doubt)
+            cells.append(f"{100 * row['difference']:+.2f}" if n else "")
+            body.append(cells)
+        header = [*self.settings[0].values(), "held-out accuracy", "95% interval", "minus the best"]
+        return Table(header, body, "" if supported or len(self.seeds) < 2 else DOUBT)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Tuned: {counted(len(self.settings), 'setting')}, "
+            f"{counted(len(self.seeds), 'seed')} each; best {self.best.name} with "
+            f"{worded(ACCURACY, self.rows()[0]['mean'])} on held-out rows>"
+        )
+
+    def _repr_html_(self) -> str:
+        table = self.table()
+        shown = replace(table, rows=first_rows(table.rows, 50))
+        return shown.html(repr(self).strip("<>"))
 
     def rows(self) -> list[dict[str, Any]]:
         """Every setting, the best one first, with its paired difference to the best."""
