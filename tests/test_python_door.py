@@ -5,6 +5,7 @@ import inspect
 import json
 import subprocess
 import sys
+import time
 import types
 
 import numpy as np
@@ -462,3 +463,59 @@ def test_checks_of_a_run_and_a_publication_show_themselves(result):
     found.checks[0] = type(found.checks[0])("run", False, "it is <odd>")
     assert "failed: run: it is <odd>" in repr(found)
     assert "<odd>" not in found._repr_html_()
+
+
+def test_a_ledger_of_100000_accounts_shows_the_first_at_once(tmp_path, monkeypatch):
+    from fedspend.ledger import book
+
+    computed = []
+
+    def counting(state, unit, **how):
+        computed.append(len(state.accounts[unit]))
+        return balances(state, unit, **how)
+
+    balances = book.balances
+    monkeypatch.setattr(book, "balances", counting)
+    budgets = np.tile([2.0, 5.0, 10.0, 20.0], 25_000)
+    names = [f"c{n}" for n in range(budgets.size)]
+    plan = fedspend.plan(
+        dict(zip(names, budgets.tolist(), strict=True)),
+        delta=1e-7,
+        rounds=4,
+        rate=0.5,
+        accountant="rdp",
+    )
+    with fedspend.Ledger.create(tmp_path / "l.db", simulation=True) as ledger:
+        ledger.admit("run", plan.proposal(), simulation=True)
+        ledger.reserve("run", 0)
+        begun = time.process_time()
+        shown = ledger._repr_html_()
+        assert time.process_time() - begun < 0.5
+        assert computed == [12]
+        assert "The first 12 of 100,000 clients." in shown
+        every = ledger.balances()
+        few = balances(ledger.state.of_first("client", 12), "client")
+    for column in ("names", "budget", "delta", "spent", "reserved", "remaining", "total"):
+        assert list(getattr(few, column)) == list(getattr(every, column)[:12]), column
+    assert f"<td>c3</td><td>20</td><td>{every.spent[3]:.4g}</td>" in shown
+
+
+def test_the_first_accounts_of_a_ledger_with_runs_on_others(tmp_path):
+    """A run in which none of the first takes part, and one with some of them."""
+    from fedspend.ledger.spending import balances
+
+    def plan(names):
+        budgets = {name: 1.0 + n / 4 for n, name in enumerate(names)}
+        return fedspend.plan(budgets, delta=1e-3, rounds=3, rate=0.5, accountant="rdp")
+
+    names = [f"c{n}" for n in range(6)]
+    with fedspend.Ledger.create(tmp_path / "l.db", simulation=True) as ledger:
+        ledger.register(names, 9.0, delta=1e-3)
+        for run, members in (("late", names[3:]), ("some", names[1:5])):
+            ledger.admit(run, plan(members).proposal(), simulation=True)
+            ledger.reserve(run, 0)
+        ledger.close_run("late", reason="test")
+        ledger.withdraw([names[1]], reason="test")
+        every, few = ledger.balances(), balances(ledger.state.of_first("client", 2), "client")
+    for column in ("spent", "reserved", "remaining", "total", "withdrawn"):
+        assert list(getattr(few, column)) == list(getattr(every, column)[:2]), column

@@ -376,8 +376,8 @@ def test_the_command_serves_the_page(ledger, monkeypatch, capsys):
 
     met = []
 
-    def visit(address):
-        met.append(urlopen(address).read().decode())
+    def visit(served):
+        met.append(urlopen(served.door).read().decode())
         return True
 
     def interrupt(_):

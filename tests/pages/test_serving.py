@@ -17,9 +17,23 @@ def refuse(_):
     raise Refused("over\nbudget")
 
 
+def fail(*_):
+    raise KeyError("a\nb <script>")
+
+
 SITE = Site(
-    pages={"": lambda: "<p>first</p>", "more": lambda: "<p>second</p>"},
-    asks={"double": lambda body: {"twice": 2 * body["n"]}, "no": refuse},
+    pages={
+        "": lambda: "<p>first</p>",
+        "more": lambda: "<p>second</p>",
+        "broken": fail,
+        "refused": lambda: refuse({}),
+    },
+    asks={
+        "double": lambda body: {"twice": 2 * body["n"]},
+        "no": refuse,
+        "broken": fail,
+        "nan": lambda _: {"value": float("nan")},
+    },
 )
 
 
@@ -52,6 +66,19 @@ def test_a_question_gets_an_answer(served):
     status, text, headers = ask(served, "double", {"n": 21})
     assert (status, json.loads(text)) == (200, {"twice": 42})
     assert headers["Cache-Control"] == "no-store"
+
+
+def test_what_fails_unexpectedly_is_one_line_and_the_server_goes_on(served, capfd):
+    status, text, _ = ask(served, "broken", {})
+    assert status == 500
+    assert json.loads(text)["error"].startswith("this failed inside fedspend")
+    assert "KeyError" in text
+    assert ask(served, "nan", {})[0] == 500
+    status, text, headers = request(served, path=served.path + "broken")
+    assert (status, headers.get_content_type(), text.count("\n")) == (500, "text/plain", 0)
+    assert request(served, path=served.path + "refused")[:2] == (422, "over budget")
+    assert request(served)[0] == 200
+    assert capfd.readouterr() == ("", "")  # no traceback in the terminal
 
 
 def test_the_browsers_own_arguments_lead_in_only_once():

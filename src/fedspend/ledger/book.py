@@ -22,7 +22,7 @@ from fedspend.accounting.conversion import check_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.basics.progress import OnProgress
-from fedspend.basics.tables import Table, first_rows
+from fedspend.basics.tables import Table
 from fedspend.basics.words import counted
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import rules
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 # Entries that say when a person did something. How long a round takes tells how many clients were
 # sampled, so all others of a real ledger are dated to the day.
 BY_PEOPLE = ("ledger", "change", "withdraw", "rotate-key")
+SHOWN = 12  # accounts in a notebook
 
 
 class Ledger:
@@ -198,16 +199,21 @@ class Ledger:
         return f"<Ledger {self.location}{told}>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the balances, of the first accounts where there are many."""
+        """In a notebook: the balances, of the first accounts where there are many; no others are
+        computed. (Of very many accounts, `balances` reads what remains at fewer orders, and so a
+        little lower.)
+        """
         tables = []
         for unit, accounts in self.state.accounts.items():
             if not accounts.names:
                 continue
             rows = [
                 [one[unit], *(f"{one[key]:.4g}" for key in ("budget", "spent", "remaining"))]
-                for one in self.balances(unit).rows(range(min(len(accounts.names), 13)), unit)
+                for one in balances(self.state.of_first(unit, SHOWN), unit).rows(unit=unit)
             ]
-            tables.append(Table((unit, "budget", "spent", "remaining"), first_rows(rows)).html())
+            more = len(accounts) - len(rows)
+            note = f"The first {len(rows)} of {counted(len(accounts), unit)}." if more else ""
+            tables.append(Table((unit, "budget", "spent", "remaining"), rows, note).html())
         return f"<p>{escape(repr(self).strip('<>'))}</p>" + "".join(tables)
 
     def plot(self, unit: str = "client") -> Drawing:

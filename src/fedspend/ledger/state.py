@@ -79,6 +79,17 @@ class Accounts:
     def numbers(self, names: list[str]) -> IntArray:
         return np.array([self.number[name] for name in names], dtype=np.int64)
 
+    def first(self, count: int) -> Accounts:
+        """The first `count` accounts, without seals."""
+        names = self.names[:count]
+        return Accounts(
+            names,
+            {name: number for number, name in enumerate(names)},
+            self.budget[:count],
+            self.delta[:count],
+            self.withdrawn[:count],
+        )
+
 
 @dataclass(frozen=True)
 class Place:
@@ -163,6 +174,20 @@ class Run:
         open = self.closed is None
         return self.planned if self.stopped or (held and open) else self.next_round
 
+    def of_first(self, count: int) -> Run:
+        """What the run is to the first `count` accounts alone."""
+        mine = self.accounts < count
+        classes, of_class = np.unique(self.of_class[mine], return_inverse=True)
+        return replace(
+            self,
+            accounts=self.accounts[mine],
+            of_class=of_class,
+            rate=self.rate[:, classes],
+            noise=self.noise[:, classes],
+            steps=self.steps[:, classes],
+            curves=None if self.curves is None else self.curves[classes],
+        )
+
     def mechanisms(self, held: bool) -> Mechanisms:
         """What each class has spent, as one history; with `held`, also what it may still spend."""
         if self.curves is not None:
@@ -213,6 +238,14 @@ class State:
     def of(self, project: str) -> State:
         """The same entries, as another project sees them."""
         return replace(self, project=project)
+
+    def of_first(self, unit: str, count: int) -> State:
+        """What these entries say of the first `count` accounts of a unit: enough for balances,
+        which depend on nobody else's account.
+        """
+        few = {**self.accounts, unit: self.accounts[unit].first(count)}
+        runs = {run.id: run.of_first(count) for run in self.runs_of(unit)}
+        return replace(self, by_project={**self.by_project, self.project: few}, runs=runs)
 
     def runs_of(self, unit: str) -> list[Run]:
         """The project's runs on this kind of account."""

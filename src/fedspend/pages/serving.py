@@ -7,7 +7,7 @@ on to the address. Another web site that
 is open in the same browser gets nothing: requests must name this server as their host, which stops
 names that are pointed at this machine, and requests that change or compute something must be JSON
 from a page of this server. Nothing is stored by the browser, shown in a frame, or passed on as a
-referrer.
+referrer. A question or a page that fails, however it fails, is answered with one line.
 """
 
 from __future__ import annotations
@@ -105,6 +105,27 @@ def open_browser(served: Served) -> bool:
         return False
 
 
+def _tried(make: Callable[[], str]) -> tuple[int, str]:
+    """What `make` gives, or one line that says why there is nothing: whatever fails, the browser
+    gets an answer, and the terminal no traceback.
+    """
+    try:
+        return 200, make()
+    except FedspendError as error:
+        return 422, _line(error)
+    except Exception as error:  # of any kind: this is the last place that can say so
+        said = f"{type(error).__name__}: {_line(error)}" if str(error) else type(error).__name__
+        return 500, f"this failed inside fedspend, which is a mistake of ours ({said})"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _as_error(line: str) -> str:
+    return json.dumps({"error": line})
+
+
 def _handler(site: Site, token: str, once: _Once) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "fedspend", ""
@@ -119,7 +140,9 @@ def _handler(site: Site, token: str, once: _Once) -> type[BaseHTTPRequestHandler
             if name is None or name not in site.pages:
                 self._refuse(404)
                 return
-            self._send(200, "text/html; charset=utf-8", site.pages[name]())
+            code, text = _tried(site.pages[name])
+            kind = "text/html" if code == 200 else "text/plain"
+            self._send(code, f"{kind}; charset=utf-8", text)
 
         def do_POST(self) -> None:
             name = self._name()
@@ -132,12 +155,8 @@ def _handler(site: Site, token: str, once: _Once) -> type[BaseHTTPRequestHandler
             self._answer(site.asks[name])
 
         def _answer(self, ask: Ask) -> None:
-            try:
-                found = ask(self._body())
-            except FedspendError as error:
-                self._json(422, {"error": " ".join(str(error).split())})
-            else:
-                self._json(200, found)
+            code, text = _tried(lambda: json.dumps(ask(self._body()), allow_nan=False))
+            self._send(code, "application/json", text if code == 200 else _as_error(text))
 
         def _body(self) -> dict[str, Any]:
             length = self.headers.get("Content-Length", "")
@@ -177,9 +196,6 @@ def _handler(site: Site, token: str, once: _Once) -> type[BaseHTTPRequestHandler
         def _refuse(self, code: int) -> None:
             self._send(code, "text/plain; charset=utf-8", "not here\n")
 
-        def _json(self, code: int, document: dict[str, Any]) -> None:
-            self._send(code, "application/json", json.dumps(document, allow_nan=False))
-
         def _send(self, code: int, kind: str, text: str, **more: str) -> None:
             body = text.encode("utf-8", "replace")
             self.send_response(code)
@@ -187,8 +203,8 @@ def _handler(site: Site, token: str, once: _Once) -> type[BaseHTTPRequestHandler
                 self.send_header(name, value)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
             with contextlib.suppress(ConnectionError):  # the page has gone on to something else
+                self.end_headers()
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
