@@ -185,7 +185,7 @@ def test_real_rows_are_refused(tmp_path):
     with pytest.raises(Refused, match="'csv' is treated as private"):
         audit(own)
     own["privacy"]["randomness"] = "seeded"
-    with pytest.raises(Refused, match="train-others"):
+    with pytest.raises(Refused, match="drop train_others=True"):
         audit(own, train_others=True)
 
 
