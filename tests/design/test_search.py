@@ -313,7 +313,13 @@ def test_bad_searches(base, changes, word, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_search_whose_trainings_all_diverge_is_refused(tmp_path):
-    config = changed(GRID, privacy__clip=1e40, design__noise_levels=[1e40], design__seeds=1)
+    config = changed(
+        GRID,
+        privacy__clip=1e30,
+        train__server_lr=1e6,
+        design__noise_levels=[1e35],
+        design__seeds=1,
+    )
     with pytest.raises(Refused, match="every training of the search diverged"):
         run_search(config, tmp_path / "x", workers=1)
 
