@@ -316,8 +316,8 @@ def test_a_search_whose_trainings_all_diverge_is_refused(tmp_path):
     config = changed(
         GRID,
         privacy__clip=1e30,
-        train__server_lr=1e6,
-        design__noise_levels=[1e35],
+        train__server_lr=1e10,
+        design__noise_levels=[1e30],
         design__seeds=1,
     )
     with pytest.raises(Refused, match="every training of the search diverged"):
