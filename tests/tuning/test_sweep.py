@@ -3,6 +3,13 @@
 import csv
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
 
 import pytest
 from tiny import TINY
@@ -137,3 +144,81 @@ def test_the_command_prints_rows_and_tables(tmp_path, capsys):
     assert "2 settings, 1 seed each" in capsys.readouterr().out
     assert main(["sweep", str(path), "--over", "train.lrr=1"]) == 2
     assert "--over train.lrr=1: unknown key 'lrr'" in capsys.readouterr().err
+
+
+SHORT = {**TINY, "train": {**TINY["train"], "rounds": 2, "tail_average": 1}}
+
+
+def test_two_processes_find_what_one_finds_and_a_kill_loses_only_what_was_running(tmp_path):
+    """Workers of their own, a kill of the process that started them, and then the rest."""
+    over = {"train.lr": [0.1, 0.4], "privacy.clip": [0.5, 1.0]}
+    folder, script = tmp_path / "s", tmp_path / "killed.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing, os, signal, sys
+            import fedspend
+            from fedspend.tuning import sweeping
+            from tiny import TINY
+
+            def add(self, *done, keep=sweeping.Kept.add):
+                keep(self, *done)
+                print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            if __name__ == "__main__":
+                sweeping.Kept.add = add
+                short = {**TINY, "train": {**TINY["train"], "rounds": 2, "tail_average": 1}}
+                over = {"train.lr": [0.1, 0.4], "privacy.clip": [0.5, 1.0]}
+                fedspend.sweep(short, over, output=sys.argv[1], workers=2, progress=False)
+            """
+        )
+    )
+    places = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder)],
+        env={**os.environ, "PYTHONPATH": places},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    workers = [int(pid) for pid in done.stdout.split()]
+    assert len(workers) == 2
+    assert ended(workers)
+    kept = (folder / "runs.jsonl").read_text().splitlines()
+    assert len(kept) == 1
+    assert not (folder / "sweep.csv").exists()
+    ran = []
+    with pytest.MonkeyPatch.context() as patched:
+        real = sweeping.final_numbers
+
+        def counted(config, seed):
+            ran.append((config.train.lr, config.privacy.clip))
+            return real(config, seed)
+
+        patched.setattr(sweeping, "final_numbers", counted)
+        resumed = fedspend.sweep(SHORT, over, output=folder, workers=1, progress=False)
+        assert len(ran) == 3
+        whole = fedspend.sweep(SHORT, over, workers=1, progress=False)
+    # one of the rows was found by a worker
+    assert resumed.rows() == whole.rows()
+    assert (folder / "sweep.csv").read_bytes().decode() == whole.csv()
+
+
+def ended(pids, patience=20.0):
+    """Whether these processes end by themselves, without their parent."""
+    until = time.monotonic() + patience
+    left = list(pids)
+    while left and time.monotonic() < until:
+        left = [pid for pid in left if alive(pid)]
+        time.sleep(0.05)
+    return not left
+
+
+def alive(pid):
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"  # one that has ended and was not waited for

@@ -1,14 +1,17 @@
 """Seeded simulations side by side: one process for each, one thread in each.
 
 Guarantee: runs share nothing, so how many run at a time, and in which order they end, changes no
-result. With one worker they run in this process, which knows a user's own entries.
+result. With one worker they run in this process, which knows a user's own entries. Workers end with
+the process that started them, however it ends.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 from fedspend.basics.progress import OnProgress
@@ -55,7 +58,7 @@ def in_parallel(
         return
     try:
         with ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=_one_thread
+            count, mp_context=get_context("spawn"), initializer=_prepare
         ) as pool:
             try:
                 waiting = {pool.submit(function, *job): n for n, job in enumerate(jobs)}
@@ -72,7 +75,17 @@ def in_parallel(
         ) from None
 
 
-def _one_thread() -> None:
+def _prepare() -> None:
+    """One thread for the work, and one that ends this process when its parent is gone."""
     import torch
 
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot tell its workers, which would wait for work forever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
