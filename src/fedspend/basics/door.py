@@ -41,6 +41,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     takes_any = len(named) < len(signature.parameters)
     names = [one.name for one in named]
+    paths = [one.name for one in named if one.annotation in _OF_PATHS]
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -53,7 +54,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             raise InvalidInput(_told(function.__name__, error, signature, args, kwargs)) from None
         try:
             for name, value in given.items():
-                _check_kind(name, value)
+                _check_kind(name, value, is_path=name in _PATHS or name in paths)
             return function(*args, **kwargs)
         except FedspendError as error:
             if not _serving_a_command_line and error.args:
@@ -87,12 +88,13 @@ def _told(
 
 # --- kinds of arguments, which have the same name in every function -------------------------------
 
+_OF_PATHS = ("str | Path", "str | Path | None")  # annotations are kept as text
 _PATHS = ("output", "ledger", "sign", "folder", "key", "opening")
 _LISTENERS = ("on_round", "on_note", "on_operator", "on_file")
 _LISTS_OF_WORDS = ("overrides", "grid", "methods", "vary", "over")
 
 
-def _check_kind(name: str, value: Any) -> None:
+def _check_kind(name: str, value: Any, *, is_path: bool) -> None:
     if value is None:
         return
     # the operating system's own word for a path with such a character names neither
@@ -100,7 +102,7 @@ def _check_kind(name: str, value: Any) -> None:
         raise InvalidInput(
             f"{name} has a zero character, which no path or name may have: {value!r}"
         )
-    if name in _PATHS and not isinstance(value, str | os.PathLike):
+    if is_path and not isinstance(value, str | os.PathLike):
         raise InvalidInput(f"{name} must be a path, got {value!r}")
     if name in _LISTENERS and not callable(value):
         raise InvalidInput(f"{name} must be a function, got {value!r}")

@@ -23,7 +23,7 @@ from fedspend.configuration import sections
 from fedspend.configuration.keys import ANYTHING, AnyKey
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.toml_lines import value_lines
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, unreadable
 
 BUDGET_SOURCES = ("epsilon", "groups", "budgets", "preferences")
 T = TypeVar("T")
@@ -208,7 +208,10 @@ def any_config(config: AnyConfig, overrides: Sequence[str] = ()) -> Config:
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
-    raw = path.read_bytes()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
     try:
         text = raw.decode("utf-8-sig").replace("\r\n", "\n")
         document = tomllib.loads(text)

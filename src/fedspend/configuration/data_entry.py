@@ -108,6 +108,8 @@ def get_data(name: str, *, url: str | None = None, on_file: OnDownload | None = 
 
     `fedspend.get_data("fashion-mnist")`
     """
+    if not isinstance(url, str | None):
+        raise InvalidInput(f"url must be an address, got {url!r}")
     return get(name, base_url=url, progress=on_file)
 
 
@@ -177,8 +179,6 @@ def check_data(data: str | Path) -> DataCheck:
 
     `fedspend.check_data("patients.csv").columns[0].declare`
     """
-    if not isinstance(data, str | Path):
-        raise InvalidInput(f"data must be the path of a file or a config, got {data!r}")
     if str(data).endswith(".toml"):
         source = Source(load_config(data))
         return DataCheck({"data set": source.name} | summary(source.rows))

@@ -238,6 +238,8 @@ def explain(
                 f"epsilon {what} means nothing without its delta; add --delta, for example 1e-5"
             )
         return ExplainedEpsilon(Claim.checked(what, delta))
+    if not (isinstance(what, str | os.PathLike) or hasattr(what, "schedules")):
+        raise InvalidInput(f"give an epsilon, a plan or the file of one; got {what!r}")
     if delta is not None:
         raise InvalidInput(
             f"delta {delta} is for a number; a plan has its own delta, so drop --delta"
@@ -271,7 +273,7 @@ def is_number(what: Any) -> bool:
         return False
     try:
         float(what)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
 
