@@ -136,6 +136,24 @@ def test_noise_is_not_drawn_twice_for_one_task():
     assert read_answer(node.task(task_content(other))) == Refusal("changed")
 
 
+def test_an_answer_that_an_older_version_kept_is_sent_again(monkeypatch):
+    """A node that is updated in mid-round does not draw its noise again, nor decline."""
+    from fedspend.client import answering
+    from fedspend.engines.flower.wire import read_answer, task_content
+
+    real = work(randomness=Randomness(0, "os"))
+    node = next(place.node for place in grid_of(real).places.values() if place.node.client == "2")
+    (task,) = round_of(real, [2], own_deviation=1.0)
+    with monkeypatch.context() as older:
+        older.setattr(answering, "FORMAT", answering.OLD_FORMAT)
+        older.setattr(answering, "_digest", answering._old_digest)
+        first = read_answer(node.task(task_content(task)))
+    again = read_answer(node.task(task_content(task)))
+    assert again.vector.tobytes() == first.vector.tobytes()
+    (other,) = round_of(real, [2], own_deviation=0.1)
+    assert read_answer(node.task(task_content(other))) == Refusal("changed")
+
+
 def test_duplicates_count_once():
     answers, _ = played({"2": Fault(twice=True), "5": Fault(twice=True)})
     assert equal(answers, alone())

@@ -73,6 +73,27 @@ def test_a_contribution_arrives_bit_for_bit(bits):
     assert (arrived.client, arrived.round, arrived.bit, arrived.run) == ("north", 3, 0.5, "run-1")
 
 
+@pytest.mark.parametrize("size", [0, 1, 3, 2**15, 2**15 + 1, 100_001])
+def test_a_mask_changes_every_word_by_another_number(size):
+    """Made in pieces, it is what it was in one: word n is changed by start + n step."""
+    key, body = bytes(range(7, 23)), np.arange(4 * size, dtype=np.uint32).view(np.uint8)[: 4 * size]
+    start, step = (int.from_bytes(half, "little") for half in (key[:8], key[8:]))
+    words = [(start + n * (step | 1)) % 2**64 for n in range(-(-body.size // 8))]
+    mask = np.array(words, dtype="<u8").view(np.uint8)[: body.size]
+    masked = wire._changed(body, key)
+    assert masked.tobytes() == (body ^ mask).tobytes()
+    assert wire._changed(masked, key).tobytes() == body.tobytes()
+
+
+@pytest.mark.parametrize("bits", [8, 13, 31, 32])
+def test_whole_numbers_travel_modulo_the_grid(bits):
+    half, vector = 2 ** (bits - 1), np.arange(-20_000.0, 20_001.0) * 2.0**17 + 1
+    vector[:4] = half, -half, half - 1, -half - 1
+    (sent,) = Contribution("north", 0, vector).parts(bits)[0].values()
+    assert sent.dtype == np.int32
+    assert sent.tolist() == [(int(x) + half) % (2 * half) - half for x in vector]
+
+
 def test_greetings_arrive():
     for said in (wire.Hello(True, 10, 12, "0f", "squared", "a model"), wire.Refusal("account")):
         assert wire.read_greeting(type(said), through(wire.greeting_content(said))) == said

@@ -152,6 +152,15 @@ def test_seeded_words_repeat_and_others_do_not():
 # --- the grid -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [1, 16_384, 16_385, 40_000])
+def test_rounding_in_pieces_takes_the_coins_in_order(size):
+    """The numbers of seeded runs do not depend on how long a piece is."""
+    grid, update = Grid(2.0**-12, 24, size), np.random.default_rng(3).normal(size=size)
+    update *= 0.5 / np.linalg.norm(update)
+    whole = grid.rounded(update, 3.0, np.random.default_rng(7))
+    assert (whole == np.floor(update / grid.step + np.random.default_rng(7).random(size))).all()
+
+
 @given(
     st.integers(1, 60),
     st.floats(0.01, 100),

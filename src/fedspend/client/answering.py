@@ -10,6 +10,7 @@ that it is within the clip.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,14 +19,14 @@ from typing import Protocol
 import numpy as np
 
 from fedspend.basics.files import in_turn
-from fedspend.basics.tensors import pack, unpack
+from fedspend.basics.tensors import digest_of, pack, unpack
 from fedspend.client.contribution import Contribution
 from fedspend.client.declining import Declined
 from fedspend.client.state import FolderStates, States
 from fedspend.client.task import ClientTask
 from fedspend.errors import InvalidInput
 
-FORMAT = "fedspend answered 1"
+FORMAT, OLD_FORMAT = "fedspend answered 2", "fedspend answered 1"
 _SLACK = 1 + 1e-9  # a norm that is computed again may differ in its last bits
 
 
@@ -79,8 +80,9 @@ class Answered:
             return None
         arrays, about = unpack(body, self.states.place(run), "restore it from a copy")
         round, digest, answer = about.get("round"), about.get("task"), arrays.get("answer")
-        sound = about.get("format") == FORMAT and about.get("run") == run and answer is not None
-        if not sound or type(round) is not int:
+        known = _DIGESTS.get(str(about.get("format")))
+        sound = about.get("run") == run and answer is not None
+        if known is None or not sound or type(round) is not int:
             raise InvalidInput(f"{self.states.place(run)} is damaged; restore it from a copy")
         if task.shared.round > round:
             return None
@@ -90,7 +92,7 @@ class Answered:
                 f"a task of round {task.shared.round + 1} came after round {round + 1}; the client "
                 "does not go back",
             )
-        if digest != _digest(task):
+        if digest != known(task):
             raise Declined(
                 "changed",
                 f"another task came for round {round + 1}, which was answered already",
@@ -142,13 +144,24 @@ def check_outgoing(task: ClientTask, contribution: Contribution) -> None:
     vector, shared = contribution.vector, task.shared
     if vector.shape != (shared.size,) or vector.dtype != np.float64:
         raise Declined("failed", f"the answer has shape {vector.shape}, not ({shared.size},)")
-    if not np.isfinite(vector).all():
+    with np.errstate(over="ignore"):
+        norm = float(np.linalg.norm(vector))
+    # a norm that is finite is that of finite numbers; one that is not may have overflowed
+    if not (math.isfinite(norm) or np.isfinite(vector).all()):
         raise Declined("failed", "the answer is not finite")
     if shared.own_deviation == 0 and task.clip_norm < np.inf:
-        norm = float(np.linalg.norm(vector)) * (1.0 if shared.grid is None else shared.grid.step)
-        if not norm <= task.clip_norm * _SLACK:
+        step = 1.0 if shared.grid is None else shared.grid.step
+        if not norm * step <= task.clip_norm * _SLACK:
             raise Declined("failed", "the answer is longer than its clip")
 
 
 def _digest(task: ClientTask) -> str:
+    return digest_of(*task.parts())
+
+
+def _old_digest(task: ClientTask) -> str:
     return hashlib.sha256(task.to_bytes()).hexdigest()
+
+
+# how a kept answer names its task: one that an older version has kept is sent again, too
+_DIGESTS = {FORMAT: _digest, OLD_FORMAT: _old_digest}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import FloatArray, IntArray, pieces
 from fedspend.basics.tensors import pack, unpack
 from fedspend.errors import InvalidInput
 from fedspend.noise.grid import FINE_BITS
@@ -47,8 +47,7 @@ class Contribution:
         """
         sent: npt.NDArray[Any] = self.vector
         if grid_bits is not None and grid_bits != FINE_BITS:
-            half = 2 ** (grid_bits - 1)
-            sent = ((sent.astype(np.int64) + half) % (2 * half) - half).astype(np.int32)
+            sent = _modulo(sent, grid_bits)
         about = {
             "format": FORMAT,
             "client": self.client,
@@ -97,6 +96,17 @@ class Contribution:
         bit, metric = numbers
         exact = vector.astype(np.float64)
         return cls(about["client"], about["round"], exact, bit, about["run"], metric)
+
+
+def _modulo(whole: FloatArray, bits: int) -> npt.NDArray[np.int32]:
+    """Whole numbers modulo 2^bits, centred on zero: their lowest bits, with their sign."""
+    found = np.empty(whole.size, dtype=np.int32)
+    for piece in pieces(whole.size):
+        found[piece] = whole[piece].astype(np.int64)  # keeps the lowest 32
+    if bits < 32:
+        found <<= 32 - bits
+        found >>= 32 - bits
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedspend.basics.arrays import FloatArray, IntArray
+from fedspend.basics.arrays import PIECE, FloatArray, IntArray, pieces
 from fedspend.errors import InvalidInput, Refused
 from fedspend.noise.discrete_gaussian import MOST_DEVIATION, Words, sample, sample_around
 
@@ -102,16 +102,20 @@ class Grid:
         towards zero. The coins need not be secret: the bound holds for all of them. On a fine grid
         all is rounded towards zero.
         """
-        scaled = update / self.step
         if self.fine:
-            return np.trunc(scaled)
+            return np.trunc(update / self.step)
         # a sum of squares in doubles is off by at most this factor
         limit = (clip * _ROUNDING / self.step) ** 2 * (1 - (update.size + 8) * 2.0**-52)
+        whole, drawn = np.empty_like(update), np.empty(min(PIECE, update.size))
         for _ in range(_TRIALS):
-            whole = np.floor(scaled + coins.random(scaled.size))
+            for piece in pieces(update.size):
+                here = whole[piece]
+                np.divide(update[piece], self.step, out=here)
+                here += coins.random(out=drawn[: here.size])
+                np.floor(here, out=here)
             if float(whole @ whole) <= limit:
                 return whole
-        whole = np.trunc(scaled)
+        whole = np.trunc(update / self.step)
         return whole if float(whole @ whole) <= limit else np.zeros_like(whole)
 
     def in_steps(self, variance: float) -> Fraction:

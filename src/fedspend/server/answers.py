@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, pieces
 from fedspend.client.bounding import ROUNDING
 from fedspend.client.contribution import Contribution, Lost, Remarks, Reply
 from fedspend.client.task import ClientTask
@@ -147,11 +147,12 @@ class Tally:
                 f"its vector is {vector.dtype} of shape {vector.shape}, not float64 of "
                 f"{self._total.shape}"
             )
-        if not np.isfinite(vector).all():
+        lowest, highest = vector.min(initial=0.0), vector.max(initial=0.0)  # NaN if one is
+        if not -np.inf < lowest <= highest < np.inf:
             return "its vector is not finite"
-        if shared.grid is not None and not (vector == np.rint(vector)).all():
+        if shared.grid is not None and not _whole(vector):
             return "its vector is not on the grid"
-        if shared.grid is not None and not (np.abs(vector) <= 2.0 ** (shared.grid.bits - 1)).all():
+        if shared.grid is not None and not max(-lowest, highest) <= 2.0 ** (shared.grid.bits - 1):
             return f"its vector exceeds the grid's {shared.grid.bits} bits"
         if (bit is not None) != shared.bit or not (
             bit is None
@@ -191,6 +192,11 @@ def _fits(metric: float, grid: NumberGrid | None) -> bool:
         and grid.holds(metric)
         and (grid.own_deviation > 0 or -0.5 <= metric <= 0.5)
     )
+
+
+def _whole(vector: FloatArray) -> bool:
+    """Whether all numbers are whole."""
+    return all((vector[piece] == np.rint(vector[piece])).all() for piece in pieces(vector.size))
 
 
 def _norm(vector: FloatArray) -> float:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedspend.basics.arrays import PIECE
 from fedspend.basics.tensors import unpack
 from fedspend.client.contribution import Contribution
 from fedspend.client.task import ClientTask
@@ -227,21 +228,27 @@ def _masked(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
     """The arrays under a mask of their own: two that are the same do not look it."""
     found = {}
     for name, values in arrays.items():
-        plain, key = _array(values), os.urandom(_KEY)
-        body = key + _changed(plain.data, key)
-        found[name] = Array(dtype=plain.dtype, shape=plain.shape, stype=_MASKED, data=body)
+        key = os.urandom(_KEY)
+        body = b"".join((key, _changed(_as_sent(values).reshape(-1).view(np.uint8), key).data))
+        found[name] = Array(dtype=values.dtype.name, shape=values.shape, stype=_MASKED, data=body)
     return ArrayRecord(found)
 
 
-def _changed(body: bytes, key: bytes) -> bytes:
+def _changed(body: npt.NDArray[np.uint8], key: bytes) -> npt.NDArray[np.uint8]:
     """The body, each byte changed by the key; the same again changes it back. The key travels with
     it: it hides nothing from whoever can read the message.
     """
-    start, step = np.frombuffer(key, "<u8")
-    mask = np.arange(-(-len(body) // 8), dtype="<u8")  # no two words of it are the same
-    mask *= step | np.uint64(1)
-    mask += start
-    return (np.frombuffer(body, np.uint8) ^ mask.view(np.uint8)[: len(body)]).tobytes()
+    words = np.frombuffer(key, "<u8")
+    # no two words of the mask are the same: start, start + step, ..., modulo 2^64, with odd steps
+    start, step = words[:1], words[1:] | np.uint64(1)
+    mask = np.arange(PIECE, dtype="<u8") * step + start
+    changed = np.empty_like(body)
+    for begin in range(0, body.size, mask.nbytes):
+        here = body[begin : begin + mask.nbytes]
+        there = changed[begin : begin + mask.nbytes]
+        np.bitwise_xor(here, mask.view(np.uint8)[: here.size], out=there)
+        mask += step * mask.size
+    return changed
 
 
 def _packed(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
@@ -249,9 +256,12 @@ def _packed(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
 
 
 def _array(values: npt.NDArray[Any]) -> Array:
-    kind = _TYPES[values.dtype.name]
-    body = np.ascontiguousarray(values, dtype=kind).tobytes()
+    body = _as_sent(values).tobytes()
     return Array(dtype=values.dtype.name, shape=values.shape, stype=_RAW, data=body)
+
+
+def _as_sent(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(values, dtype=_TYPES[values.dtype.name])
 
 
 def _kind(content: RecordDict) -> str:
@@ -304,8 +314,9 @@ def _numbers(kind: str, array: Array) -> npt.NDArray[Any]:
     dtype, body = _TYPES[array.dtype], array.data
     if len(body) != math.prod(shape) * dtype.itemsize + (_KEY if masked else 0):
         raise InvalidInput(f"a {kind} has an array of the wrong length; send it again")
+    found: npt.NDArray[Any]
     if masked:
-        body = _changed(body[_KEY:], body[:_KEY])
-    # copied: torch wants memory that may be written to
-    found: npt.NDArray[Any] = np.frombuffer(body, dtype).reshape(shape).astype(array.dtype)
-    return found
+        found = _changed(np.frombuffer(body, np.uint8)[_KEY:], body[:_KEY]).view(dtype)
+    else:
+        found = np.frombuffer(body, dtype).copy()  # torch wants memory that may be written to
+    return found.reshape(shape).astype(array.dtype, copy=False)
