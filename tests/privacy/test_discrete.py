@@ -152,6 +152,23 @@ def test_seeded_words_repeat_and_others_do_not():
 # --- the grid -------------------------------------------------------------------------------------
 
 
+def test_words_become_the_nearest_doubles():
+    """Python's own conversion of whole numbers is the judge."""
+    edges = [
+        0,
+        1,
+        2**53 + 1,
+        2**54 + 2,
+        2**54 + 6,
+        2**63 - 1,
+        2**63 + 1024,
+        2**63 + 1025,
+        2**64 - 1,
+    ]
+    words = np.append(np.array(edges, dtype=np.uint64), Randomness(1).words("noise", 0)(2000))
+    assert discrete_gaussian._as_float(words).tolist() == [float(int(word)) for word in words]
+
+
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, 40_000])
 def test_rounding_in_pieces_takes_the_coins_in_order(size):
     """The numbers of seeded runs do not depend on how long a piece is."""
