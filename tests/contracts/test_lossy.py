@@ -102,8 +102,8 @@ def test_a_damaged_answer_is_topped_up_like_a_lost_one(noise: str) -> None:
 def test_counting_noise_that_never_came_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broken server: it takes the cohort for those who answered."""
 
-    def trusting(tasks: Any, replies: Any, size: int, *, outside: bool) -> Answers:
-        answers = gather(tasks, replies, size, outside=outside)
+    def trusting(tasks: Any, replies: Any, size: int, **how: bool) -> Answers:
+        answers = gather(tasks, replies, size, **how)
         return replace(answers, received_variance=len(tasks) * tasks[0].shared.own_deviation ** 2)
 
     assert planned(release("distributed", "seeded", drop=LOST["half"])[0])
