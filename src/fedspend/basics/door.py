@@ -42,6 +42,8 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     takes_any = len(named) < len(signature.parameters)
     names = [one.name for one in named]
     paths = [one.name for one in named if one.annotation in _OF_PATHS]
+    # anything goes where nothing is said: the grid of `train` is Flower's, that of `tune` a list
+    lists = [one.name for one in named if one.name in _LISTS_OF_WORDS and one.annotation != "Any"]
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,7 +56,8 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             raise InvalidInput(_told(function.__name__, error, signature, args, kwargs)) from None
         try:
             for name, value in given.items():
-                _check_kind(name, value, is_path=name in _PATHS or name in paths)
+                is_path = name in _PATHS or name in paths
+                _check_kind(name, value, is_path=is_path, is_list=name in lists)
             return function(*args, **kwargs)
         except FedspendError as error:
             if not _serving_a_command_line and error.args:
@@ -94,7 +97,7 @@ _LISTENERS = ("on_round", "on_note", "on_operator", "on_file")
 _LISTS_OF_WORDS = ("overrides", "grid", "methods", "vary", "over")
 
 
-def _check_kind(name: str, value: Any, *, is_path: bool) -> None:
+def _check_kind(name: str, value: Any, *, is_path: bool, is_list: bool) -> None:
     if value is None:
         return
     # the operating system's own word for a path with such a character names neither
@@ -108,7 +111,7 @@ def _check_kind(name: str, value: Any, *, is_path: bool) -> None:
         raise InvalidInput(f"{name} must be a function, got {value!r}")
     if name == "progress" and not (callable(value) or isinstance(value, bool)):
         raise InvalidInput(f"progress must be a function of (done, total), got {value!r}")
-    if name in _LISTS_OF_WORDS and (
+    if is_list and (
         isinstance(value, str | bytes)
         or not isinstance(value, Sequence | Mapping)
         or not all(isinstance(one, str) for one in value)
