@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from shown import blocks, run_page, smaller
@@ -41,6 +42,18 @@ class InThisProcess(ThreadPoolExecutor):
 def no_other_processes(monkeypatch):
     for place in ("runs.parallel", "design.searching"):
         monkeypatch.setattr(f"fedspend.{place}.ProcessPoolExecutor", InThisProcess)
+
+
+@pytest.fixture(autouse=True)
+def pages_are_visited_once(monkeypatch):
+    """Commands that serve a page would wait for Ctrl-C, and for a person at a browser."""
+
+    def visited(served):
+        with urlopen(served.address) as answer:
+            assert answer.status == 200
+
+    monkeypatch.setattr("fedspend.pages.serving.Served.forever", visited)
+    monkeypatch.setattr("fedspend.pages.serving.open_browser", lambda _: True)
 
 
 @pytest.fixture(autouse=True)
