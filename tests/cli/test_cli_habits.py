@@ -93,6 +93,7 @@ def test_a_disk_that_fills_up_leaves_whole_files_and_the_run_goes_on(
 SLOW = """
 import signal, sys, time
 from fedspend.cli import main as cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests
 class Slow:
     HELP = DESCRIPTION = EXAMPLES = "slow"
     @staticmethod

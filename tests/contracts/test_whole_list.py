@@ -18,7 +18,7 @@ from fedspend.client.task import LocalTraining
 from fedspend.engines.base import Workload
 from fedspend.models.building import MODELS, build
 from fedspend.models.flat import flat_vector
-from fedspend.server.rounds import SERVER_OPTIMIZERS
+from fedspend.server.steps import SERVER_STEPS
 from fedspend.tasks.table import LOSSES
 
 OTHER = 4  # the client whose rows change
@@ -205,7 +205,7 @@ def test_every_optimiser_goes_on_after_a_kill_to_the_bit(way, tmp_path, plan):
 
 
 @pytest.mark.usefixtures("quick_verify")
-@pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
+@pytest.mark.parametrize("name", SERVER_STEPS.names)
 def test_every_optimiser_of_the_server_goes_on_after_a_kill_to_the_bit(name, tmp_path, plan):
     momentum = {"server_momentum": 0.9} if name == "sgd" else {}
     options = {"server_optimizer": name, "server_lr": 0.1, "tail_average": 2, **momentum}

@@ -14,7 +14,9 @@ from fedspend.configuration.config import load_config
 from fedspend.configuration.data_inputs import Source
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "data.md"
-FILE = re.compile(r"^`([\w/]+\.\w+)`:\n\n```\w+\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FILE = re.compile(
+    r"^`([\w/]+\.\w+)`:\n\n(?:<!--[^\n]*-->\n)?```\w+\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 FILES = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
 
 

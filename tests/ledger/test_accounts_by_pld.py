@@ -189,7 +189,7 @@ def test_where_renyi_curves_leave_nothing_replanning_says_so(auto, tmp_path, mon
         train(auto, output=tmp_path / "run", resume=True, replan=True)
     assert str(refused.value) == (
         "the rounds that have begun were planned by privacy loss distributions, and by Rényi "
-        "curves, which replanning needs, they leave too little; drop --replan"
+        "curves, which replanning needs, they leave too little; drop replan=True"
     )
     assert (tmp_path / "run" / "plan.json").read_bytes() == before
     result = train(auto, output=tmp_path / "run", resume=True)
