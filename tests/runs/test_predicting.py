@@ -252,7 +252,10 @@ def test_a_run_directory_alone_imports_nothing(own, tmp_path, capsys):
     width = result.model.scale.numel()
     np.savez(rows, features=np.ones((2, width)))
     for call in (lambda: fedspend.load_model(folder), lambda: fedspend.predict(folder, rows)):
-        with pytest.raises(InvalidInput, match=r"asks to import 'own_code:seeded'.*name it: model"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"asks to import 'own_code:seeded'.*name it: model='own_code:seeded'",
+        ):
             call()
     assert main(["predict", str(folder), str(rows)]) == 2
     assert "--model own_code:seeded" in capsys.readouterr().err

@@ -139,6 +139,8 @@ def for_python(message: str, arguments: Sequence[str] = ()) -> str:
     'the run has begun; stop it and use resume=True'
     >>> for_python("delta is missing: give --delta, or delta under [privacy], or --set a.b=VALUE")
     "delta is missing: give delta under [privacy], or overrides=['a.b=VALUE']"
+    >>> for_python("if you trust it, name it: --model my_models:make")
+    "if you trust it, name it: model='my_models:make'"
     >>> for_python("make one with: fedspend ledger init --ledger a.db")
     'make one with: fedspend ledger init --ledger a.db'
     """
@@ -147,6 +149,7 @@ def for_python(message: str, arguments: Sequence[str] = ()) -> str:
     said = re.sub(r"--[a-z-]+(?: [A-Z]+)? \((\w+=) in Python(, [^)]*)?\)", r"\1\2", said)
     said = re.sub(r"(--(?:set|vary|grid|over)) ([^\s:]+=[^:]*):", r"\1 '\2':", said, count=1)
     said = re.sub(r"--set ([\w.]+=[^\s,;']+)", r"overrides=['\1']", said)
+    said = re.sub(r"--model ([\w.]+:\w+)", r"model='\1'", said)
     for flag in _FLAG.findall(said):
         if flag.replace("-", "_") not in arguments and flag not in (*_CALLED, *_SWITCHES):
             # this function has no such argument, and the sentence names another way
