@@ -828,8 +828,8 @@ def check_top_up(_: Path) -> None:
 def counts_those_who_were_asked(patch: pytest.MonkeyPatch) -> None:
     sound = rounds.gather
 
-    def trusting(given: Any, replies: Any, size: int, *, outside: bool) -> Any:
-        answers = sound(given, replies, size, outside=outside)
+    def trusting(given: Any, replies: Any, size: int, **how: bool) -> Any:
+        answers = sound(given, replies, size, **how)
         return replace(answers, received_variance=len(given) * given[0].shared.own_deviation ** 2)
 
     patch.setattr(rounds, "gather", trusting)
