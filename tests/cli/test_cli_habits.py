@@ -100,8 +100,8 @@ class Slow:
     def add_arguments(parser): ...
     @staticmethod
     def run(args):
-        print("begun", flush=True)
         try:
+            print("begun", flush=True)
             time.sleep(60)
         finally:
             print("cleaned up", flush=True)
