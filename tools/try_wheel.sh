@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 constraints=$PWD/constraints.txt
 extras=("$@")
-[ $# -gt 0 ] || extras=("" train tensorboard flower postgres parquet images docs dev)
+[ $# -gt 0 ] || extras=("" train tensorboard mlflow wandb flower postgres parquet images docs dev)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
