@@ -120,3 +120,21 @@ def test_the_sdist_can_be_built_again_and_tested(built):
     assert names >= {"SECURITY.md", "CITATION.cff", "Makefile", "constraints.txt"}
     assert {"examples/quickstart.toml", "src/fedspend/cli/main.py"} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("runs/")]
+
+
+def test_a_plan_is_made_and_checked_without_the_extra_train(tmp_path):
+    typed = (
+        "plan --epsilon 3:2 --delta 1e-3 --rounds 2 --rate 0.5 -o plan.json".split(),
+        ["verify", "plan.json"],
+    )
+    program = (
+        "import sys\n"
+        "for name in ('torch', 'safetensors', 'sklearn'):\n"
+        "    sys.modules[name] = None\n"
+        "from fedspend.cli.main import main\n"
+        f"sys.exit(max(main(words) for words in {typed!r}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -66,8 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fedspend.publishing.writing import DOCUMENT
-
     path = Path(args.path)
     if not path.exists():
         raise InvalidInput(
@@ -76,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
     if not path.is_dir():
         refuse_flags(args, "a plan file", "ledger", "key", "open")
         return verify_plan(args)
+    # what a directory needs has to read models, which a plain install cannot
+    from fedspend.publishing.writing import DOCUMENT
+
     if (path / DOCUMENT).exists():
         refuse_flags(args, "a publication", "colluders", "ledger")
         return verify_publication(args)
