@@ -1,7 +1,7 @@
 """What changed on purpose since version 0.1.0, put back for the comparison: which accountant and
 which policy plan by default, how plans by PLD and for discrete noise are read, how the noise on
-bits is drawn, and that the clip follows a learning rate that falls unless `privacy.clip_schedule`
-says otherwise. All else is held to the stored bits.
+bits is drawn, which generator rounds updates to a grid, and that the clip follows a learning rate
+that falls unless `privacy.clip_schedule` says otherwise. All else is held to the stored bits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from fedspend.accounting.accountants import ACCOUNTANTS, AUTO
 from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.noise.discrete_gaussian import sample
+from fedspend.noise.randomness import Randomness
 from fedspend.planning import making
 from fedspend.server import rounds
 
@@ -70,7 +71,11 @@ def as_it_was(*, discrete: bool) -> Iterator[None]:
         noise = float(randomness.normal(1, "bit-noise", round)[0])
         return (bits + deviation * noise) / denominator + 0.5
 
+    def coins(self, round, client):
+        return self.generator("rounding", round, client)
+
     with (
+        mock.patch.object(Randomness, "coins", coins),
         mock.patch.object(making, "make_plan", plan_as_it_was),
         mock.patch.dict(
             ACCOUNTANTS._entries, {"pld": replace(ACCOUNTANTS["pld"], epsilon=by_dp_accounting)}

@@ -34,3 +34,17 @@ def test_streams_of_many_are_the_streams_of_each(seed: int, clients: list[int]) 
 def draws(generator: np.random.Generator) -> list[int]:
     odd = generator.integers(0, 2**31, 3, dtype=np.int32).tolist()
     return [*odd, *generator.permutation(37).tolist()]
+
+
+@pytest.mark.parametrize("source", ["seeded", "os"])
+def test_coins_are_a_function_of_seed_round_and_client(source) -> None:
+    """In real runs too: they need no secrecy, and a node that is asked again rounds alike."""
+    drawn = {
+        key: Randomness(key[0], source).coins(*key[1:]).random(1000)
+        for key in ((7, 4, 2), (8, 4, 2), (7, 5, 2), (7, 4, 3), (2**40, 4, 2))
+    }
+    sequence = np.random.SeedSequence([7, 8, 4, 2])
+    expected = np.random.Generator(np.random.SFC64(sequence)).random(1000)
+    assert (drawn[7, 4, 2] == expected).all()
+    related = np.corrcoef(list(drawn.values()))
+    assert np.abs(related - np.eye(len(drawn))).max() < 0.15  # 4.7 deviations

@@ -56,9 +56,8 @@ def bounded(vector: torch.Tensor, task: ClientTask, randomness: Randomness) -> B
         clipped = _clip_layers(exact, shared.layers, bound)
     if grid is not None:
         # the coins need no secrecy: the bound holds however they fall
-        values = grid.rounded(
-            values, task.clip_norm, randomness.generator("rounding", shared.round, task.number)
-        )
+        coins = randomness.coins(shared.round, task.number)
+        values = grid.rounded(values, task.clip_norm, coins)
     return Bounded(values, norm, clipped, finite=True)
 
 
