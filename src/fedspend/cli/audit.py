@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedspend.cli.flags import add_set
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -74,13 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="clients that are not canaries train on their rows; by default they send nothing",
     )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="S.KEY=V",
-        help="override one config value, for example privacy.noise=discrete",
-    )
+    add_set(add, "privacy.noise=discrete")
     add("--plot", metavar="FILE", help="plot claims and measurements, as .png, .svg or .pdf")
     add("-o", "--output", metavar="FILE", help="write the --json output to a file")
     add("--json", action="store_true", help="print JSON with full numbers instead of tables")

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedspend.cli.flags import add_set, add_table, add_workers
 from fedspend.errors import InvalidInput
 from fedspend.tasks.words import is_share
 
 if TYPE_CHECKING:
     from fedspend.runs.comparison import Comparison
 
-TABLES = ("csv", "markdown", "latex")
 HELP = "train several methods or settings side by side and compare how good they are"
 DESCRIPTION = (
     "Train every method with every seed as a seeded simulation, in parallel over cores, and show "
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="runs of each method, with seeds counting up from train.seed (default: 5)",
     )
-    add("--workers", type=int, metavar="N", help="runs at the same time (default: one per core)")
+    add_workers(add)
     add(
         "-o",
         "--output",
@@ -60,13 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write comparison.json, .csv, .md and .tex, and a plot of every metric, to this "
         "directory",
     )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="S.KEY=V",
-        help="override one config value, for example train.lr=0.1",
-    )
+    add_set(add, "train.lr=0.1")
     add(
         "--vary",
         action="append",
@@ -74,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S.KEY=V,...",
         help="compare these values of a setting; may be repeated",
     )
-    add("--table", choices=TABLES, help="print the table as CSV, Markdown or LaTeX")
+    add_table(add)
     add("--json", action="store_true", help="print JSON instead of a table")
     add("--quiet", action="store_true", help="no progress bar")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedspend.cli import design_choose
 from fedspend.cli.design_choose import FLAGS as CHOOSE
+from fedspend.cli.flags import add_set
 from fedspend.errors import InvalidInput
 from fedspend.runs.stopping import Stopped
 
@@ -109,12 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="recommend a setting that trains within this time, as measured on this machine",
     )
-    search.add_argument(
-        "--set",
-        action="append",
-        metavar="S.KEY=V",
-        help="override one config value, for example design.seeds=10",
-    )
+    add_set(search.add_argument, "design.seeds=10")
     add_influence_arguments(parser)
     design_choose.add_arguments(parser)
     theory = parser.add_argument_group("theory")
@@ -172,7 +168,7 @@ def refuse_strays(args: argparse.Namespace, what: str) -> None:
     """Refuse flags that belong to something else."""
     for home, names in FLAGS.items():
         for name in names:
-            if name not in FLAGS[what] and getattr(args, name) is not None:
+            if name not in FLAGS[what] and getattr(args, name) not in (None, []):
                 flag = "--" + name.replace("_", "-")
                 raise InvalidInput(f"{flag} is only for {HOMES[home]}; drop it")
 
@@ -250,7 +246,7 @@ def run_search(args: argparse.Namespace) -> int:
     try:
         with watching(args.quiet or args.json) as progress:
             outcome = search(
-                args.what, folder, overrides=args.set or [], workers=args.workers, progress=progress
+                args.what, folder, overrides=args.set, workers=args.workers, progress=progress
             )
     except KeyboardInterrupt:
         raise Stopped(

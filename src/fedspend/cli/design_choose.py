@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         with _watching(args) as progress:
             found = choose(
                 args.config,
-                overrides=args.set or [],
+                overrides=args.set,
                 vary=varied(args.vary or []),
                 simulate=bool(args.simulate),
                 folder=folder,

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.output.endswith(".json"):
             raise InvalidInput(f"--output {args.output!r} must end in .json")
         check_writable("--output", args.output)
-    config = load_config(args.config, args.set or [])
+    config = load_config(args.config, args.set)
     refuse_without_effect(config)
     directions = 1 if args.directions is None else args.directions
     with progress_bar("pushing", args.quiet or args.json) as progress:

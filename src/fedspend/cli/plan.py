@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.flags import add_set
 from fedspend.cli.ledger import add_project
 from fedspend.cli.outputs import check_writable, save_plan
 from fedspend.errors import InvalidInput
@@ -108,13 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ".png, .svg or .pdf; with --json, also its numbers"
         ),
     )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="S.KEY=V",
-        help="override one config value, for example privacy.rate=0.5",
-    )
+    add_set(add, "privacy.rate=0.5")
     add("--quiet", action="store_true", help="print nothing but errors and the --json output")
 
 

@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from fedspend.cli.flags import add_set, add_table, add_workers
+
 HELP = "run every combination of values of any settings, side by side, with resume"
 DESCRIPTION = (
     "Run every combination of the values of any config keys, with every seed, as a seeded "
@@ -20,7 +22,6 @@ EXAMPLES = """examples:
     -o sweeps/methods
   fedspend sweep examples/quickstart.toml --over privacy.rate=0.5,0.9 --table latex
 """
-TABLES = ("csv", "markdown", "latex")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,21 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="runs of each combination, with seeds counting up from train.seed (default: 1)",
     )
-    add("--workers", type=int, metavar="N", help="runs at the same time (default: one per core)")
+    add_workers(add)
     add(
         "-o",
         "--output",
         metavar="DIR",
         help="keep finished runs in this folder, go on with the rest, and write sweep.csv",
     )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="S.KEY=V",
-        help="override one config value in all runs, for example train.rounds=10",
-    )
-    add("--table", choices=TABLES, help="print the table as CSV, Markdown or LaTeX")
+    add_set(add, "train.rounds=10", " in all runs")
+    add_table(add)
     add("--json", action="store_true", help="print a JSON list with a row for each run")
     add("--quiet", action="store_true", help="no progress bar")
 

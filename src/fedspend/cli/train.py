@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.flags import add_set
 from fedspend.cli.ledger import add_project
 from fedspend.cli.log_file import LOG, log_days_only
 from fedspend.errors import InvalidInput
@@ -97,13 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --resume: the run directory was moved here; it goes on here and nowhere else",
     )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="S.KEY=V",
-        help="override one config value, for example train.seed=2",
-    )
+    add_set(add, "train.seed=2")
     add(
         "--json",
         action="store_true",

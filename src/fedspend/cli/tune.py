@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.flags import add_set, add_workers
 from fedspend.cli.ledger import add_project
 from fedspend.errors import InvalidInput
 from fedspend.stored.files import REPORT, TUNE
@@ -62,13 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the runs and best.toml; with --private, for the winner (needed)",
     )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="S.KEY=V",
-        help="override one config value in all settings, for example train.rounds=10",
-    )
+    add_set(add, "train.rounds=10", " in all settings")
     add("--seeds", type=int, metavar="N", help="runs of each setting (default: 3)")
     add(
         "--validation",
@@ -76,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of the training rows to hold out (default: the config's, else 0.2)",
     )
-    add("--workers", type=int, metavar="N", help="runs at the same time (default: one per core)")
+    add_workers(add)
     add(
         "--trials-mean",
         type=float,
