@@ -11,6 +11,8 @@ import as_printed
 import cheng
 import client_losses
 import experiment
+import gu
+import gu_page
 import in_memory
 import influence
 import kiani
@@ -235,8 +237,10 @@ def test_the_readme_lists_every_study_with_its_size():
     rows = {line.split("`")[1]: line.split("|") for line in text.splitlines() if "| `" in line[:3]}
     assert set(run_all.STUDIES) <= set(rows)
     counted = (over_time, kiani, shaping, networks, records_cnn, influence, cheng, as_printed)
-    for study in (*counted, client_losses, pooled):
-        assert rows[study.STUDY][3].split()[0].rstrip(",") == str(len(study.arms()))
+    sizes = {study.STUDY: len(study.arms()) for study in (*counted, client_losses, pooled)}
+    sizes |= {study: len(gu.trainings(study)) for study in gu.STUDIES}
+    for study, size in sizes.items():
+        assert rows[study][3].split()[0].rstrip(",") == str(size)
 
 
 def test_what_is_left_of_a_push():
@@ -383,9 +387,133 @@ def test_pooled_records_are_tuned_on_rows_that_are_held_out(method, monkeypatch)
     assert (len(rows.labels), len(rows.test_labels)) == (1293, 144), "none is a test row"
 
 
+# --- Gu et al.: grids of trainings, and figures as windows on them ---
+
+
+def test_every_grid_is_of_configs_without_idle_keys():
+    from fedspend.configuration.config import config_of
+    from fedspend.configuration.effects import refuse_without_effect
+    from fedspend.configuration.plan_inputs import resolve
+
+    firsts = [panel.grid.trainings()[0] for model in gu.LEVELS for panel in gu.panels(model)]
+    for one in firsts:
+        refuse_without_effect(config_of(experiment.by_section(one.settings)))
+    least = min(
+        gu.trainings(gu.LENET),
+        key=lambda one: one.level * (one.rate * one.settings["data.clients"]) ** 0.5,
+    )
+    assert resolve(config_of(experiment.by_section(least.settings))).request.plan(), (
+        "even the least noise has a plan"
+    )
+
+
+def test_the_rest_completes_the_grids_of_the_paper():
+    first, rest = ({one.key for one in gu.trainings(study)} for study in (gu.LENET, gu.REST))
+    whole = {one.key for panel in gu.panels("lenet") for one in panel.grid.trainings()}
+    assert not first & rest
+    assert first | rest == whole
+
+
+def tiny(level, rounds):
+    return SMALL | {
+        "method.name": "dp-fedsgd",
+        "method.noise_level": level,
+        "privacy.clip": 0.5,
+        "train.lr": 0.1,
+        "train.rounds": rounds,
+        "train.seed": 1,
+    }
+
+
+def test_a_training_serves_every_smaller_limit_on_rounds():
+    """Why cases II and III need no training of their own."""
+    longer, shorter = (tiny(0.05, rounds) for rounds in (5, 3))
+    for settings in (longer, shorter):
+        del settings["privacy.policy"], settings["privacy.epsilon"]
+    assert gu.losses(longer)["loss"][:3] == gu.losses(shorter)["loss"]
+
+
+def theory(one, k):
+    """The loss that theory expects of a training."""
+    t = np.arange(1, gu.ROUNDS + 1)
+    share = one.rate * one.settings["data.clients"]
+    return (1 / t + k * one.level**2 / share).tolist()
+
+
+def as_if(trainings, k):
+    """Results of trainings whose losses are theory's; k may depend on the training."""
+    of = k if callable(k) else lambda _: k
+    return {one.key: {"loss": theory(one, of(one))} for one in trainings}
+
+
+def test_a_killed_grid_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    trained = []
+
+    def losses(settings):
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        trained.append(settings["method.noise_level"])
+        return {"loss": [1.0], "accuracy": 0.5, "seconds": 1.0}
+
+    monkeypatch.setattr(gu, "losses", losses)
+    monkeypatch.setattr(gu, "grids", lambda _: [gu.Grid("lenet", gu.UPPER)])
+    path = tmp_path / f"{gu.LENET}.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        gu.run(Results.read(path), gu.LENET)
+    path.write_bytes(path.read_bytes()[:-5])  # killed while writing the third line
+    before = list(trained)
+    trained.clear()
+    gu.run(Results.read(path), gu.LENET)
+    assert before[:2] + trained == sorted(gu.UPPER, reverse=True)
+    assert len(Results.read(path).found) == len(gu.UPPER)
+
+
+def test_fronts_of_theory_lie_where_theory_says(tmp_path):
+    results = Finished(tmp_path / "none", as_if(gu.trainings(gu.LENET), 110.0))
+    for panel in gu.panels("lenet"):
+        read = gu_page.reading(results, panel)
+        assert read.telling > 0.95
+        assert read.theory == pytest.approx(110, rel=0.15)
+    told = gu_page.judge("lenet", "Figure 4")(results)
+    assert told[0] == "reproduced"
+    assert "E = 20" not in told[1], "k comes from there, so it proves nothing"
+    assert "5 of 9 noise levels" in told[1]
+    assert "5 of 9 noise levels, 3 of 9 rates" in gu_page.judge("lenet", "Figure 2")(results)[1]
+    assert "levels" not in gu_page.judge("lenet", "Figure 3", "case II")(results)[1]
+
+
+def test_a_k_that_does_not_serve_is_noticed(tmp_path):
+    """If k depended on local steps and clients, Figures 4 and 5 would not be reproduced."""
+
+    def k(one):
+        clients, steps = (one.settings[name] for name in ("data.clients", "train.local_steps"))
+        return 110 * {5: 8, 20: 1 / 8}.get(clients, 1) * (20 / steps) ** 3
+
+    results = Finished(tmp_path / "none", as_if(gu.trainings(gu.LENET), k))
+    for figure in ("Figure 4", "Figure 5"):
+        assert gu_page.judge("lenet", figure)(results)[0] == "not reproduced"
+    assert gu_page.judge("lenet", "Figure 3", "case I")(results)[0] == "reproduced"
+
+
+def test_a_grid_is_shown_whole_once_it_is_and_not_before_its_first_part(tmp_path):
+    (panel,) = [
+        one for one in gu.panels("lenet") if (one.figure, one.title) == ("Figure 4", "E = 20")
+    ]
+    first, whole = (as_if(grid.trainings(), 110.0) for grid in (panel.first, panel.grid))
+    for found, part in (
+        ({}, None),
+        (dict(list(first.items())[:4]), None),
+        (first, "5 of 9 noise levels"),
+        (whole, "all"),
+    ):
+        read = gu_page.reading(Finished(tmp_path / "none", found), panel)
+        assert (read and read.part) == part
+
+
 # --- verdicts ---
 
-WORDS = {"reproduced", "reproduced in part", "not reproduced", "cannot be as printed", "not run"}
+EFFECTS = {"reproduced", "reproduced in part", "not reproduced", "cannot be as printed", "not run"}
+WORDS = EFFECTS | {f"{word}, better" for word in EFFECTS - {"not run"}}
 
 
 def test_every_table_and_figure_has_a_verdict_and_a_reason(tmp_path):
@@ -422,3 +550,107 @@ def test_a_verdict_follows_its_results(tmp_path, monkeypatch):
     found = papers_page.verdicts(Finished.read(tmp_path / "cheng.jsonl"))
     (line,) = [row for row in found.splitlines() if "Figure 3, local steps" in row]
     assert "| reproduced | BLUR and LUS over plain clear of 0 in 1 of 1 lines, 3 not run" in line
+
+
+@pytest.mark.parametrize("follows", [0.0, 0.1])
+def test_better_stands_beside_the_verdict_on_the_effect(tmp_path, monkeypatch, follows):
+    """Saving gains nothing; a clip that follows the learning rate gains `follows`."""
+    fake(
+        monkeypatch,
+        lambda s: (
+            0.5
+            + 0.01 * s["train.seed"] % 0.05
+            + (follows if s.get("privacy.clip_schedule") == "lr" else 0.0)
+        ),
+    )
+    results = Results.read(tmp_path / "kiani.jsonl")
+    table = kiani.table_7()
+    few = replace(table, rows=table.rows[:2])
+    for row in few.rows:
+        for name in ("DP-FedAvg", "time-adaptive"):
+            experiment.finish(results, row.cells[name].arm)
+        experiment.finish(results, kiani.following(row.cells["time-adaptive"].arm))
+    word, why = papers_page.verdict(Finished.read(results.path), few)
+    assert word == ("not reproduced, better" if follows else "not reproduced")
+    assert f"ahead of the paper's method in {2 if follows else 0} of 2 lines" in why
+    # two of four lines are half of the table; one would be too few
+    assert papers_page.beside(("reproduced", ""), [(1.0, 0.5)], "ours")[0] == "reproduced, better"
+    assert (
+        papers_page.beside(("reproduced", ""), [(1.0, 0.5)] + 2 * [None], "ours")[0] == "reproduced"
+    )
+    assert (
+        papers_page.beside(("reproduced", ""), [(1.0, 0.5), (1.0, None)], "ours")[0] == "reproduced"
+    )
+
+
+def test_the_alternative_differs_from_saving_in_spending_and_clip_alone():
+    for table in kiani.tables():
+        for row in table.rows:
+            for _, ours in row.gains:
+                arm = row.cells[ours].arm
+                other = kiani.following(arm)
+                names = {
+                    name
+                    for name in {*arm.settings, *other.settings}
+                    if arm.settings.get(name) != other.settings.get(name)
+                }
+                assert names <= {
+                    "method.name",
+                    "privacy.policy",
+                    "privacy.transition",
+                    "privacy.groups",
+                    "privacy.clip_schedule",
+                }
+                assert [one["epsilon"] for one in arm.settings["privacy.groups"]] == [
+                    one["epsilon"] for one in other.settings["privacy.groups"]
+                ]
+    saving = kiani.private("mnist", (10, 20, 30), "exact")
+    run_there = over_time.arm("mnist", (10, 20, 30), "following", "uniform")
+    assert kiani.following(saving).at((0.2, 1.0), 1) == run_there.at((0.2, 1.0), 1)
+
+
+def test_the_server_of_table_7_is_chosen_on_held_out_rows(tmp_path, monkeypatch):
+    made = fake(monkeypatch, lambda s: s["train.server_lr"] + 0.01 * s["train.lr"])
+    results = Results.read(tmp_path / "kiani.jsonl")
+    cells = kiani.table_7().rows[0].cells
+    plain, tuned = (
+        cells[name].arm for name in ("adaptive clipping", "adaptive clipping, tuned server")
+    )
+    experiment.finish(results, plain)
+    before = len(made)
+    experiment.finish(results, tuned)
+    choice, _ = experiment.tuned(results, plain)
+    tries = [one for one in made[before:] if one["data.validation"]]
+    assert len(tries) == len(kiani.SERVERS) - 1, "the plain arm is one of them, and was run"
+    assert {(one["train.lr"], one["privacy.clip"], one["train.seed"]) for one in tries} == {
+        (*choice, TUNING_SEED)
+    }
+    final = [one for one in made[before:] if not one["data.validation"]]
+    assert [(one["train.seed"], one["train.server_lr"]) for one in final] == [
+        (1, 2.0),
+        (2, 2.0),
+        (3, 2.0),
+    ]
+    found = experiment.outcome(Finished.read(results.path), tuned)
+    assert found.arm.settings["train.server_lr"] == 2.0
+    mean, _ = experiment.difference(found, experiment.outcome(Finished.read(results.path), plain))
+    assert mean == pytest.approx(100), "by the three seeds that both have"
+
+
+def test_no_client_is_favoured_by_its_number():
+    """Groups of budgets follow the numbers of clients, so rows must not."""
+    from fedspend.data.partition import PARTITIONS
+
+    labels = np.repeat(np.arange(3), 40)
+    sizes = np.array(
+        [
+            np.bincount(
+                PARTITIONS["dirichlet"].deal(labels, 4, np.random.default_rng(seed), alpha=0.1),
+                minlength=4,
+            )
+            for seed in range(1500)
+        ]
+    )
+    error = sizes.std(axis=0) / len(sizes) ** 0.5
+    assert np.all(np.abs(sizes.mean(axis=0) - 30) < 4 * error)
+    assert np.all(error < 1), "a bias of a few rows would be seen"

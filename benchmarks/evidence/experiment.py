@@ -19,7 +19,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -59,6 +59,7 @@ class Arm:
     tries: int = MOST_TRIES  # 1: nothing is tuned, `start` is used
     clips: bool = True  # False: nothing is clipped, so only the learning rate is tuned
     like: Arm | None = None  # uses the learning rate and clip that were chosen for this arm
+    among: tuple[Settings, ...] = ()  # changes, of which the best on held-out rows is made
     over_lr: Settings = field(
         default_factory=dict
     )  # settings that are divided by the learning rate
@@ -297,11 +298,28 @@ def tuned(results: Results, arm: Arm) -> tuple[Choice, int]:
     return searched(score, arm.start, arm.tries, arm.clips)
 
 
+def settled(results: Results, arm: Arm) -> Arm:
+    """The arm with the best of the changes that it is to choose among, at its learning rate and
+    clip, on held-out training rows; the first one, if others are only as good.
+    """
+    if not arm.among:
+        return arm
+    choice, _ = tuned(results, arm)
+    made = [replace(arm, settings={**arm.settings, **one}, among=()) for one in arm.among]
+
+    def score(one: Arm) -> float:
+        line = results.of(one, choice, TUNING_SEED, HELD_OUT)
+        return float(line.get(arm.readout, -np.inf))
+
+    return max(made, key=score)
+
+
 def finish(results: Results, arm: Arm) -> None:
     """Tune an arm, then run all its seeds; what is in the file already is not run again."""
     choice, _ = tuned(results, arm)
+    one = settled(results, arm)
     for seed in arm.seeds:
-        results.of(arm, choice, seed)
+        results.of(one, choice, seed)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -347,15 +365,18 @@ def outcome(results: Results, arm: Arm) -> Outcome | None:
     """What the file says of an arm; None if a part of it has not been run."""
     try:
         choice, tried = tuned(results, arm)
-        lines = tuple(results.of(arm, choice, seed) for seed in arm.seeds)
+        one = settled(results, arm)
+        lines = tuple(results.of(one, choice, seed) for seed in arm.seeds)
     except Unfinished:
         return None
-    return Outcome(arm, choice, tried, lines)
+    return Outcome(one, choice, tried, lines)
 
 
 def difference(ours: Outcome, base: Outcome) -> tuple[float, float | None]:
-    """Mean of the differences by seed, in points, and half the width of its 95% interval."""
-    return interval(ours.percent() - base.percent())
+    """Mean of the differences by seed, in points, and half the width of its 95% interval. An arm
+    with fewer seeds has the first ones of the other.
+    """
+    return interval(np.array([a - b for a, b in zip(ours.percent(), base.percent(), strict=False)]))
 
 
 def run_arms(results: Results, arms: Sequence[Arm]) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 import as_printed
 import cheng
 import client_losses
+import gu
 import influence
 import kiani
-import lenet
 import networks
 import over_time
 import pooled
@@ -45,8 +45,8 @@ STUDIES: dict[str, Callable[[Results], None]] = {
     cheng.STUDY: of_arms(cheng.arms),
     networks.STUDY: of_arms(networks.arms),
     records_cnn.STUDY: of_arms(records_cnn.arms),
-    lenet.STUDY: lenet.run,
     targets.STUDY: targets.run,
+    **gu.STUDIES,
 }
 
 

@@ -1,0 +1,268 @@
+"""What docs/results/papers.md says of Gu et al. (2023): k, fronts against theory, verdicts.
+
+Theory's front is the one that f1 and f2 have on the very grid that was trained, with its limits on
+noise and rounds. A point of the measured front *lies where theory says* if theory's front, at the
+same rate, reaches from fewer to more rounds than it at its noise level; and that counts only if it
+is true of fewer points with a k that is wrong. k is that of case I, of
+the base of a figure or of the sample: where the paper claims that another panel's k serves, it is
+not estimated anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from experiment import Finished
+from gu import Grid, Panel, panels
+from tables import markdown
+
+from fedspend.design import estimate_k, non_dominated, objectives
+from fedspend.design.estimation import KEstimate
+from fedspend.errors import InvalidInput
+
+THERE, PARTLY = 2 / 3, 1 / 2  # shares of the front that lie where theory says
+MODELS = {"logistic": "logistic", "lenet": "LeNet"}  # how they are called on the page
+WRONG = 4.0  # the control: how many times too large or too small k is then
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """The trainings of a grid within a panel's limits: a table with a row for every rate and noise
+    level, and a column for every T.
+    """
+
+    clients: int
+    rates: np.ndarray
+    levels: np.ndarray
+    loss: np.ndarray
+
+    @property
+    def rounds(self) -> int:
+        return int(self.loss.shape[1])
+
+    @property
+    def proxy(self) -> np.ndarray:
+        t = np.arange(1, self.rounds + 1)
+        return objectives(
+            t, self.levels[:, None], self.rates[:, None], k=1.0, clients=self.clients
+        )[1]
+
+    def front(self) -> tuple[np.ndarray, np.ndarray]:
+        """Row and T of the points that no other one beats in both loss and proxy."""
+        which = np.isfinite(self.loss)
+        which[which] = non_dominated(np.column_stack([self.loss[which], self.proxy[which]]))
+        row, column = np.nonzero(which)
+        return row, column + 1
+
+    def estimate(self) -> KEstimate | None:
+        """k, or None if the whole front lies at the limits of the search."""
+        row, rounds = self.front()
+        try:
+            return estimate_k(
+                np.column_stack([rounds, self.levels[row]]),
+                rate=self.rates[row],
+                clients=self.clients,
+                max_rounds=self.rounds,
+                max_noise=float(self.levels.max()),
+            )
+        except InvalidInput:
+            return None
+
+    def as_theory_says(self, k: float) -> float:
+        """The share of the front that lies where theory says."""
+        reach = self._reach(k)
+        row, rounds = self.front()
+        least, most = reach[row].T
+        return float(np.mean((least <= rounds) & (rounds <= most)))
+
+    def _reach(self, k: float) -> np.ndarray:
+        """The fewest and the most rounds that theory's front has in every row, each rate for
+        itself; nothing reaches from infinity to 0.
+        """
+        t = np.arange(1, self.rounds + 1)
+        found = np.tile([np.inf, 0.0], (len(self.levels), 1))
+        for rate in np.unique(self.rates):
+            mine = np.flatnonzero(self.rates == rate)
+            loss, _ = objectives(t, self.levels[mine, None], rate, k=k, clients=self.clients)
+            alone = replace(self, rates=self.rates[mine], levels=self.levels[mine], loss=loss)
+            for row, rounds in zip(*alone.front(), strict=True):
+                least, most = found[mine[row]]
+                found[mine[row]] = min(least, rounds), max(most, rounds)
+        return found
+
+    def lost(self, k: float) -> list[float]:
+        """What the settings on theory's curve lose: loss above the lowest with as small a proxy."""
+        shares = self.rates * self.clients / self.levels**2
+        picked = [(n, round(share / k)) for n, share in enumerate(shares)]
+        proxy = self.proxy
+        return [
+            float(self.loss[n, t - 1] - self.loss[proxy <= proxy[n, t - 1] * (1 + 1e-12)].min())
+            for n, t in picked
+            if 1 <= t < self.rounds and np.isfinite(self.loss[n, t - 1])
+        ]
+
+
+def window(results: Finished, grid: Grid, panel: Panel) -> Window | None:
+    """None if a training within the limits is missing."""
+    inside = [
+        one for one in grid.trainings() if panel.most_noise is None or one.level <= panel.most_noise
+    ]
+    lines = [results.found.get(one.key) for one in inside]
+    losses = [line["loss"][: panel.rounds] for line in lines if line is not None]
+    if len(losses) < len(inside):
+        return None
+    table = np.array(losses, dtype=np.float64)  # a loss that is not finite is None, then NaN
+    return Window(
+        grid.clients,
+        np.array([one.rate for one in inside]),
+        np.array([one.level for one in inside]),
+        np.where(np.isnan(table), np.inf, table),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A panel as far as it is finished: `k` is its own, `theory` the one that it is held to."""
+
+    panel: Panel
+    grid: Grid
+    seen: Window
+    k: KEstimate | None
+    theory: float | None
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """What of the front lies where theory says, and would with a k that is too small or too
+        large; nothing, if there is no k.
+        """
+        factors = () if self.theory is None else (1.0, 1 / WRONG, WRONG)
+        return tuple(self.seen.as_theory_says(one * (self.theory or 0.0)) for one in factors)
+
+    @property
+    def telling(self) -> float:
+        """The share that counts: none, if a wrong k does as well."""
+        right, *wrong = self.shares or (0.0,)
+        return right if all(right > one for one in wrong) else 0.0
+
+    @property
+    def told(self) -> str:
+        if not self.shares:
+            return "no k"
+        said = f"{100 * self.shares[0]:.0f}%"
+        return said if self.telling else f"{said}, no more than with a wrong k"
+
+    @property
+    def part(self) -> str:
+        """How much of the paper's grid it is."""
+        said = [
+            f"{len(ours)} of {len(theirs)} {name}"
+            for name, ours, theirs in (
+                ("noise levels", self.grid.levels, self.panel.grid.levels),
+                ("rates", self.grid.rates, self.panel.grid.rates),
+            )
+            if len(ours) < len(theirs)
+        ]
+        return ", ".join(said) or "all"
+
+
+def reading(results: Finished, panel: Panel) -> Reading | None:
+    for grid in panel.grids:
+        seen = window(results, grid, panel)
+        if seen is None:
+            continue
+        own = seen.estimate()
+        if panel.k_of is None:
+            return Reading(panel, grid, seen, own, None if own is None else own.k)
+        other = reading(results, panel.k_of)
+        if other is not None:
+            return Reading(panel, grid, seen, own, other.theory)
+    return None
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def word(shares: Sequence[float]) -> str:
+    """A verdict on panels, of each the share of its front that counts.
+
+    >>> word([0.9, 0.85]), word([0.9, 0.4]), word([0.6]), word([0.3, 0.0])
+    ('reproduced', 'reproduced in part', 'reproduced in part', 'not reproduced')
+    """
+    if all(share >= THERE for share in shares):
+        return "reproduced"
+    return "reproduced in part" if any(share >= PARTLY for share in shares) else "not reproduced"
+
+
+def judge(model: str, figure: str, title: str = "") -> Callable[[Finished], tuple[str, str] | None]:
+    """The verdict on a figure, or on one panel of it; None while nothing of it is finished."""
+
+    def found(results: Finished) -> tuple[str, str] | None:
+        asked = [one for one in panels(model) if one.figure == figure and title in ("", one.title)]
+        # where the claim is that one k serves all, the panel that it comes from proves nothing
+        asked = [one for one in asked if one.k_of is not None] or asked
+        read = [one for panel in asked if (one := reading(results, panel)) is not None]
+        if not read:
+            return None
+        told = [
+            f"{one.panel.title}: {one.told}" + ("" if one.part == "all" else f" ({one.part})")
+            for one in read
+        ]
+        why = f"one seed; of the front, where theory says: {'; '.join(told)}"
+        if len(read) < len(asked):
+            why += f"; {len(asked) - len(read)} of {len(asked)} panels not run yet"
+        return word([one.telling for one in read]), why
+
+    return found
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def table(results: Finished) -> str:
+    body = []
+    for model, name in MODELS.items():
+        for panel in panels(model):
+            read = reading(results, panel)
+            limits = (
+                ""
+                if panel.most_noise is None
+                else (f": T up to {panel.rounds}, sigma up to {panel.most_noise:g}")
+            )
+            body.append(
+                [f"{panel.figure}, {name}, {panel.title}{limits}", f"*{panel.paper_k:g}*"]
+                + (["-"] * 7 if read is None else _told(read))
+            )
+    return markdown(
+        [
+            "",
+            "k of the paper",
+            "k",
+            "95% interval",
+            "slope (theory: 1)",
+            "of the front, where theory says",
+            f"with k / {WRONG:g} and {WRONG:g} k",
+            "loss of theory's picks above the front: mean, most",
+            "run",
+        ],
+        body,
+    )
+
+
+def _told(read: Reading) -> list[str]:
+    k, lost = read.k, [] if read.theory is None else read.seen.lost(read.theory)
+    right, *wrong = [f"{100 * share:.0f}%" for share in read.shares] or ["-"]
+    return [
+        "none" if k is None else f"{k.k:.0f}",
+        "none" if k is None or k.levels < 2 else f"{k.low:.0f} to {k.high:.0f}",
+        "none" if k is None or k.levels < 2 else f"{k.exponent:.2f}",
+        right,
+        ", ".join(wrong) or "-",
+        f"{np.mean(lost):.3f}, {max(lost):.3f}" if lost else "-",
+        read.part,
+    ]
+
+
+BLOCKS = {"gu": table}
