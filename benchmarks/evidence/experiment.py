@@ -205,7 +205,8 @@ def prepared(settings: Settings) -> tuple[Setup, Play]:
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedspendWarning)
-        setup = from_config(any_config(by_section(in_memory(dict(settings)))))
+        # in this process alone: CPU seconds of workers would not be counted
+        setup = from_config(any_config(by_section(in_memory({**settings, "engine.workers": 1}))))
     examine(setup, None)
 
     def play(state: TrainingState | None) -> Iterator[TrainingState]:

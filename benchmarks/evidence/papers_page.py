@@ -21,7 +21,6 @@ import pooled
 import records_cnn
 import shaping
 from experiment import (
-    SEEDS,
     Arm,
     Finished,
     Outcome,
@@ -92,7 +91,7 @@ def pooled_lines(results: Finished, method: str) -> np.ndarray | None:
     try:
         lr = pooled.chosen(results, arm)
         return 100 * np.array(
-            [pooled.line_of(results, arm, lr, seed, 0.0)["accuracy"] for seed in SEEDS]
+            [pooled.line_of(results, arm, lr, seed, 0.0)["accuracy"] for seed in pooled.SEEDS]
         )
     except Unfinished:
         return None
