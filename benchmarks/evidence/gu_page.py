@@ -2,10 +2,9 @@
 
 Theory's front is the one that f1 and f2 have on the very grid that was trained, with its limits on
 noise and rounds. A point of the measured front *lies where theory says* if theory's front, at the
-same rate, reaches from fewer to more rounds than it at its noise level; and that counts only if it
-is true of fewer points with a k that is wrong. k is that of case I, of
-the base of a figure or of the sample: where the paper claims that another panel's k serves, it is
-not estimated anew.
+same rate, reaches from fewer to more rounds than it at its noise level; and that counts only if no
+k that is wrong does better. k is that of case I, of the base of a figure or of the sample: where
+the paper claims that another panel's k serves, it is not estimated anew.
 """
 
 from __future__ import annotations
@@ -143,16 +142,16 @@ class Reading:
 
     @property
     def telling(self) -> float:
-        """The share that counts: none, if a wrong k does as well."""
+        """The share that counts: none, if a wrong k does better."""
         right, *wrong = self.shares or (0.0,)
-        return right if all(right > one for one in wrong) else 0.0
+        return right if all(right >= one for one in wrong) else 0.0
 
     @property
     def told(self) -> str:
         if not self.shares:
             return "no k"
         said = f"{100 * self.shares[0]:.0f}%"
-        return said if self.telling else f"{said}, no more than with a wrong k"
+        return said if self.telling else f"{said}, less than with a wrong k"
 
     @property
     def part(self) -> str:
