@@ -473,7 +473,8 @@ def test_fronts_of_theory_lie_where_theory_says(tmp_path):
     results = Finished(tmp_path / "none", as_if(gu.trainings(gu.LENET), 110.0))
     for panel in gu.panels("lenet"):
         read = gu_page.reading(results, panel)
-        assert read.telling > 0.95
+        assert read.shares[0] > 0.95
+        assert read.verdict == "reproduced"
         assert read.theory == pytest.approx(110, rel=0.15)
     told = gu_page.judge("lenet", "Figure 4")(results)
     assert told[0] == "reproduced"
@@ -494,6 +495,22 @@ def test_a_k_that_does_not_serve_is_noticed(tmp_path):
     for figure in ("Figure 4", "Figure 5"):
         assert gu_page.judge("lenet", figure)(results)[0] == "not reproduced"
     assert gu_page.judge("lenet", "Figure 3", "case I")(results)[0] == "reproduced"
+
+
+def test_a_front_in_its_place_is_not_enough_if_theorys_settings_are_poor():
+    (panel,) = [one for one in gu.panels("lenet") if one.title == "E = 20"]
+    found = as_if(panel.grid.trainings(), 110.0)
+    results = Finished(Path("none"), found)
+    read = gu_page.reading(results, panel)
+    assert (read.verdict, read.price) == ("reproduced", pytest.approx(0, abs=0.01))
+    for one in panel.grid.trainings():
+        picked = round(10 / (read.theory * one.level**2))
+        if picked < gu.ROUNDS:
+            found[one.key]["loss"][picked - 1] += 0.2
+    poor = replace(read, seen=gu_page.window(results, panel.grid, panel))
+    assert poor.shares[0] > 0.9
+    assert poor.price > gu_page.PRICE
+    assert poor.verdict == "reproduced in part"
 
 
 def test_a_grid_is_shown_whole_once_it_is_and_not_before_its_first_part(tmp_path):

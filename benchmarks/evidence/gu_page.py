@@ -3,8 +3,9 @@
 Theory's front is the one that f1 and f2 have on the very grid that was trained, with its limits on
 noise and rounds. A point of the measured front *lies where theory says* if theory's front, at the
 same rate, reaches from fewer to more rounds than it at its noise level; and that counts only if no
-k that is wrong does better. k is that of case I, of the base of a figure or of the sample: where
-the paper claims that another panel's k serves, it is not estimated anew.
+k that is wrong does better. The settings that theory picks must also be good ones: their loss must
+be near the lowest that is as private. k is that of case I, of the base of a figure or of the
+sample: where the paper claims that another panel's k serves, it is not estimated anew.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fedspend.design.estimation import KEstimate
 from fedspend.errors import InvalidInput
 
 THERE, PARTLY = 2 / 3, 1 / 2  # shares of the front that lie where theory says
+PRICE = 1 / 20  # what theory's picks may lose on average, of the range of losses on the front
 MODELS = {"logistic": "logistic", "lenet": "LeNet"}  # how they are called on the page
 WRONG = 4.0  # the control: how many times too large or too small k is then
 
@@ -141,17 +143,38 @@ class Reading:
         return tuple(self.seen.as_theory_says(one * (self.theory or 0.0)) for one in factors)
 
     @property
-    def telling(self) -> float:
-        """The share that counts: none, if a wrong k does better."""
-        right, *wrong = self.shares or (0.0,)
-        return right if all(right >= one for one in wrong) else 0.0
+    def misplaced(self) -> bool:
+        """Whether a wrong k puts more of the front in its place."""
+        return any(wrong > self.shares[0] for wrong in self.shares[1:])
+
+    @cached_property
+    def lost(self) -> list[float]:
+        return [] if self.theory is None else self.seen.lost(self.theory)
+
+    @property
+    def price(self) -> float:
+        """What theory's picks lose on average, as a share of the range of losses on the front; 0 if
+        the limits leave it nothing to pick.
+        """
+        row, rounds = self.seen.front()
+        losses = self.seen.loss[row, rounds - 1]
+        return float(np.mean(self.lost) / np.ptp(losses)) if self.lost else 0.0
+
+    @property
+    def verdict(self) -> str:
+        share = 0.0 if not self.shares or self.misplaced else self.shares[0]
+        if share >= THERE and self.price <= PRICE:
+            return "reproduced"
+        return "reproduced in part" if share >= PARTLY else "not reproduced"
 
     @property
     def told(self) -> str:
         if not self.shares:
             return "no k"
         said = f"{100 * self.shares[0]:.0f}%"
-        return said if self.telling else f"{said}, less than with a wrong k"
+        if self.misplaced:
+            said += ", less than with a wrong k"
+        return said + (f", but picks lose {100 * self.price:.0f}%" if self.price > PRICE else "")
 
     @property
     def part(self) -> str:
@@ -184,15 +207,13 @@ def reading(results: Finished, panel: Panel) -> Reading | None:
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def word(shares: Sequence[float]) -> str:
-    """A verdict on panels, of each the share of its front that counts.
+def together(verdicts: Sequence[str]) -> str:
+    """The verdict on a figure, from those on its panels.
 
-    >>> word([0.9, 0.85]), word([0.9, 0.4]), word([0.6]), word([0.3, 0.0])
-    ('reproduced', 'reproduced in part', 'reproduced in part', 'not reproduced')
+    >>> together(["reproduced", "not reproduced"]), together(["reproduced", "reproduced"])
+    ('reproduced in part', 'reproduced')
     """
-    if all(share >= THERE for share in shares):
-        return "reproduced"
-    return "reproduced in part" if any(share >= PARTLY for share in shares) else "not reproduced"
+    return verdicts[0] if len(set(verdicts)) == 1 else "reproduced in part"
 
 
 def judge(model: str, figure: str, title: str = "") -> Callable[[Finished], tuple[str, str] | None]:
@@ -212,7 +233,7 @@ def judge(model: str, figure: str, title: str = "") -> Callable[[Finished], tupl
         why = f"one seed; of the front, where theory says: {'; '.join(told)}"
         if len(read) < len(asked):
             why += f"; {len(asked) - len(read)} of {len(asked)} panels not run yet"
-        return word([one.telling for one in read]), why
+        return together([one.verdict for one in read]), why
 
     return found
 
@@ -243,7 +264,7 @@ def table(results: Finished) -> str:
             "slope (theory: 1)",
             "of the front, where theory says",
             f"with k / {WRONG:g} and {WRONG:g} k",
-            "loss of theory's picks above the front: mean, most",
+            "loss of theory's picks above the front: mean, most (mean, of its range)",
             "run",
         ],
         body,
@@ -251,7 +272,7 @@ def table(results: Finished) -> str:
 
 
 def _told(read: Reading) -> list[str]:
-    k, lost = read.k, [] if read.theory is None else read.seen.lost(read.theory)
+    k, lost = read.k, read.lost
     right, *wrong = [f"{100 * share:.0f}%" for share in read.shares] or ["-"]
     return [
         "none" if k is None else f"{k.k:.0f}",
@@ -259,7 +280,7 @@ def _told(read: Reading) -> list[str]:
         "none" if k is None or k.levels < 2 else f"{k.exponent:.2f}",
         right,
         ", ".join(wrong) or "-",
-        f"{np.mean(lost):.3f}, {max(lost):.3f}" if lost else "-",
+        f"{np.mean(lost):.3f}, {max(lost):.3f} ({100 * read.price:.0f}%)" if lost else "-",
         read.part,
     ]
 
