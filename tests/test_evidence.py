@@ -229,7 +229,9 @@ def test_every_arm_is_a_config_without_idle_keys(study):
     assert len(set(names)) == len(names)
     in_memory.register()
     for arm in found:
-        refuse_without_effect(config_of(experiment.by_section(arm.at(arm.start, 1))))
+        for changes in arm.among or ({},):
+            settings = arm.at(arm.start, 1) | changes
+            refuse_without_effect(config_of(experiment.by_section(settings)))
 
 
 def test_the_readme_lists_every_study_with_its_size():
