@@ -64,7 +64,9 @@ def quick_verify(monkeypatch):
             return {"ok": True, "plan_hash": self.plan.hash}
 
     monkeypatch.setattr(fedspend.runs.certifying, "verify", Verdict)
-    monkeypatch.setattr(fedspend.approval.node_ledger, "verify", Verdict)
+    monkeypatch.setattr(
+        fedspend.approval.node_ledger, "verified", lambda slice: Verdict(slice.plan)
+    )
 
 
 @pytest.fixture(scope="session")

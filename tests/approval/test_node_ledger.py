@@ -12,7 +12,7 @@ from approval.offers import DELTA, SIZE, offered, planned, task_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedspend.approval.node_ledger import NodeLedger, chance_of
+from fedspend.approval.node_ledger import NodeLedger, chance_of, verified
 from fedspend.client.answering import Answered, answer
 from fedspend.client.contribution import Contribution
 from fedspend.client.declining import Declined
@@ -144,9 +144,7 @@ def test_another_plan_under_the_same_run_is_refused(mine):
 
 
 def test_a_slice_that_fails_verification_is_refused(tmp_path, monkeypatch):
-    from fedspend.verification.verify import verify
-
-    monkeypatch.setattr("fedspend.approval.node_ledger.verify", verify)
+    monkeypatch.setattr("fedspend.approval.node_ledger.verified", verified)
     plan = planned(rounds=2)
     cheap = plan.replace(
         noise_multiplier=plan.noise_multiplier * 0.7, clip_norm=plan.clip_norm / 0.7

@@ -34,10 +34,10 @@ from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import APPROVED
 from fedspend.ledger.state import Run
 from fedspend.stored.files import SEEN_HEAD
-from fedspend.verification.verify import Verification, verify
 
 if TYPE_CHECKING:  # it needs torch, and an account does not
     from fedspend.client.task import ClientTask
+    from fedspend.verification.findings import Verification
 
 SEEN = SEEN_HEAD.name  # the last entry of the ledger that the node has seen
 UNLIKELY = 1e-9
@@ -298,6 +298,8 @@ def refuse_unrotated(ledger: Ledger, client: str, key: str) -> None:
 
 def verified(slice: Slice) -> Verification:
     """The verdict of the accountants that share no code with the planner."""
+    from fedspend.verification.verify import verify  # to approve; a task does not need it
+
     verdict = verify(slice.plan)
     if not verdict.ok:
         raise Refused(f"the slice does not keep its promise: {verdict.failures[0]}")

@@ -200,13 +200,14 @@ class Loopback:
             home=own / "flwr",
         )
 
-    def submit(self, **settings: Any) -> str:
-        """Start a run; its id at Flower."""
-        return self.submit_as(" ".join(f"{key}={json.dumps(settings[key])}" for key in settings))
+    def submit(self, app: Path | None = None, /, **settings: Any) -> str:
+        """Start a run, of `app` in place of the folder's own; its id at Flower."""
+        given = " ".join(f"{key}={json.dumps(settings[key])}" for key in settings)
+        return self.submit_as(given, app)
 
-    def submit_as(self, given: str) -> str:
+    def submit_as(self, given: str, app: Path | None = None) -> str:
         """The same, with a run config as Flower writes it."""
-        app = self.folder / "app"
+        app = app or self.folder / "app"
         told = json.loads(self.flwr("run", app, NAME, "--run-config", given, "--format", "json"))
         if "run-id" not in told:
             raise NotStarted(f"flwr run failed: {told}")

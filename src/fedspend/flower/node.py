@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from fedspend.client.state import FolderStates, States
 from fedspend.client.task import ClientTask
 from fedspend.configuration.config import Config, any_config
 from fedspend.configuration.data_inputs import Source, is_real
-from fedspend.configuration.silo_inputs import own_records
+from fedspend.configuration.model_inputs import build_model, check_fits, integers_of
 from fedspend.configuration.task_inputs import configured_task
 from fedspend.data.dataset import Rows, check_rows
 from fedspend.engines.base import Engine, Workload
@@ -46,12 +46,13 @@ from fedspend.engines.flower.wire import (
 from fedspend.engines.local import local
 from fedspend.engines.reference import ReferenceEngine
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.flower.silo import Silo
 from fedspend.ledger.storage import may_hold_ledger
 from fedspend.models import features as maps
 from fedspend.models.flat import fingerprint, parameter_count
 from fedspend.noise.randomness import Randomness
-from fedspend.runs.setup import build_model, check_fits, integers_of
+
+if TYPE_CHECKING:
+    from fedspend.flower.silo import Silo
 
 LOG = logging.getLogger("fedspend.node")
 
@@ -210,6 +211,9 @@ def open_node(
         books = own_account(settings)
         made = node_of(client, work, local(work, workers=0), states, account or books)
         return replace(made, ledger=None if books is None else books.location)
+    from fedspend.configuration.silo_inputs import own_records  # other nodes do without
+    from fedspend.flower.silo import Silo
+
     records = own_records(source, rows, client)
     silo = Silo(client, settings, records, account_of(settings))
     work = replace(work, shards={client: records.shards[0]})

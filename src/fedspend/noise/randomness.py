@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
@@ -129,6 +128,8 @@ class Randomness:
         """Standard normal numbers, for draws that protect someone."""
         if self.simulation:
             return self.generator(role, round, client).standard_normal(size)
+        from scipy.special import ndtri  # slow to import, and a node of Flower's may do without
+
         values: FloatArray = ndtri(_system_uniform(size))
         return values
 

@@ -23,6 +23,7 @@ from fedspend.client.task import LocalTraining
 from fedspend.configuration.evaluation import ON_PUBLIC_ROWS
 from fedspend.configuration.keys import AnyKey
 from fedspend.configuration.learning_rates import lr_schedule
+from fedspend.configuration.model_inputs import check_fits, integers_of
 from fedspend.configuration.noise_kind import noise_for
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.stopping import stop_rule, stop_settings
@@ -39,9 +40,7 @@ from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.setup import (
     Setup,
     aggregation_of,
-    check_fits,
     frozen_part,
-    integers_of,
     noise_terms,
 )
 from fedspend.server.aggregation import Combine

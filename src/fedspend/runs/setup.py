@@ -7,7 +7,6 @@ here: by default `seeded` (a simulation, which protects nobody) for public data,
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspend import models
 from fedspend.approval.slices import Offer
 from fedspend.basics.arrays import Float32Array, IntArray
 from fedspend.basics.choices import choose
@@ -40,13 +38,14 @@ from fedspend.configuration.evaluation import (
 )
 from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.configuration.method_name import known_method
+from fedspend.configuration.model_inputs import build_model, check_fits, integers_of
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.plan_inputs import Inputs, resolve
 from fedspend.configuration.sections import PRIVATE, SECTIONS, TENSORBOARD
 from fedspend.configuration.stopping import stop_rule
 from fedspend.configuration.task_inputs import check_task, configured_task
 from fedspend.configuration.votes import student_of
-from fedspend.data import Dataset, Federation, Rows
+from fedspend.data import Federation
 from fedspend.data.loading import OWN
 from fedspend.data.partition import by_id, rows_by_id
 from fedspend.engines.base import Elsewhere, HeldOut, Patience, Workload
@@ -55,11 +54,10 @@ from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.ledger import Ledger
 from fedspend.ledger.participants import has_left, plan_within, registered
 from fedspend.ledger.rules import names_today, refuse_other_keys
-from fedspend.models.checking import refuse_mixing, tried_output
 from fedspend.models.evaluation import measure
 from fedspend.models.feature_cache import cached_features
 from fedspend.models.flat import fingerprint, flat_vector, layer_sizes, parameter_count
-from fedspend.models.inputs import as_input, check_known, check_whole, takes_integers
+from fedspend.models.inputs import as_input
 from fedspend.noise.grid import FEWEST_BITS, FINE_BITS, FINE_STEPS, check_on_grid
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import TRIAL, Plan
@@ -75,8 +73,7 @@ from fedspend.server.rounds import Server, Training
 from fedspend.server.steps import SERVER_STEPS
 from fedspend.server.student import NAME as VOTES
 from fedspend.server.student import Ballot, Student
-from fedspend.tasks.kinds import CLASSES, TOKENS, outputs_of
-from fedspend.tasks.task import CLASSIFY, Task, tried
+from fedspend.tasks.task import CLASSIFY, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,69 +229,10 @@ def logger_names(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*older, *(config.train.loggers or ()))))
 
 
-def build_model(config: Config, rows: Dataset | Rows) -> torch.nn.Module:
-    """The config's model, for rows such as these. A module of your own may be beside the config."""
-    if config.path is not None and str(config.path.resolve().parent) not in sys.path:
-        sys.path.append(str(config.path.resolve().parent))
-    return models.build(
-        needed(config.model.name, "model.name"),
-        input_shape=rows.features.shape[1:],
-        outputs=outputs_of(rows.kind, rows.classes),
-        seed=config.train.seed,
-        every_place=rows.kind == TOKENS,
-        **model_options(config),
-    )
-
-
 def frozen_part(module: torch.nn.Module) -> dict[str, Any]:
     """What tells a model with frozen weights from another: a run goes on with the same."""
     frozen = any(not parameter.requires_grad for parameter in module.parameters())
     return {"model.frozen": fingerprint(module)} if frozen else {}
-
-
-def integers_of(module: torch.nn.Module, rows: Dataset | Rows, *, given: bool = False) -> bool:
-    """Whether the model takes whole numbers; refuses rows that are not such, or that it cannot
-    read.
-    """
-    shape = tuple(rows.features.shape[1:])
-    if not takes_integers(module, shape, given_integers=given):
-        return False
-    for what in ("features", "test_features", "public_features"):
-        found = getattr(rows, what)
-        if found is not None:
-            check_whole(what, found)
-            check_known(what, module, found)
-    return True
-
-
-def check_fits(
-    module: torch.nn.Module, task: Task, rows: Dataset | Rows, *, integers: bool
-) -> None:
-    """Refuse a model that mixes rows or learns outside its parameters, one whose output the loss
-    cannot take, and an own loss that mixes rows.
-    """
-    refuse_mixing(module, tuple(rows.features.shape[1:]), integers=integers)
-    output = tried_output(module, tuple(rows.features.shape[1:]), integers=integers)
-    target = torch.zeros((2, *rows.labels.shape[1:]), dtype=torch.from_numpy(rows.labels[:0]).dtype)
-    if task.targets in (CLASSES, TOKENS) and not (
-        output.dim() == target.dim() + 1 and output.shape[-1] >= rows.classes
-    ):
-        wanted = (*target.shape, rows.classes)
-        raise InvalidInput(
-            f"for two rows the model must return shape {wanted}, one score per class, got "
-            f"{tuple(output.shape)}"
-        )
-    try:
-        tried(task, output, target)
-        task.rows(output, target)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InvalidInput(
-            f"loss {task.name!r} cannot take the model's output of shape {tuple(output.shape)} "
-            f"with targets of shape {tuple(target.shape)}: {reason}"
-        ) from None
 
 
 def _elsewhere(
@@ -526,16 +464,6 @@ def aggregation_of(
         raise InvalidInput("aggregation is for updates, and this method sums votes; drop it")
     rows = dict(zip(federation.clients, map(len, federation.shards), strict=True))
     return Aggregation(name, combine, rows)
-
-
-def model_options(config: Config) -> dict[str, Any]:
-    """The config's model options; `hidden` is passed on even to models that will refuse it."""
-    name = needed(config.model.name, "model.name")
-    if ":" in name:
-        return config.options("model", ("options",))
-    keys = models.MODELS[name].keys if name in models.MODELS else ()
-    more = ("options",) if ":" in (config.model.backbone or "") else ("hidden",)
-    return config.options("model", {*keys, *more})
 
 
 def _shape(config: Config, method: str) -> Shape:
