@@ -1,6 +1,6 @@
 """Random faults on a real SuperLink and real SuperNodes: nodes, ServerApp and SuperLink are killed,
 nodes are frozen for a while. `FEDSPEND_FAULTS=20 make test-deployment` orders so many; without it
-this file is not collected, since it takes some 30 seconds for each.
+this file is not collected, since it takes about a minute for each.
 """
 
 import os
@@ -20,7 +20,9 @@ from fedspend.runs.verifying import verify_run
 from fedspend.stored.run import StoredRun
 
 FAULTS = int(os.environ.get("FEDSPEND_FAULTS", "1"))
-ROUNDS = FAULTS + 2
+KINDS = ("node_dies", "node_freezes", "server_app_dies", "power_cut")
+SHARES = (4, 3, 2, 1)  # of the kinds, among ten faults
+ROUNDS = 10 * FAULTS + 2  # enough for all of them; three rounds after the last, it is over
 BUDGETS = {"north": 8.0, "south": 12.0, "harbour": 20.0}
 STARTING = 30.0  # seconds after which a run that was submitted should have a process
 AGAIN = 20.0  # seconds after which a node that was turned away tries again
@@ -32,6 +34,8 @@ class Faults:
     def __init__(self, made: Loopback, run: Path, generator: np.random.Generator) -> None:
         self.made, self.run, self.generator = made, run, generator
         self.happened, self.enough = list[str](), ROUNDS  # rounds after which all has been seen
+        shares = np.repeat(np.arange(len(KINDS)), SHARES)
+        self.to_come = [KINDS[one] for one in generator.permutation(np.resize(shares, FAULTS))]
         self._again = settings_of(made.folder, run, {"resume": True})
         self._due: dict[str, float] = {}  # when a node comes back, thaws, or is looked after
         self._submit()
@@ -40,17 +44,18 @@ class Faults:
         self._flower, self._since = self.made.submit(**self._again), time.monotonic()
 
     def one(self) -> None:
-        """One fault. One node is away at a time, or there would be no rounds for lack of a quorum;
-        processes of the server are killed at any time.
+        """The next fault, if it can happen now. One node is away at a time, or there would be no
+        rounds for lack of a quorum; processes of the server are killed at any time.
         """
-        number = int(self.generator.choice(4, p=[0.4, 0.3, 0.2, 0.1]))
-        what = (self.node_dies, self.node_freezes, self.server_app_dies, self.power_cut)[number]
-        client = str(self.generator.choice([*self.made.clients]))
-        if number < 2 and not all(map(self.well, self.made.clients)):
+        kind, client = self.to_come[0], str(self.generator.choice([*self.made.clients]))
+        of_node = kind.startswith("node")
+        if of_node and not all(map(self.well, self.made.clients)):
             return
-        if what(client):
-            self.enough = rounds_of(self.run) + 3 if len(self.happened) + 1 == FAULTS else ROUNDS
-            self.happened.append(f"{what.__name__} {client}" if number < 2 else what.__name__)
+        if getattr(self, kind)(client):
+            self.to_come.pop(0)
+            self.happened.append(f"{kind} {client}" if of_node else kind)
+            if not self.to_come:
+                self.enough = rounds_of(self.run) + 3
 
     def node_dies(self, client: str) -> bool:
         self.made.kill(client)
@@ -136,7 +141,7 @@ def test_random_faults_take_nobody_over_budget_and_lose_no_release(tmp_path):
                 said = f"{faults.happened}, {rounds_of(run)} rounds"
                 assert time.monotonic() < end, f"{said}\n{logs(made.folder)}"
                 time.sleep(float(generator.uniform(2, 12)))
-                if run.exists() and len(faults.happened) < FAULTS:
+                if run.exists() and faults.to_come:
                     faults.one()
                 faults.mend()
                 kept = StoredRun(run).metrics() if (run / "metrics.jsonl").exists() else []
@@ -146,6 +151,7 @@ def test_random_faults_take_nobody_over_budget_and_lose_no_release(tmp_path):
             faults.thaw()
     server = made.folder / "server" / "ledger.db"
     accounts = {client: made.node(client) / "ledger.db" for client in made.clients}
+    print({kind: sum(one.startswith(kind) for one in faults.happened) for kind in KINDS})
     print(faults.happened)
     assert len(faults.happened) == FAULTS
     for ledger in (server, *accounts.values()):
