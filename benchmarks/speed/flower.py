@@ -43,6 +43,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from page import written
 
 ROOT = Path(__file__).parents[2]
 # the grid in this process is that of the tests; this folder has another module of its name
@@ -371,15 +372,6 @@ def conditions(rounds: int) -> str:
     )
 
 
-def written(path: Path, text: str) -> None:
-    """Put the text between the marks of a page."""
-    before, _, rest = path.read_text().partition(MARK)
-    _, found, after = rest.partition(MARK)
-    if not found:
-        raise SystemExit(f"{path} has no two lines {MARK}")
-    path.write_text(f"{before}{MARK}\n{text}\n{MARK}{after}")
-
-
 def read(results: Path) -> list[Line]:
     """What has been measured already, smallest first, in the order of the contenders."""
     if not results.exists():
@@ -430,7 +422,7 @@ def main() -> None:
     text = "\n".join([conditions(args.rounds), "", *table(read(args.results))])
     print(text)
     if args.write is not None:
-        written(args.write, text)
+        written(args.write, MARK, text)
 
 
 if __name__ == "__main__":
