@@ -118,6 +118,20 @@ def shaped_over_plain(results: Finished) -> Verdict | None:
     )
 
 
+def stronger_pulls(results: Finished) -> Verdict | None:
+    """BLUR against none, at clips from small to large."""
+    return judged(
+        [
+            over(results, shaping.by_clip(data, clip, pull), shaping.by_clip(data, clip, 0.0))
+            for data in shaping.DATA
+            for clip in shaping.CLIPS
+            for pull in shaping.PULLS
+        ],
+        "BLUR and LUS over plain at the same clip",
+        shaping.STUDY,
+    )
+
+
 def shaped_by_alpha(results: Finished) -> Verdict | None:
     return judged(
         [
@@ -347,6 +361,7 @@ ELSEWHERE = (
         "Figure 1, strength of BLUR",
         "not reproduced",
         f"at clip 1 only; {SHAPE}",
+        stronger_pulls,
     ),
     Item("Cheng et al. (2022)", "Figure 2, norms by round", "reproduced", f"{SHAPE}"),
     Item(
@@ -601,6 +616,25 @@ def shaped(results: Finished) -> str:
     )
 
 
+def shaped_by_clip(results: Finished) -> str:
+    """The same at given clips; each arm has its own learning rate."""
+    body = []
+    for data in shaping.DATA:
+        for clip in shaping.CLIPS:
+            plain, *shaped = (
+                outcome(results, shaping.by_clip(data, clip, pull))
+                for pull in (0.0, *shaping.PULLS)
+            )
+            body.append(
+                [f"{data}, clip {clip:g}", _accuracy(plain)]
+                + [_against(one, plain) for one in shaped]
+            )
+    return markdown(
+        ["epsilon 4", "plain", *(f"lambda lr = {pull:g}, sparsity 0.7" for pull in shaping.PULLS)],
+        body,
+    )
+
+
 def _accuracy(one: Outcome | None) -> str:
     return "-" if one is None or one.refused else accuracy(*interval(one.percent()))
 
@@ -736,6 +770,7 @@ BLOCKS = {
     "client-losses": losses,
     "pooled": pooled_table,
     "shaping-tables": shaped,
+    "shaping-clips": shaped_by_clip,
     "cheng-others": against_others,
     "cheng-figures": figures_3_and_4,
     "cheng-final": final_gradients,

@@ -1,9 +1,10 @@
 """BLUR and LUS (Cheng et al. 2022) on FEMNIST by writer and MNIST by writer, fixed features.
 
 DP-FedAvg plain, and with both, the pull lambda times the learning rate being 0.006, 0.012 (the
-paper's) or 0.04; learning rate and clip of every arm are tuned, and the search begins at clip 0.1,
-near the small clips where BLUR acts; three seeds. Then the sparsities of its Table 3, at the plain
-arm's choice, and its Table 2: CIFAR-10 by how unlike the clients are.
+paper's) or 0.04; three seeds. Learning rate and clip of every arm are tuned; then, at epsilon 4,
+the learning rate alone, at clips from 0.03 to 1, because BLUR acts at small ones. Then the
+sparsities of its Table 3, at the plain arm's choice, and its Table 2: CIFAR-10 by how unlike the
+clients are.
 
     FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only shaping
 """
@@ -19,6 +20,7 @@ from experiment import SEEDS, Arm
 STUDY = "shaping"
 EPSILONS = (2.0, 4.0, 6.0, 8.0)
 PULLS = (0.006, 0.012, 0.04)
+CLIPS = (0.03, 0.1, 0.3, 1.0)
 SPARSITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
 # clients, rate and rounds; delta is just below 1 / clients, as in the paper
 DATA: dict[str, dict[str, Any]] = {
@@ -58,7 +60,14 @@ def arm(data: str, epsilon: float, pull: float, sparsity: float) -> Arm:
     if not pull:
         settings["shape.blur"] = 0.0
     label = (data, f"epsilon {epsilon:g}", f"pull {pull:g}", f"sparsity {sparsity:g}")
-    return Arm(STUDY, label, settings, (0.2, 0.1), "last", SEEDS[:3], over_lr=over_lr)
+    return Arm(STUDY, label, settings, (0.1, 0.4), "last", SEEDS[:3], over_lr=over_lr)
+
+
+def by_clip(data: str, clip: float, pull: float) -> Arm:
+    """At a clip that is given; only the learning rate is tuned."""
+    base = arm(data, 4.0, pull, 0.7 if pull else 0.0)
+    label = (*base.label, f"clip {clip:g}")
+    return replace(base, label=label, start=(0.1, clip), clips=False, tries=6)
 
 
 def ablation(data: str) -> list[Arm]:
@@ -101,10 +110,15 @@ def arms() -> list[Arm]:
             for pull in (0.0, *PULLS)
         ]
 
+    def clipped(data: str) -> list[Arm]:
+        return [by_clip(data, clip, pull) for clip in CLIPS for pull in (0.0, *PULLS)]
+
     return [
-        *lines("femnist", 4.0),
+        *clipped("mnist-writers"),
         *lines("mnist-writers", 4.0, 2.0, 8.0, 6.0),
         *ablation("mnist-writers"),
+        *lines("femnist", 4.0),
+        *clipped("femnist"),
         *(by_alpha(alpha, pull) for alpha in ALPHAS for pull in (0.0, 0.04)),
         *lines("femnist", 6.0, 2.0, 8.0),
         *ablation("femnist"),
