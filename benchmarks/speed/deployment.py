@@ -217,10 +217,18 @@ class Round:
     seconds: float
     server: float  # CPU seconds
     nodes: float
+    machine: str  # that it was measured on
 
     @property
     def cpu(self) -> float:
         return self.server + self.nodes
+
+
+def machine() -> str:
+    return (
+        f"{platform.machine()} with {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"torch {version('torch')}, flwr {version('flwr')}"
+    )
 
 
 def rounds_between(marks: Sequence[Spent], model: str, name: str, block: int) -> list[Round]:
@@ -231,6 +239,7 @@ def rounds_between(marks: Sequence[Spent], model: str, name: str, block: int) ->
             round(after.when - before.when, 3),
             round(after.server - before.server, 2),
             round(after.nodes - before.nodes, 2),
+            machine(),
         )
         for number, (before, after) in enumerate(itertools.pairwise(marks), start=2)
     ]
@@ -336,14 +345,12 @@ def median(rounds: Iterable[Round], what: str) -> float:
 
 def conditions(found: Sequence[Round]) -> str:
     counts = {len(of(found, model, name)) for model in HIDDEN for name in NAMES} - {0}
-    many = " or ".join(map(str, sorted(counts)))
+    many, where = " or ".join(map(str, sorted(counts))), {one.machine for one in found}
     return (
         f"`python benchmarks/speed/deployment.py`: medians of {many} rounds, in blocks that take "
         f"turns, each after a first round; SuperLink and {len(CLIENTS)} SuperNodes with TLS and "
-        f"node keys on one machine of two cores, beside other work; {platform.machine()}, Python "
-        f"{platform.python_version()}, torch {version('torch')}, flwr {version('flwr')}; everyone "
-        f"in every round, {STEPS} local steps on batches of {BATCH} out of {ROWS} rows of "
-        f"{FEATURES} features."
+        f"node keys on one machine, {' or '.join(sorted(where))}; everyone in every round, {STEPS} "
+        f"local steps on batches of {BATCH} out of {ROWS} rows of {FEATURES} features."
     )
 
 

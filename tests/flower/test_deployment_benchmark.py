@@ -117,7 +117,8 @@ def test_cpu_seconds_are_those_of_a_process_and_of_its_children_that_ended():
 
 
 def line(name, number, seconds, server=1.0, nodes=2.0):
-    return deployment.Round("small", name, 0, number, seconds, server, nodes)
+    where = deployment.machine()
+    return deployment.Round("small", name, 0, number, seconds, server, nodes, where)
 
 
 def test_rounds_lie_between_marks():
