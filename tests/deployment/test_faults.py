@@ -1,6 +1,6 @@
 """Random faults on a real SuperLink and real SuperNodes: nodes, ServerApp and SuperLink are killed,
 nodes are frozen for a while. `FEDSPEND_FAULTS=20 make test-deployment` orders so many; without it
-this file is not collected, since it takes about a minute for each.
+this file is not collected, since it takes some 40 seconds for each.
 """
 
 import os
