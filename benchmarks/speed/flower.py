@@ -385,7 +385,7 @@ def main() -> None:
     parser.add_argument(
         "--cells",
         nargs="*",
-        default=["small:3,3/1000,100,1000", "medium:3,3/1000,100", "large:3,3/1000,100"],
+        default=[f"{model}:3,3/1000,100,1000" for model in MODELS],
         help="models, each with numbers of clients, and of local steps if it is not 20",
     )
     parser.add_argument("--rounds", type=int, default=10)

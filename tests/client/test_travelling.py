@@ -127,6 +127,14 @@ def test_a_contribution_survives_its_journey_to_the_last_bit(client, round, vect
     assert plain(Contribution.from_bytes(sent.to_bytes())) == plain(sent)
 
 
+def test_only_what_came_as_whole_numbers_is_taken_for_whole():
+    """A vector of doubles is looked at, whatever it says of itself."""
+    vector = np.array([1.0, -3.0, 0.0])
+    assert Contribution.from_bytes(Contribution("a", 0, vector).to_bytes(24)).whole
+    halves = Contribution("a", 0, vector / 2, whole=True)
+    assert not Contribution.from_bytes(halves.to_bytes()).whole
+
+
 @given(st.sampled_from([8, 16, 31, 32]), st.lists(st.integers(-(2**40), 2**40), max_size=9))
 def test_on_the_grid_whole_numbers_travel_modulo_its_bits_and_take_half_the_room(bits, values):
     sent = Contribution("a", 3, np.array(values, dtype=np.float64))

@@ -37,6 +37,7 @@ class Contribution:
     run: str = ""  # id of the run it was made for: its noise protects only one release
     # share of its held-out rows that the round's first model gets right, minus 1/2, likewise
     metric: float | None = None
+    whole: bool = False  # it came as whole numbers, so that nobody need look whether it is
 
     def parts(
         self, grid_bits: int | None = None
@@ -94,8 +95,8 @@ class Contribution:
                 "a contribution does not name its client, round or run; send it again"
             )
         bit, metric = numbers
-        exact = vector.astype(np.float64)
-        return cls(about["client"], about["round"], exact, bit, about["run"], metric)
+        exact, whole = vector.astype(np.float64), vector.dtype == np.int32
+        return cls(about["client"], about["round"], exact, bit, about["run"], metric, whole)
 
 
 def _modulo(whole: FloatArray, bits: int) -> npt.NDArray[np.int32]:

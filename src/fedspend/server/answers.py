@@ -150,7 +150,7 @@ class Tally:
         lowest, highest = vector.min(initial=0.0), vector.max(initial=0.0)  # NaN if one is
         if not -np.inf < lowest <= highest < np.inf:
             return "its vector is not finite"
-        if shared.grid is not None and not _whole(vector):
+        if shared.grid is not None and not (contribution.whole or _whole(vector)):
             return "its vector is not on the grid"
         if shared.grid is not None and not max(-lowest, highest) <= 2.0 ** (shared.grid.bits - 1):
             return f"its vector exceeds the grid's {shared.grid.bits} bits"
