@@ -160,6 +160,22 @@ def test_nothing_is_chosen_on_test_rows(tmp_path, monkeypatch):
     assert TUNING_SEED not in SEEDS
 
 
+def test_once_a_study_is_run_its_verdicts_and_tables_are_there(tmp_path, monkeypatch):
+    """A page that asks for other settings than the study runs would never say a word."""
+    fake(monkeypatch, lambda settings: settings["train.lr"] / 10)
+    results = Results.read(tmp_path / "all.jsonl")
+    monkeypatch.setattr(results, "add", lambda line: results.found.update({line["key"]: line}))
+    for study in (shaping, cheng):
+        experiment.run_arms(results, study.arms())
+    finished = Finished(results.path, results.found)
+    judged = [item for item in papers_page.ELSEWHERE if item.paper.startswith("Cheng")]
+    told = {item.name: item.judge(finished) for item in judged}
+    assert sum(verdict is not None for verdict in told.values()) >= 8, told
+    assert not [why for _, why in filter(None, told.values()) if "not run yet" in why]
+    for name in ("shaping-tables", "shaping-clips", "cheng-others", "cheng-figures", "cheng-final"):
+        assert "| - |" not in papers_page.BLOCKS[name](finished), name
+
+
 def test_a_table_runs_nothing(tmp_path, monkeypatch):
     made = fake(monkeypatch, lambda _: 0.5)
     results = Finished.read(tmp_path / "none.jsonl")

@@ -108,7 +108,9 @@ def sampled_over_filter(results: Finished) -> Verdict | None:
 def shaped_over_plain(results: Finished) -> Verdict | None:
     return judged(
         [
-            over(results, shaping.arm(data, epsilon, pull, 0.7), shaping.arm(data, epsilon, 0, 0))
+            over(
+                results, shaping.arm(data, epsilon, pull, 0.7), shaping.arm(data, epsilon, 0.0, 0.0)
+            )
             for data in shaping.DATA
             for epsilon in shaping.EPSILONS
             for pull in shaping.PULLS
@@ -303,7 +305,7 @@ ELSEWHERE = (
     ),
     Item(
         "Cheng et al. (2022)",
-        "Table 1, CNN",
+        "Table 1, fixed features in place of the CNN",
         "not reproduced",
         f"on MNIST by writer, with clips from 0.1 on; FEMNIST and smaller clips are not run; "
         f"{SHAPE}",
@@ -343,7 +345,7 @@ ELSEWHERE = (
     Item("Cheng et al. (2022)", "Table 1, ResNet-18", "not run", "days on one core"),
     Item(
         "Cheng et al. (2022)",
-        "Table 2, CNN",
+        "Table 2, fixed features in place of the CNN",
         "not run",
         "CIFAR-10; `examples/shape/cifar10.toml`",
         shaped_by_alpha,
