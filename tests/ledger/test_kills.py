@@ -195,7 +195,7 @@ PARTS = [min(25, EACH - first) for first in range(0, EACH, 25)]
 )
 @pytest.mark.parametrize("config", [CLIENTS, RECORDS], ids=["clients", "records"])
 def test_shot_at_random_instants(place, tmp_path, nursery, config, part, kills):
-    rounds = 12 * kills
+    rounds = 24 * kills  # more than are played between two shots, however fast the machine is
     (tmp_path / "run.toml").write_text(
         config.replace("ROUNDS", str(rounds)).replace("NOISE", str(0.9 * rounds**0.5))
     )
@@ -215,7 +215,7 @@ def test_shot_at_random_instants(place, tmp_path, nursery, config, part, kills):
         # while it plays rounds; else at any moment from the start
         if dice.random() < 0.7 and (folder / "metrics.jsonl").exists():
             wait_for_a_round(folder)
-        time.sleep(dice.uniform(0, 0.12 if (folder / "ledger_head.json").exists() else 2.0))
+        wait_to_shoot(folder, dice)
         os.kill(child, signal.SIGKILL)
         assert nursery.wait() == -signal.SIGKILL, "the run ended before it was shot often enough"
         entries = entries_of(place) if made(place) else []
@@ -235,6 +235,17 @@ def test_shot_at_random_instants(place, tmp_path, nursery, config, part, kills):
     assert lost == {line["round"] for line in lines if line.get("skipped")}
     assert kinds[-1] == "close"
     assert audit(place, runs=[str(folder)]).ok
+
+
+def wait_to_shoot(folder, dice):
+    """Up to two seconds for a run that has not begun, so that some are shot while they open it;
+    once it plays rounds, not much longer than a few of them take.
+    """
+    last = time.monotonic() + dice.uniform(0, 2)
+    while not (begun := (folder / "ledger_head.json").exists()) and time.monotonic() < last:
+        time.sleep(0.002)
+    if begun:
+        time.sleep(dice.uniform(0, 0.12))
 
 
 def made(place):
