@@ -84,15 +84,16 @@ class Randomness:
 
     def generator(self, role: Role, round: int = 0, client: int = 0) -> np.random.Generator:
         """A reproducible generator, for draws that protect nobody and for simulations."""
-        key = np.random.SeedSequence(_words(self.seed, _ROLES[role], round, client))
-        return np.random.Generator(np.random.Philox(key))
+        return np.random.Generator(np.random.Philox(self._key(role, round, client)))
 
     def coins(self, round: int, client: int) -> np.random.Generator:
         """A reproducible generator for the rounding of updates, which needs no secrecy and one
         number for each parameter: made for speed, three times as fast as the others.
         """
-        key = np.random.SeedSequence(_words(self.seed, _ROLES["rounding"], round, client))
-        return np.random.Generator(np.random.SFC64(key))
+        return np.random.Generator(np.random.SFC64(self._key("rounding", round, client)))
+
+    def _key(self, role: Role, round: int, client: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(_words(self.seed, _ROLES[role], round, client))
 
     def generators(
         self, role: Role, round: int, clients: Sequence[int]
