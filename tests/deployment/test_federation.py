@@ -25,12 +25,15 @@ from fedspend.flower.loopback import Loopback, descendants, federation, settings
 
 
 def seed(made: Loopback, rounds: int) -> None:
-    """Test mode: everybody draws from the same seed, by their own config."""
+    """Test mode: everybody draws from the same seed, by their own config. No round begins before
+    all are connected: who is late would be left out, and the model another one.
+    """
     seeded = ('randomness = "os"', 'randomness = "seeded"')
     changed(
         made.folder / "server" / "training.toml",
         seeded,
         ("rounds = 4", f"rounds = {rounds}\nseed = 3"),
+        ("deadline = 120", "deadline = 240\nquorum = 1.0"),
     )
     for client in made.clients:
         changed(made.node(client) / "node.toml", seeded)

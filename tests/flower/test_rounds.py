@@ -413,6 +413,30 @@ def test_a_missing_client_is_an_error_before_round_1():
     opened(grid, begun=True)  # a resumed run needs a quorum only
 
 
+@pytest.mark.parametrize(("seconds", "lost"), [(40, []), (200, ["2"])])
+def test_a_resumed_run_waits_a_while_for_nodes_that_start_later_than_its_quorum(seconds, lost):
+    some = work()
+    grid = grid_of(some)
+    late = next(node for node, place in grid.places.items() if place.node.client == "2")
+    away = grid.places.pop(late)
+
+    def comes(_):
+        if grid.clock.now() >= seconds:
+            grid.places.setdefault(late, away)
+
+    grid.broken = comes
+    engine = opened(grid, some, begun=True, deadline=120.0)
+    engine.reach()
+    assert 60 >= grid.clock.now() - 1 >= min(seconds, 60) - 1
+    tasks = round_of(some)
+    answers = gather(tasks, engine.run(tasks), SIZE, outside=True)
+    assert list(answers.discarded) == lost
+    assert equal(answers, alone(without(*lost)))
+    before = grid.clock.now()
+    engine.reach()  # once: who is away for long does not hold up every round
+    assert grid.clock.now() == before
+
+
 def test_a_node_too_many_is_an_error_before_round_1():
     grid = grid_of(work())
     grid.places[7] = next(iter(grid.places.values()))

@@ -41,6 +41,9 @@ LOG = logging.getLogger("fedspend.flower")
 # Polling: soon after something came, less often when nothing does.
 _SHORTEST, _LONGEST, _SLOWER = 0.05, 1.0, 1.5
 _PAUSE = 5.0  # seconds before a node that failed or is not connected is asked again
+# Seconds that a resumed run has for nodes beyond its quorum: machines that start together are not
+# ready together, and who is missed in a round has paid for it.
+_TOGETHER = 60.0
 
 
 @dataclass
@@ -88,6 +91,7 @@ class FlowerEngine:
         self._line = Line(there.grid, there.patience.deadline, clock)
         self._nodes = Nodes(self._line, self._clients, hello, there.keys, there.certificates)
         self.traffic = Traffic()
+        self._resumed = there.begun  # and no round has been played since
         if not there.begun:
             self._nodes.wait_for_all(there.patience.deadline)
 
@@ -95,6 +99,9 @@ class FlowerEngine:
         """Before a round is charged: enough of the roster must be connected."""
         patience = self._there.patience
         self._nodes.wait_for(self._wanted, patience.deadline)
+        if self._resumed and self._nodes.reachable >= self._wanted:
+            self._resumed = False
+            self._nodes.wait_for(len(self._clients), min(_TOGETHER, patience.deadline))
         for problem in self._nodes.problems.values():
             LOG.warning("%s", problem)
         self._check_quorum()
