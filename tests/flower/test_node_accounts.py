@@ -1,6 +1,7 @@
 """Whole runs in which every node keeps its own account, and what each of them refuses."""
 
 import json
+import multiprocessing
 import shutil
 import warnings
 from dataclasses import replace
@@ -29,10 +30,17 @@ from fedspend.client.answering import ServersAccount
 from fedspend.configuration.config import any_config
 from fedspend.engines.flower import line
 from fedspend.engines.flower.keys import public_of, replaced
-from fedspend.engines.flower.wire import read_answer, read_task, task_content
+from fedspend.engines.flower.wire import (
+    Introduction,
+    read_answer,
+    read_introduction,
+    read_task,
+    sent_content,
+    task_content,
+)
 from fedspend.errors import FedspendError, FedspendWarning, InvalidInput, Refused
 from fedspend.flower.loopback import make_node_key
-from fedspend.flower.node import open_node
+from fedspend.flower.node import Node, open_node
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
 from fedspend.runs.slicing import make_slices
@@ -184,6 +192,50 @@ def test_a_run_with_slices_is_not_replanned(federated, tmp_path):
     with pytest.raises(Refused, match="cannot be replanned"):
         trained(server, grid, tmp_path, resume=True, replan=True)
     assert len(trained(server, grid, tmp_path, resume=True).metrics) == 4
+    within_budgets(tmp_path)
+
+
+def test_questions_that_come_at_the_same_time_all_get_one_answer(federated, tmp_path, monkeypatch):
+    """A server that was killed and resumed greets and asks again while the node still works for
+    the message before, and every message is a process of its own.
+    """
+    server, grid = federated(train={"rounds": 2})
+    context, greetings = multiprocessing.get_context("fork"), {}
+    hello, task = Node.hello, Node.task
+
+    def greeted(self, content):
+        greetings[self.client] = content
+        return hello(self, content)
+
+    def asked_at_once(self, content):
+        told = context.SimpleQueue()
+
+        def put(question):
+            try:
+                told.put(question())
+            except Exception as error:
+                told.put(error)
+
+        questions = [
+            lambda: read_answer(task(self, content)).to_bytes(None),
+            lambda: read_introduction(hello(self, greetings[self.client])),
+        ] * 4
+        asked = [context.Process(target=put, args=(question,)) for question in questions]
+        for one in asked:
+            one.start()
+        heard = [told.get() for _ in asked]
+        for one in asked:
+            one.join()
+        (answer,) = {one for one in heard if isinstance(one, bytes)}
+        (introduction,) = {one for one in heard if not isinstance(one, bytes)}
+        assert isinstance(introduction, Introduction)
+        assert introduction.client == self.client
+        return sent_content(answer)
+
+    monkeypatch.setattr(Node, "hello", greeted)
+    monkeypatch.setattr(Node, "task", asked_at_once)
+    result = trained(server, grid, tmp_path)
+    assert not any(line.get("lost") for line in result.metrics)
     within_budgets(tmp_path)
 
 
