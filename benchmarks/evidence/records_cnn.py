@@ -43,8 +43,8 @@ def arms() -> list[Arm]:
             start,
             "last",
             SEEDS[:2],
-            tries=3,
+            tries=tries,
             clips=False,
         )
-        for method, start in (("rpdp", (0.2, 1.0)), ("minimum", (0.05, 1.0)))
+        for method, start, tries in (("minimum", (0.05, 1.0), 3), ("rpdp", (0.2, 1.0), 1))
     ]
