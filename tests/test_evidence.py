@@ -176,6 +176,21 @@ def test_once_a_study_is_run_its_verdicts_and_tables_are_there(tmp_path, monkeyp
         assert "| - |" not in papers_page.BLOCKS[name](finished), name
 
 
+def test_arms_that_are_finished_are_passed_over_and_the_rest_counted(tmp_path, monkeypatch, capsys):
+    made = fake(monkeypatch, lambda _: 0.5)
+    results = Results.read(tmp_path / "small.jsonl")
+    other = replace(ARM, label=("other",), settings={**ARM.settings, "train.rounds": 7})
+    experiment.run_arms(results, [ARM])
+    before = len(made)
+    capsys.readouterr()
+    experiment.run_arms(results, [ARM, other])
+    assert "1 of 1 arms; less than a minute left" in capsys.readouterr().out
+    assert len(made) == 2 * before
+    assert all(settings["train.rounds"] == 7 for settings in made[before:])
+    experiment.run_arms(results, [ARM, other])
+    assert not capsys.readouterr().out
+
+
 def test_a_table_runs_nothing(tmp_path, monkeypatch):
     made = fake(monkeypatch, lambda _: 0.5)
     results = Finished.read(tmp_path / "none.jsonl")

@@ -381,8 +381,20 @@ def difference(ours: Outcome, base: Outcome) -> tuple[float, float | None]:
 
 
 def run_arms(results: Results, arms: Sequence[Arm]) -> None:
-    for arm in arms:
+    """Finish every arm that is not, in this order; after each, say how long the rest may take."""
+    seen = Finished(results.path, results.found)
+    missing = [arm for arm in arms if outcome(seen, arm) is None]
+    began = time.monotonic()
+    for done, arm in enumerate(missing, 1):
         finish(results, arm)
+        each = (time.monotonic() - began) / done
+        print(
+            f"{done} of {len(missing)} arms; {_minutes(each * (len(missing) - done))}", flush=True
+        )
+
+
+def _minutes(seconds: float) -> str:
+    return f"about {seconds / 60:.0f} min left" if seconds >= 30 else "less than a minute left"
 
 
 def cpu_hours(lines: Iterable[Mapping[str, Any]]) -> float:
