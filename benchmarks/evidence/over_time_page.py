@@ -10,7 +10,18 @@ import influence
 import networks
 import numpy as np
 import over_time
-from experiment import Finished, Outcome, Unfinished, cpu_hours, difference, outcome, tuned
+from experiment import (
+    HELD_OUT,
+    STEP,
+    TUNING_SEED,
+    Finished,
+    Outcome,
+    Unfinished,
+    cpu_hours,
+    difference,
+    outcome,
+    tuned,
+)
 from over_time import SCHEDULES, SPENDING
 from tables import accuracy, gain, markdown
 
@@ -208,6 +219,35 @@ def untuned(results: Finished) -> str:
     )
 
 
+def by_clip(results: Finished) -> str:
+    """What saving gains at the clips that both searches tried, the learning rate being the one they
+    began with; annealed, on held-out training rows.
+    """
+    found: dict[str, dict[float, str]] = {}
+    for data, budgets in product(over_time.DATA, over_time.BUDGETS):
+        uniform, saving = (
+            over_time.arm(data, budgets, "annealed", spending) for spending in ("uniform", "exact")
+        )
+        lr, middle = uniform.start
+        tried = {}
+        for clip in (middle * STEP**power for power in range(-3, 4)):
+            try:
+                base, ours = (
+                    100 * results.of(arm, (lr, clip), TUNING_SEED, HELD_OUT)["last"]
+                    for arm in (uniform, saving)
+                )
+            except Unfinished:
+                continue
+            tried[clip] = f"{base:.1f}; {ours - base:+.1f}"
+        if len(tried) > 2:
+            found[f"{NAMES[data]}, {budgets}, learning rate {lr:g}"] = tried
+    clips = sorted({clip for tried in found.values() for clip in tried})
+    return markdown(
+        ["uniform; saving against it", *(f"clip {clip:g}" for clip in clips)],
+        [[name, *(tried.get(clip, "") for clip in clips)] for name, tried in found.items()],
+    )
+
+
 def in_short(results: Finished) -> str:
     """What the finished runs say, in sentences."""
     made = {one.label: outcome(results, one) for one in over_time.untuned()}
@@ -315,5 +355,6 @@ BLOCKS = {
     "time-tables": tables,
     "time-signs": signs,
     "time-untuned": untuned,
+    "time-by-clip": by_clip,
     "time-chosen": chosen,
 }
