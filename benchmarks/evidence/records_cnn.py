@@ -46,5 +46,5 @@ def arms() -> list[Arm]:
             tries=tries,
             clips=False,
         )
-        for method, start, tries in (("minimum", (0.05, 1.0), 3), ("rpdp", (0.2, 1.0), 1))
+        for method, start, tries in (("minimum", (0.05, 1.0), 6), ("rpdp", (0.1, 1.0), 1))
     ]
