@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,31 @@ def ledger_of_this_user(tmp_path_factory, monkeypatch):
     path = tmp_path_factory.mktemp("user") / "ledger.db"
     monkeypatch.setenv("FEDSPEND_LEDGER", str(path))
     return path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run `fedspend` with the given arguments, in this process."""
+    from fedspend.cli.main import main
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run(*argv: object) -> Outcome:
+        capsys.readouterr()
+        code = main([str(argument) for argument in argv])
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
 
 
 @pytest.fixture(scope="module")

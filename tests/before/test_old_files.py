@@ -11,7 +11,6 @@ import gzip
 import json
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,31 +20,8 @@ from before.probed import check_same, machine, same_machine
 from before.since import as_it_was
 from safetensors.numpy import load_file
 
-from fedspend.cli.main import main
-
 pytestmark = pytest.mark.filterwarnings("ignore:noise on a class")
 LOST = "real-killed-without-release"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run `fedspend` with the given arguments."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*argv: object) -> Outcome:
-        capsys.readouterr()
-        code = main([str(argument) for argument in argv])
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture

@@ -3,33 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from fedspend.cli.main import main
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run `fedspend` with the given arguments."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*argv: object) -> Outcome:
-        capsys.readouterr()
-        code = main([str(argument) for argument in argv])
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture

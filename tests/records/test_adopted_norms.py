@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from records.small import CONFIG
 from safetensors.numpy import save
 
 import fedspend
@@ -20,21 +21,6 @@ from fedspend.runs.setup import from_config
 from fedspend.stored.files import OLD_NORMS
 
 OLD_FILE = OLD_NORMS.name
-
-CONFIG = {
-    "data": {
-        "name": "synthetic",
-        "examples": 60,
-        "features": 5,
-        "classes": 3,
-        "clients": 2,
-        "partition": "iid",
-    },
-    "model": {"name": "logistic"},
-    "method": {"name": "filter", "charge": "norm"},
-    "privacy": {"preferences": "three-levels", "delta": 1e-3, "noise_multiplier": 4.0, "clip": 1.5},
-    "train": {"rounds": 4, "local_steps": 5, "lr": 0.5, "seed": 2},
-}
 
 
 class Killed(Exception):

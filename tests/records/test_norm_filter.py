@@ -16,6 +16,7 @@ from boundary import record_engine, record_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from killing import Passed, crash_at
+from records.small import CONFIG
 from torch import nn
 
 import fedspend
@@ -38,20 +39,6 @@ from fedspend.verification.second_accountant import epsilon_at
 
 ORDERS = np.asarray(fedspend.records.ORDERS)
 TERMS = Terms(delta=1e-3, rounds=6, local_steps=5, client_rate=1.0, noise_multiplier=6.0)
-CONFIG = {
-    "data": {
-        "name": "synthetic",
-        "examples": 60,
-        "features": 5,
-        "classes": 3,
-        "clients": 2,
-        "partition": "iid",
-    },
-    "model": {"name": "logistic"},
-    "method": {"name": "filter", "charge": "norm"},
-    "privacy": {"preferences": "three-levels", "delta": 1e-3, "noise_multiplier": 4.0, "clip": 1.5},
-    "train": {"rounds": 4, "local_steps": 5, "lr": 0.5, "seed": 2},
-}
 
 
 @pytest.fixture
