@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ import records_cnn
 import render
 import run_all
 import shaping
+import tables
 import targets
 import targets_page
 from experiment import HELD_OUT, SEEDS, TUNING_SEED, Arm, Finished, Results
@@ -172,8 +174,32 @@ def test_once_a_study_is_run_its_verdicts_and_tables_are_there(tmp_path, monkeyp
     told = {item.name: item.judge(finished) for item in judged}
     assert sum(verdict is not None for verdict in told.values()) >= 8, told
     assert not [why for _, why in filter(None, told.values()) if "not run yet" in why]
-    for name in ("shaping-tables", "shaping-clips", "cheng-others", "cheng-figures", "cheng-final"):
-        assert "| - |" not in papers_page.BLOCKS[name](finished), name
+    shown = [name for name in papers_page.BLOCKS if name.startswith(("shaping-", "cheng-"))]
+    assert len(shown) == 8
+    for name in shown:
+        text = papers_page.BLOCKS[name](finished)
+        assert not re.search(r"[|/] - \|", text), name
+        assert "CPU: " in text, name
+
+
+def test_a_table_says_what_its_runs_took_and_counts_each_once(tmp_path, monkeypatch):
+    made = fake(monkeypatch, lambda settings: settings["train.lr"])
+    results = Results.read(tmp_path / "small.jsonl")
+    other = replace(ARM, label=("other",), settings={**ARM.settings, "train.rounds": 7})
+
+    def block(finished):
+        return " and ".join(
+            "-" if experiment.outcome(finished, arm) is None else "there" for arm in (ARM, ARM)
+        )
+
+    costed = tables.with_seconds(block)
+    assert costed(Finished(results.path, {})) == "- and -"
+    experiment.run_arms(results, [ARM, other])
+    tuning = sum(1 for one in made if one["train.rounds"] != 7 and one["data.validation"])
+    runs = tuning + len(ARM.seeds)
+    assert costed(Finished(results.path, results.found)) == (
+        f"there and there\n\nCPU: {runs} s in {runs} runs, {tuning} of them for tuning."
+    )
 
 
 def test_arms_that_are_finished_are_passed_over_and_the_rest_counted(tmp_path, monkeypatch, capsys):
@@ -509,6 +535,9 @@ def test_fronts_of_theory_lie_where_theory_says(tmp_path):
         assert read.shares[0] > 0.95
         assert read.verdict == "reproduced"
         assert read.theory == pytest.approx(110, rel=0.15)
+    _, why = gu_page.judge("lenet", "Figure 3", "case III")(results)
+    assert "with a wrong k, so it says little about k" in why
+    assert "wrong k" not in gu_page.judge("lenet", "Figure 3", "case I")(results)[1]
     told = gu_page.judge("lenet", "Figure 4")(results)
     assert told[0] == "reproduced"
     assert "E = 20" not in told[1], "k comes from there, so it proves nothing"
@@ -572,6 +601,8 @@ def test_every_table_and_figure_has_a_verdict_and_a_reason(tmp_path):
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     names = [(paper, name) for paper, name, _, _ in cells]
     assert len(set(names)) == len(names) >= 45
+    papers = [paper for paper, _ in names]
+    assert papers == sorted(papers, key=papers_page.PAPERS.index), "each paper's lines together"
     assert {verdict for _, _, verdict, _ in cells} <= WORDS
     assert all(why for _, _, _, why in cells)
     studies = {word for *_, why in cells for word in why.split("`") if word.startswith("--only")}
@@ -601,6 +632,64 @@ def test_a_verdict_follows_its_results(tmp_path, monkeypatch):
     found = papers_page.verdicts(Finished.read(tmp_path / "cheng.jsonl"))
     (line,) = [row for row in found.splitlines() if "Figure 3, local steps" in row]
     assert "| reproduced | BLUR and LUS over plain clear of 0 in 1 of 1 lines, 3 not run" in line
+
+
+@pytest.mark.parametrize(
+    ("votes", "word", "why"),
+    [
+        (0.6, "reproduced", "these are ahead of plain DP-FedAvg in 1 of 1"),
+        (0.4, "reproduced in part", "but so is plain DP-FedAvg in 1 of 1, which the paper has"),
+        (0.8, "reproduced in part", "ahead of one-shot votes in 0 of 1 lines"),
+    ],
+)
+def test_votes_must_lie_between_plain_and_shaped_as_in_the_paper(
+    tmp_path, monkeypatch, votes, word, why
+):
+    """Plain has 0.5, BLUR and LUS have 0.7."""
+
+    def score(settings):
+        if settings["method.name"] == "ae-dpfl":
+            return votes
+        return 0.7 if settings["shape.lus"] else 0.5
+
+    fake(monkeypatch, score)
+    results = Results.read(tmp_path / "cheng.jsonl")
+    for make in (cheng.plain, cheng.both, cheng.one_shot):
+        experiment.finish(results, make("mnist-writers", 4.0))
+    found = papers_page.around_votes(Finished.read(results.path))
+    assert found[0] == word
+    assert why in found[1]
+    assert "7 not run yet" in found[1]
+
+
+@pytest.mark.parametrize("lead", [0.1, -0.1])
+def test_the_cnn_of_figure_8_is_reproduced_if_rpdp_leads(tmp_path, monkeypatch, lead):
+    fake(monkeypatch, lambda s: 0.5 + (lead if s["method.name"] == "rpdp" else 0.0))
+    results = Results.read(tmp_path / "records-cnn.jsonl")
+    assert papers_page.with_its_cnn(Finished.read(results.path)) is None
+    experiment.run_arms(results, records_cnn.arms())
+    finished = Finished.read(results.path)
+    word, why = papers_page.with_its_cnn(finished)
+    assert word == ("reproduced" if lead > 0 else "not reproduced")
+    assert "two seeds where three were wanted" in why
+    assert f"**{100 * lead:+.1f} ± 0.0**" in papers_page.with_cnn(finished)
+
+
+def test_the_papers_numbers_of_cheng_are_as_printed(tmp_path):
+    nothing = Finished.read(tmp_path / "none.jsonl")
+    shaped, others, sparse = (
+        papers_page.BLOCKS[name](nothing)
+        for name in ("shaping-tables", "cheng-others", "cheng-sparsity")
+    )
+    # its text: 4.83 points at epsilon 2 and 2.73 at 8, 5.11 at alpha 0.1 and 2.32 at 100
+    for epsilon, gain in ((2, "+4.83"), (8, "+2.73")):
+        (line,) = [row for row in shaped.splitlines() if f"femnist, epsilon {epsilon} " in row]
+        assert line.split("|")[4].strip() == f"*{gain}* / -"
+    for alpha, gain in ((0.1, "+5.11"), (100, "+2.32")):
+        (line,) = [row for row in shaped.splitlines() if f"alpha {alpha}, " in row]
+        assert line.split("|")[5].strip() == f"*{gain}* / -"
+    assert "| *69.65* / - | *71.16* / - | *69.35* / - | *74.48* / - |" in others
+    assert "| sparsity 0.7: gain | *+1.30* | - | - | *+4.08* | - | - |" in sparse
 
 
 @pytest.mark.parametrize("follows", [0.0, 0.1])

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from experiment import Finished
 from gu import Grid, Panel, panels
-from tables import markdown
+from tables import markdown, with_seconds
 
 from fedspend.design import estimate_k, non_dominated, objectives
 from fedspend.design.estimation import KEstimate
@@ -147,6 +147,11 @@ class Reading:
         """Whether a wrong k puts more of the front in its place."""
         return any(wrong > self.shares[0] for wrong in self.shares[1:])
 
+    @property
+    def indifferent(self) -> bool:
+        """Whether a wrong k would pass as well, so that the front says little about k."""
+        return any(wrong >= THERE for wrong in self.shares[1:])
+
     @cached_property
     def lost(self) -> list[float]:
         return [] if self.theory is None else self.seen.lost(self.theory)
@@ -174,6 +179,11 @@ class Reading:
         said = f"{100 * self.shares[0]:.0f}%"
         if self.misplaced:
             said += ", less than with a wrong k"
+        elif self.indifferent:
+            wrong = " and ".join(f"{100 * share:.0f}%" for share in self.shares[1:])
+            said += f", but {wrong} with a wrong k, so it says little about k"
+        if self.k is not None and self.k.levels > 1:
+            said += f", slope {self.k.exponent:.2f} (theory: 1)"
         return said + (f", but picks lose {100 * self.price:.0f}%" if self.price > PRICE else "")
 
     @property
@@ -285,4 +295,4 @@ def _told(read: Reading) -> list[str]:
     ]
 
 
-BLOCKS = {"gu": table}
+BLOCKS = {"gu": with_seconds(table)}

@@ -70,6 +70,7 @@ def curves() -> str:
     return markdown(["epsilon at its best order, by rate", *map(str, RATES)], body)
 
 
+@cache
 def spent_over_budget(multiplier: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     """What records with `BUDGETS` spend at the rates of the fit, in multiples of the budget."""
     named = {"delta": 1e-4, "rounds": 15, "local_steps": 50, "client_rate": 0.8}
@@ -85,6 +86,10 @@ def overspending() -> str:
         [f"{multiplier:g}", *(f"{share:.2f}" for share in spent_over_budget(multiplier))]
         for multiplier in MULTIPLIERS
     ]
-    return markdown(
+    table = markdown(
         ["noise multiplier", *(f"budget {budget:g}: spent / budget" for budget in BUDGETS)], body
+    )
+    unused = any((spent_over_budget(multiplier) == 0).any() for multiplier in MULTIPLIERS)
+    return table + (
+        "\n\n0.00: the fit gives these records rate 0, so they are never used." if unused else ""
     )

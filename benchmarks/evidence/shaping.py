@@ -2,9 +2,9 @@
 
 DP-FedAvg plain, and with both, the pull lambda times the learning rate being 0.006, 0.012 (the
 paper's) or 0.04; three seeds. Learning rate and clip of every arm are tuned; then, at epsilon 4,
-the learning rate alone, at clips from 0.03 to 1, because BLUR acts at small ones. Then the
-sparsities of its Table 3, at the plain arm's choice, and its Table 2: CIFAR-10 by how unlike the
-clients are.
+the learning rate alone, at clips from 0.03 to 1, because BLUR acts at small ones. Its Figure 1,
+BLUR without LUS at epsilon 6, is at the same clips. Then the sparsities of its Table 3, at the
+plain arm's choice, and its Table 2: CIFAR-10 by how unlike the clients are.
 
     FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only shaping
 """
@@ -70,6 +70,13 @@ def by_clip(data: str, clip: float, pull: float) -> Arm:
     return replace(base, label=label, start=(0.1, clip), clips=False, tries=6)
 
 
+def blur_alone(data: str, clip: float, pull: float) -> Arm:
+    """Figure 1: BLUR without LUS, at epsilon 6 and a clip that is given."""
+    base = arm(data, 6.0, pull, 0.0)
+    label = (*base.label, f"clip {clip:g}")
+    return replace(base, label=label, start=(0.1, clip), clips=False, tries=6)
+
+
 def ablation(data: str) -> list[Arm]:
     """Table 3: by sparsity, with and without BLUR, at epsilon 6 and the plain arm's choice."""
     plain = arm(data, 6.0, 0.0, 0.0)
@@ -116,6 +123,10 @@ def arms() -> list[Arm]:
     return [
         *clipped("mnist-writers"),
         *lines("mnist-writers", 4.0, 2.0, 8.0, 6.0),
+        *(
+            blur_alone("mnist-writers", clip, pull)
+            for clip, pull in itertools.product(CLIPS, (0.0, *PULLS))
+        ),
         *ablation("mnist-writers"),
         *lines("femnist", 4.0),
         *clipped("femnist"),

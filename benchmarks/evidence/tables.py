@@ -1,8 +1,11 @@
-"""Markdown tables, and numbers with their intervals."""
+"""Markdown tables, numbers with their intervals, and what the runs behind a table cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from experiment import Finished
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -37,3 +40,56 @@ def gain(mean: float, half: float | None, digits: int = 1) -> str:
         return f"{mean:+.{digits}f}"
     text = f"{mean:+.{digits}f} ± {half:.{digits}f}"
     return f"**{text}**" if abs(mean) > half else text
+
+
+def beside_paper(theirs: str, ours: str) -> str:
+    """The paper's number, if it has one, and ours.
+
+    >>> beside_paper("94.77", "95.0"), beside_paper("", "95.0")
+    ('*94.77* / 95.0', '95.0')
+    """
+    return f"*{theirs}* / {ours}" if theirs else ours
+
+
+class _Noted(dict[str, dict[str, Any]]):
+    """Lines by key, and which of them were looked up."""
+
+    def __init__(self, lines: Mapping[str, dict[str, Any]]) -> None:
+        super().__init__(lines)
+        self.read: dict[str, dict[str, Any]] = {}
+
+    def __getitem__(self, key: str) -> dict[str, Any]:
+        line = self.read[key] = super().__getitem__(key)
+        return line
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+
+def with_seconds(block: Callable[[Finished], str]) -> Callable[[Finished], str]:
+    """The block, and below it what the runs that it reads took. Runs that other tables read too are
+    counted in each; before the first run nothing is added.
+    """
+
+    def made(results: Finished) -> str:
+        noted = _Noted(results.found)
+        text = block(Finished(results.path, noted))
+        if not noted.read:
+            return text
+        lines = noted.read.values()
+        seconds, tuning = (sum(map(cost, lines)) for cost in (_seconds, _tunes))
+        told = f"CPU: {seconds:,.0f} s in {len(lines):,} runs"
+        return f"{text}\n\n{told}{f', {tuning:,} of them for tuning' if tuning else ''}."
+
+    return made
+
+
+def _seconds(line: Mapping[str, Any]) -> float:
+    return float(line["seconds"])
+
+
+def _tunes(line: Mapping[str, Any]) -> int:
+    return int(line["held_out"] > 0)
