@@ -675,6 +675,29 @@ def test_the_cnn_of_figure_8_is_reproduced_if_rpdp_leads(tmp_path, monkeypatch, 
     assert f"**{100 * lead:+.1f} ± 0.0**" in papers_page.with_cnn(finished)
 
 
+@pytest.mark.parametrize("lead", [0.1, 0.0])
+def test_table_2_of_liu_waits_for_its_seeds(tmp_path, monkeypatch, lead):
+    monkeypatch.setattr(
+        pooled,
+        "measured",
+        lambda settings: {
+            "accuracy": 0.8 + (lead if settings["method.name"] == "rpdp" else 0.0),
+            "seconds": 1.0,
+        },
+    )
+    results = Results.read(tmp_path / "pooled.jsonl")
+    (item,) = [one for one in papers_page.ELSEWHERE if one.name == "Table 2, MNIST"]
+    assert item.row(Finished.read(results.path))[2] == "not run"
+    pooled.run(results)
+    _, _, word, why = item.row(Finished.read(results.path))
+    assert word == ("reproduced" if lead else "not reproduced")
+    assert "three seeds where five were wanted" in why
+    shown = papers_page.BLOCKS["pooled"](Finished.read(results.path))
+    assert (
+        f"| rpdp, exact rates (the paper: SCF) | *94.77* / {80 + 100 * lead:.1f} ± 0.0 |" in shown
+    )
+
+
 def test_the_papers_numbers_of_cheng_are_as_printed(tmp_path):
     nothing = Finished.read(tmp_path / "none.jsonl")
     shaped, others, sparse = (
