@@ -842,8 +842,18 @@ def final_gradients(results: Finished) -> str:
     for data in shaping.DATA:
         last_batch, final = cheng.both(data, 4.0), cheng.final_gradient(data, 4.0)
         row = [_accuracy(outcome(results, one)) for one in (last_batch, final)]
-        body.append([f"{data}, epsilon 4", *row, _told(over(results, final, last_batch))])
-    return markdown(["LUS at the gradient of", "the last batch", "the final model", "gain"], body)
+        ahead_of = (over(results, final, other) for other in (last_batch, cheng.plain(data, 4.0)))
+        body.append([f"{data}, epsilon 4", *row, *map(_told, ahead_of)])
+    return markdown(
+        [
+            "LUS at the gradient of",
+            "the last batch",
+            "the final model",
+            "final model minus last batch",
+            "final model minus plain",
+        ],
+        body,
+    )
 
 
 def cheng_cnn(results: Finished) -> str:
