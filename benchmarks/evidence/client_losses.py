@@ -2,7 +2,8 @@
 
 After every round, the loss of the model on every client's own training rows; averaged over all
 clients and over each group. Uniform spending against saving, Fashion-MNIST, (10, 20, 30), 25
-rounds, as `kiani` trains them, at the learning rate and clip that were chosen there.
+rounds, as `kiani` trains them: each at the learning rate and clip that were chosen for it there,
+both at those that were chosen for uniform spending, and both at those of examples/papers.
 
     FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only client-losses
 
@@ -24,11 +25,23 @@ STUDY = "client-losses"
 SPENDING = ("uniform", "exact")
 
 
-def arms() -> list[Arm]:
-    return [
+def pairs() -> dict[str, tuple[Arm, Arm]]:
+    """Uniform spending and saving, by how learning rate and clip are chosen."""
+    uniform, saving = (
         replace(kiani.private("fashion-mnist", (10, 20, 30), spending), study=STUDY)
         for spending in SPENDING
-    ]
+    )
+    shipped = {"start": (0.1, 1.0), "tries": 1}
+    return {
+        "each tuned": (uniform, saving),
+        "tuned for uniform": (uniform, replace(saving, like=uniform)),
+        "as shipped": (replace(uniform, **shipped), replace(saving, **shipped)),
+    }
+
+
+def arms() -> list[Arm]:
+    (uniform, saving), *others = pairs().values()
+    return [uniform, saving, *(arm for pair in others for arm in pair if arm is not uniform)]
 
 
 def settings_of(arm: Arm, choice: Choice, seed: int) -> dict[str, Any]:

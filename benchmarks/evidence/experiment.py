@@ -38,7 +38,7 @@ TUNING_SEED = 1000
 HELD_OUT = 0.1  # share of the training rows that learning rate and clip are chosen on
 TAIL = 8  # every run is read twice: its last iterate, and the mean of this many last ones
 STEP = 2.0  # neighbours in the search for learning rate and clip differ by this factor
-MOST_TRIES = 12
+MOST_TRIES = 24
 
 Settings = Mapping[str, Any]  # "section.key" -> value
 Choice = tuple[float, float]  # learning rate, clip

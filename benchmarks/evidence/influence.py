@@ -7,8 +7,9 @@ since directions that predictions do not depend on never contract, in the scores
 
     FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only influence
 
-Learning rate and clip are those that `over_time` chose for uniform spending; data sets and budgets
-for which it has not chosen yet are left out.
+Learning rate and clip are those that `over_time` chose for uniform spending, and those of
+examples/papers, which nobody chose for the noise; data sets and budgets for which nothing has been
+chosen yet are left out.
 """
 
 from __future__ import annotations
@@ -19,19 +20,42 @@ from typing import Any
 
 import numpy as np
 import over_time
-from experiment import TAIL, Arm, Finished, Results, Unfinished, key_of, prepared, tuned
+from experiment import (
+    TAIL,
+    Arm,
+    Finished,
+    Results,
+    Unfinished,
+    by_section,
+    key_of,
+    prepared,
+    tuned,
+)
 
 STUDY = "influence"
 ROUNDS = (1, 5, 9, 13, 17, 21, 23, 24, 25)  # the push comes after this round's release
 PUSH = 0.01  # deviation of every coordinate, about that of a round's noise
 SEEDS = (1, 2)
+AS_SHIPPED = "as shipped"
 
 
 def arms() -> list[Arm]:
+    return [*tuned_arms(), *untuned_arms()]
+
+
+def tuned_arms() -> list[Arm]:
     return [
         replace(over_time.arm(data, budgets, schedule, "uniform"), study=STUDY)
         for data, budgets in over_time.cells()[:4]
         for schedule in over_time.SCHEDULES
+    ]
+
+
+def untuned_arms() -> list[Arm]:
+    return [
+        replace(one, study=STUDY, label=(*one.label, AS_SHIPPED))
+        for one in over_time.untuned()
+        if one.label[-1] == "uniform"
     ]
 
 
@@ -100,6 +124,44 @@ def measured(settings: dict[str, Any], readout: str, seed: int) -> dict[str, lis
         whole = scored(plain + push) - scored(plain)
         left["scores"].append(_rms(scored(found) - scored(plain)) / _rms(whole))
     return {name: [round(value, 4) for value in values] for name, values in left.items()}
+
+
+# --- reading ---
+
+
+def left(results: Finished, arm: Arm) -> np.ndarray[Any, Any] | None:
+    """Mean over seeds of what is left in the scores of a push after each of `ROUNDS`; None if it
+    has not been measured.
+    """
+    try:
+        choice, _ = tuned(results, arm)
+    except Unfinished:
+        return None
+    keys = [key(arm, arm.at(choice, seed)) for seed in SEEDS]
+    if not all(one in results.found for one in keys):
+        return None
+    return np.mean([results.found[one]["scores"] for one in keys], axis=0)
+
+
+def noise_over(found: np.ndarray[Any, Any], ours: Arm, base: Arm) -> float:
+    """Variance of the noise in the result over that of another way of spending, if this is left of
+    it.
+    """
+    rounds = np.arange(1, ours.settings["train.rounds"] + 1)
+    at_the_end = np.interp(rounds, ROUNDS, found)
+    noise = [at_the_end * round_noise(one) for one in (ours, base)]
+    return float(np.square(noise[0]).sum() / np.square(noise[1]).sum())
+
+
+def round_noise(arm: Arm) -> Any:
+    """The noise of every round's mean update by an arm's plan, relative to its first clip."""
+    from fedspend.configuration.config import config_of
+    from fedspend.configuration.plan_inputs import Flags, resolve
+
+    settings = arm.at((1.0, 1.0), 1)
+    flags = Flags(clients=settings["data.clients"])
+    plan = resolve(config_of(by_section(settings)), flags).request.plan()
+    return plan.round_noise * plan.clip_factors / plan.round_rate
 
 
 def _rms(values: np.ndarray[Any, Any]) -> float:

@@ -29,6 +29,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
     "results/time.md": over_time_page.BLOCKS | targets_page.BLOCKS,
     "results/papers.md": papers_page.BLOCKS,
     "results/index.md": {"time-short": over_time_page.in_short},
+    "../README.md": {"gains": papers_page.in_the_readme},
 }
 
 

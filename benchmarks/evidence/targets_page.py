@@ -14,7 +14,6 @@ from experiment import (
     Arm,
     Finished,
     Unfinished,
-    by_section,
     difference,
     key_of,
     outcome,
@@ -156,29 +155,8 @@ def against_uniform(results: Finished) -> str:
 def promised(results: Finished, ours: Arm, base: Arm) -> float | None:
     """Variance of the noise in the result over uniform's, by the influence that was measured."""
     arm = next(one for one in influence.arms() if one.label == base.label)
-    try:
-        choice, _ = tuned(results, arm)
-    except Unfinished:
-        return None
-    keys = [influence.key(arm, arm.at(choice, seed)) for seed in influence.SEEDS]
-    lines = [results.found[key]["scores"] for key in keys if key in results.found]
-    if len(lines) < len(keys):
-        return None
-    rounds = np.arange(1, ours.settings["train.rounds"] + 1)
-    left = np.interp(rounds, influence.ROUNDS, np.mean(lines, axis=0))
-    noise = [left * round_noise(one) for one in (ours, base)]
-    return float(np.square(noise[0]).sum() / np.square(noise[1]).sum())
-
-
-def round_noise(arm: Arm) -> Any:
-    """The noise of every round of an arm's plan, relative to its first clip."""
-    from fedspend.configuration.config import config_of
-    from fedspend.configuration.plan_inputs import Flags, resolve
-
-    settings = arm.at((1.0, 1.0), 1)
-    flags = Flags(clients=settings["data.clients"])
-    plan = resolve(config_of(by_section(settings)), flags).request.plan()
-    return plan.round_noise * plan.clip_factors
+    found = influence.left(results, arm)
+    return None if found is None else influence.noise_over(found, ours, base)
 
 
 BLOCKS = {
