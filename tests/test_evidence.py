@@ -202,6 +202,30 @@ def test_a_table_says_what_its_runs_took_and_counts_each_once(tmp_path, monkeypa
     )
 
 
+def test_pages_can_be_made_before_anything_is_run(tmp_path):
+    nothing = Finished.read(tmp_path / "none.jsonl")
+    for blocks in render.BLOCKS.values():
+        for name, block in blocks.items():
+            assert block(nothing).strip(), name
+
+
+def test_once_the_experiment_on_time_is_run_its_page_is_whole(tmp_path, monkeypatch):
+    fake(monkeypatch, lambda _: 0.5)
+    results = Results.read(tmp_path / "all.jsonl")
+    monkeypatch.setattr(results, "add", lambda line: results.found.update({line["key"]: line}))
+    for study in (over_time, kiani, networks):
+        experiment.run_arms(results, study.arms())
+    finished = Finished(results.path, results.found)
+    time = render.BLOCKS["results/time.md"]
+    for name in ("time-tables", "time-signs", "time-untuned", "time-readings", "time-networks"):
+        assert "| - |" not in time[name](finished), name
+    assert "not run yet" not in time["time-networks"](finished).lower()
+    assert "288 of 288" in time["time-status"](finished)
+    assert " - " not in papers_page.in_the_readme(finished)
+    for table in (*kiani.tables(), kiani.figure_1()):
+        assert "not run" not in " ".join(papers_page.verdict(finished, table)), table.name
+
+
 def test_arms_that_are_finished_are_passed_over_and_the_rest_counted(tmp_path, monkeypatch, capsys):
     made = fake(monkeypatch, lambda _: 0.5)
     results = Results.read(tmp_path / "small.jsonl")

@@ -310,10 +310,11 @@ def in_short(results: Finished) -> str:
     return "\n".join(f"- {one}" for one in told) or "Nothing has been run yet."
 
 
-def mean_gain(results: Finished, schedule: str) -> float:
+def mean_gain(results: Finished, schedule: str) -> str:
     """What saving gains on average over uniform spending, everything tuned."""
-    found = (against_uniform(made, schedule, "exact") for made in every(results).values())
-    return _mean([one for one in found if one is not None])
+    made = (against_uniform(one, schedule, "exact") for one in every(results).values())
+    found = [one for one in made if one is not None]
+    return f"{_mean(found):+.1f}" if found else "-"
 
 
 def _untuned_in_short(results: Finished) -> str:

@@ -971,7 +971,7 @@ def in_the_readme(results: Finished) -> str:
         "- **Honest about gains.** *Individual budgets*, over giving everyone the strictest: "
         f"{', '.join(budgets)}. *Saving for later rounds*, over uniform spending: "
         f"{' and '.join(saving)} points where the learning rate falls and nothing is tuned, "
-        f"{fixed:+.1f} on average once learning rate and clip are, and {follows:+.1f} where the "
+        f"{fixed} on average once learning rate and clip are, and {follows} where the "
         "clip follows the learning rate ([when, and why](docs/results/time.md)). The plan says "
         "which it is."
     )
@@ -1002,8 +1002,9 @@ def as_printed(results: Finished) -> str:
     percent = found.percent()
     return (
         f"{_as_printed()} Measured, three seeds: {percent.min():.0f} to {percent.max():.0f}% after "
-        "25 rounds, where guessing has 10. (With one local step on a tenth of the rows and one clip "
-        "for all layers together: the noise of a round does not depend on how long clients train.)"
+        "25 rounds, where guessing has 10. (With one local step on a tenth of the rows and one "
+        "clip for the whole update: the noise of a round does not depend on how long clients "
+        "train.)"
     )
 
 
