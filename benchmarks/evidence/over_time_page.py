@@ -23,7 +23,7 @@ from experiment import (
     outcome,
 )
 from over_time import SCHEDULES, SPENDING
-from tables import accuracy, gain, markdown
+from tables import accuracy, gain, markdown, with_seconds
 
 from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.runs.comparison import interval
@@ -436,12 +436,12 @@ def _numbers(budgets: str) -> tuple[float, ...]:
 
 BLOCKS = {
     "time-short": in_short,
-    "time-influence": influences,
-    "time-networks": trained_networks,
+    "time-influence": with_seconds(influences),
+    "time-networks": with_seconds(trained_networks),
     "time-status": status,
     "time-tables": tables,
     "time-signs": signs,
-    "time-untuned": untuned,
+    "time-untuned": with_seconds(untuned),
     "time-by-clip": by_clip,
     "time-by-rate": by_rate,
     "time-readings": readings,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import as_printed as printed
 import cheng
@@ -639,7 +639,7 @@ def verdicts(results: Finished) -> str:
     return markdown(["paper", "table or figure", "verdict", "what it rests on"], rows)
 
 
-def shown(results: Finished, table: Table) -> str:
+def shown(table: Table, results: Finished) -> str:
     """Paper's number / ours for every cell, then the gains."""
     columns = list(table.rows[0].cells)
     pairs = table.rows[0].gains
@@ -670,7 +670,7 @@ def shown(results: Finished, table: Table) -> str:
 
 def tables(results: Finished) -> str:
     in_order = sorted(kiani.tables(), key=lambda table: _number(table.name))
-    return "\n\n".join(shown(results, table) for table in in_order)
+    return "\n\n".join(with_seconds(partial(shown, table))(results) for table in in_order)
 
 
 def _number(name: str) -> tuple[bool, int]:
@@ -1032,7 +1032,7 @@ BLOCKS = {
     "verdicts": verdicts,
     "as-printed": as_printed,
     "kiani-tables": tables,
-    "client-losses": losses,
+    "client-losses": with_seconds(losses),
     "pooled": with_seconds(pooled_table),
     "shaping-tables": with_seconds(shaped),
     "cheng-others": with_seconds(against_others),
