@@ -337,6 +337,28 @@ def test_what_is_left_of_a_push():
     assert averaged["parameters"][-1] == pytest.approx(1 / experiment.TAIL, rel=0.05)
 
 
+def test_what_a_push_does_to_the_loss():
+    """The loss is convex: after the last round any push does harm, and an eighth of it about the
+    64th part. A push in the first round is corrected in part.
+    """
+    settings = ARM.at((0.2, 1.0), 1) | {"train.rounds": 25}
+    last, averaged = (influence.harm(settings, readout, 1) for readout in ("last", "tail"))
+    assert last["harm"][-1] > 0
+    assert averaged["harm"][-1] == pytest.approx(last["harm"][-1] / experiment.TAIL**2, rel=0.5)
+    assert last["harm"][0] < last["harm"][-1]
+
+
+def test_noise_is_weighed_by_round():
+    """Weights on late rounds favour saving, weights on early ones uniform spending."""
+    uniform, saving = (
+        over_time.arm("fashion-mnist", (2, 5, 10), "annealed", one) for one in ("uniform", "exact")
+    )
+    late = np.array([0.0] * 8 + [1.0])
+    assert influence.noise_over(late, saving, uniform) < 1
+    assert influence.noise_over(late[::-1], saving, uniform) > 1
+    assert influence.noise_over(late, uniform, uniform) == 1
+
+
 def test_results_files_hold_whole_runs():
     for path in sorted(render.RESULTS.glob("*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():

@@ -5,6 +5,10 @@ random draws; what differs at the end is what is left of the push. It is measure
 since directions that predictions do not depend on never contract, in the scores of the test images
 (their labels are not read): 1 means that all of it is left.
 
+What is left need not do harm: training may leave of early noise just what it does not mind. So the
+harm is measured too: by how much the loss on the training rows is higher at the end if the model is
+pushed after round t as a round's noise would push it, the mean over a push and its opposite.
+
     FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only influence
 
 Learning rate and clip are those that `over_time` chose for uniform spending, and those of
@@ -15,8 +19,9 @@ chosen yet are left out.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import over_time
@@ -24,6 +29,7 @@ from experiment import (
     TAIL,
     Arm,
     Finished,
+    Play,
     Results,
     Unfinished,
     by_section,
@@ -32,7 +38,11 @@ from experiment import (
     tuned,
 )
 
+if TYPE_CHECKING:
+    from fedspend.server.rounds import TrainingState
+
 STUDY = "influence"
+Model = np.ndarray[Any, Any]
 ROUNDS = (1, 5, 9, 13, 17, 21, 23, 24, 25)  # the push comes after this round's release
 PUSH = 0.01  # deviation of every coordinate, about that of a round's noise
 SEEDS = (1, 2)
@@ -63,6 +73,10 @@ def key(arm: Arm, settings: dict[str, Any]) -> str:
     return key_of({**settings, "influence": [PUSH, *ROUNDS], "readout": arm.readout})
 
 
+def key_of_harm(arm: Arm, settings: dict[str, Any]) -> str:
+    return key_of({**settings, "harm": ROUNDS, "readout": arm.readout})
+
+
 def run(results: Results) -> None:
     known = Finished(results.path, results.found)
     for arm in arms():
@@ -72,23 +86,27 @@ def run(results: Results) -> None:
             continue
         for seed in SEEDS:
             settings = arm.at(choice, seed)
-            if key(arm, settings) in results.found:
-                continue
-            began = time.process_time()
-            left = measured(settings, arm.readout, seed)
-            line = {
-                "key": key(arm, settings),
-                "study": STUDY,
-                "label": list(arm.label),
-                "lr": choice[0],
-                "clip": choice[1],
-                "seed": seed,
-                "held_out": 0.0,
-                **left,
-                "seconds": round(time.process_time() - began, 2),
-            }
-            results.add(line)
-            print(time.strftime("%H:%M:%S"), arm.name, seed, left, flush=True)
+            for name, measure in (
+                (key(arm, settings), measured),
+                (key_of_harm(arm, settings), harm),
+            ):
+                if name in results.found:
+                    continue
+                began = time.process_time()
+                found = measure(settings, arm.readout, seed)
+                line = {
+                    "key": name,
+                    "study": STUDY,
+                    "label": list(arm.label),
+                    "lr": choice[0],
+                    "clip": choice[1],
+                    "seed": seed,
+                    "held_out": 0.0,
+                    **found,
+                    "seconds": round(time.process_time() - began, 2),
+                }
+                results.add(line)
+                print(time.strftime("%H:%M:%S"), arm.name, seed, found, flush=True)
 
 
 def measured(settings: dict[str, Any], readout: str, seed: int) -> dict[str, list[float]]:
@@ -100,69 +118,113 @@ def measured(settings: dict[str, Any], readout: str, seed: int) -> dict[str, lis
     setup, play = prepared(settings)
     rows = torch.from_numpy(setup.federation.dataset.test_features)
 
-    def scored(model: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def scored(model: Model) -> Model:
         found = scores(setup.module, torch.from_numpy(model.astype(np.float32)), rows).numpy()
         # softmax ignores what is common to all classes
         return found - found.mean(axis=1, keepdims=True)
 
-    def handed_out(iterates: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        last = iterates[-TAIL:] if readout == "tail" else iterates[-1:]
-        return np.mean(last, axis=0, dtype=np.float64)
-
     states = list(play(None))
-    plain = handed_out([state.parameters for state in states])
+    plain = handed_out(states, readout)
     draw = np.random.default_rng(seed)
     left: dict[str, list[float]] = {"parameters": [], "scores": []}
     for t in ROUNDS:
-        before = states[t - 1]
-        push = draw.normal(0, PUSH, before.parameters.size)
-        pushed = replace(before, parameters=(before.parameters + push).astype(np.float32))
-        later = [pushed, *play(pushed)]
-        iterates = [state.parameters for state in [*states[: t - 1], *later]]
-        found = handed_out(iterates)
+        push = draw.normal(0, PUSH, plain.size)
+        found = handed_out(pushed(states, play, t, push), readout)
         left["parameters"].append(_rms(found - plain) / _rms(push))
         whole = scored(plain + push) - scored(plain)
         left["scores"].append(_rms(scored(found) - scored(plain)) / _rms(whole))
     return {name: [round(value, 4) for value in values] for name, values in left.items()}
 
 
+def harm(settings: dict[str, Any], readout: str, seed: int) -> dict[str, Any]:
+    """How much higher the loss is at the end if the model is pushed after each of `ROUNDS` as the
+    noise of the first round would push it, and the loss without.
+    """
+    import torch
+
+    from fedspend.models.evaluation import evaluate
+
+    setup, play = prepared(settings)
+    assert setup.plan is not None
+    rows, answers = (
+        torch.from_numpy(part)
+        for part in (setup.federation.dataset.features, setup.federation.dataset.labels)
+    )
+
+    def loss(model: Model) -> float:
+        flat = torch.from_numpy(model.astype(np.float32))
+        return evaluate(setup.module, flat, rows, answers)[0]
+
+    states = list(play(None))
+    plain = loss(handed_out(states, readout))
+    deviation = setup.plan.noise_of_average[0]
+    draw = np.random.default_rng(seed)
+    higher = []
+    for t in ROUNDS:
+        push = draw.normal(0, deviation, states[0].parameters.size)
+        both = [loss(handed_out(pushed(states, play, t, sign * push), readout)) for sign in (1, -1)]
+        higher.append(round(float(np.mean(both)) - plain, 6))
+    return {"harm": higher, "loss": round(plain, 6), "push": round(deviation, 6)}
+
+
+def pushed(states: list[TrainingState], play: Play, t: int, push: Model) -> list[TrainingState]:
+    """The states of the same run, if its model is pushed after round `t`."""
+    before = states[t - 1]
+    other = replace(before, parameters=(before.parameters + push).astype(np.float32))
+    return [*states[: t - 1], other, *play(other)]
+
+
+def handed_out(states: list[TrainingState], readout: str) -> Model:
+    last = states[-TAIL:] if readout == "tail" else states[-1:]
+    return np.mean([state.parameters for state in last], axis=0, dtype=np.float64)
+
+
 # --- reading ---
 
 
-def left(results: Finished, arm: Arm) -> np.ndarray[Any, Any] | None:
+def left(results: Finished, arm: Arm) -> Model | None:
     """Mean over seeds of what is left in the scores of a push after each of `ROUNDS`; None if it
     has not been measured.
     """
+    return _mean_over_seeds(results, arm, key, "scores")
+
+
+def harmed(results: Finished, arm: Arm) -> Model | None:
+    """The same of how much higher the loss is at the end."""
+    return _mean_over_seeds(results, arm, key_of_harm, "harm")
+
+
+def _mean_over_seeds(
+    results: Finished, arm: Arm, named: Callable[[Arm, dict[str, Any]], str], what: str
+) -> Model | None:
     try:
         choice, _ = tuned(results, arm)
     except Unfinished:
         return None
-    keys = [key(arm, arm.at(choice, seed)) for seed in SEEDS]
+    keys = [named(arm, arm.at(choice, seed)) for seed in SEEDS]
     if not all(one in results.found for one in keys):
         return None
-    return np.mean([results.found[one]["scores"] for one in keys], axis=0)
+    return np.mean([results.found[one][what] for one in keys], axis=0)
 
 
-def noise_over(found: np.ndarray[Any, Any], ours: Arm, base: Arm) -> float:
-    """Variance of the noise in the result over that of another way of spending, if this is left of
-    it.
+def noise_over(weights: Model, ours: Arm, base: Arm) -> float:
+    """The noise of all rounds over that of another way of spending, where the variance of a round's
+    noise counts by these weights after `ROUNDS`.
     """
-    rounds = np.arange(1, ours.settings["train.rounds"] + 1)
-    at_the_end = np.interp(rounds, ROUNDS, found)
-    noise = [at_the_end * round_noise(one) for one in (ours, base)]
-    return float(np.square(noise[0]).sum() / np.square(noise[1]).sum())
+    every = np.interp(np.arange(1, ours.settings["train.rounds"] + 1), ROUNDS, weights)
+    noise = [every @ np.square(round_noise(one)) for one in (ours, base)]
+    return float(noise[0] / noise[1])
 
 
 def round_noise(arm: Arm) -> Any:
-    """The noise of every round's mean update by an arm's plan, relative to its first clip."""
+    """The noise of every round's mean update by an arm's plan, at a clip of 1."""
     from fedspend.configuration.config import config_of
     from fedspend.configuration.plan_inputs import Flags, resolve
 
     settings = arm.at((1.0, 1.0), 1)
     flags = Flags(clients=settings["data.clients"])
-    plan = resolve(config_of(by_section(settings)), flags).request.plan()
-    return plan.round_noise * plan.clip_factors / plan.round_rate
+    return np.array(resolve(config_of(by_section(settings)), flags).request.plan().noise_of_average)
 
 
-def _rms(values: np.ndarray[Any, Any]) -> float:
+def _rms(values: Model) -> float:
     return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))

@@ -15,6 +15,7 @@ from experiment import (
     STEP,
     TAIL,
     TUNING_SEED,
+    Arm,
     Finished,
     Outcome,
     Unfinished,
@@ -408,26 +409,43 @@ def chosen(results: Finished) -> str:
 
 
 def influences(results: Finished) -> str:
-    """What is left of a push in the scores, by round, and what saving makes of the noise in the
-    result by that.
-    """
+    """What is left of a push in the scores, by round."""
     body = []
     for arm in influence.arms():
         left = influence.left(results, arm)
         if left is None:
             continue
-        data, budgets, schedule, _, *words = arm.label
-        title = ", ".join([f"{NAMES[data]}, ({budgets.replace('/', ', ')})", *words])
-        saving = over_time.arm(data, _numbers(budgets), schedule, "exact")
-        ratio = influence.noise_over(left, saving, arm)
-        cells = [f"{value:.2f}" for value in left]
-        body.append([title, COLUMNS[schedule], *cells, f"{ratio:.2f}"])
+        title, schedule = _measured_arm(arm)
+        body.append([title, COLUMNS[schedule], *(f"{value:.2f}" for value in left)])
         if arm.settings["privacy.clip_schedule"] == "lr":
             at = lr_schedule(1.0, "cosine", over_time.END, arm.settings["train.rounds"])
             falls = np.array([at(t - 1) for t in influence.ROUNDS])
-            cells = [f"{x:.2f}" for x in left * falls]
-            body.append([title, "times the clip of its round", *cells, ""])
-    return markdown(["push after round", "", *map(str, influence.ROUNDS), "saving: noise"], body)
+            body.append([title, "times the clip of its round", *(f"{x:.2f}" for x in left * falls)])
+    return markdown(["push after round", "", *map(str, influence.ROUNDS)], body)
+
+
+def harms(results: Finished) -> str:
+    """What a push does to the loss at the end, by round, relative to the worst one; and the harm of
+    all rounds' noise under saving, over that under uniform spending.
+    """
+    body = []
+    for arm in influence.arms():
+        harm = influence.harmed(results, arm)
+        if harm is None:
+            continue
+        title, schedule = _measured_arm(arm)
+        saving = over_time.arm(arm.label[0], _numbers(arm.label[1]), schedule, "exact")
+        ratio = influence.noise_over(harm, saving, arm)
+        cells = (f"{value:.2f}" for value in harm / harm.max())
+        body.append([title, COLUMNS[schedule], *cells, f"{ratio:.2f}"])
+    rounds = map(str, influence.ROUNDS)
+    return markdown(["push after round", "", *rounds, "harm under saving"], body)
+
+
+def _measured_arm(arm: Arm) -> tuple[str, str]:
+    """Data and budgets of an arm in words, and its learning rate."""
+    data, budgets, schedule, _, *words = arm.label
+    return ", ".join([f"{NAMES[data]}, ({budgets.replace('/', ', ')})", *words]), schedule
 
 
 def _numbers(budgets: str) -> tuple[float, ...]:
@@ -437,6 +455,7 @@ def _numbers(budgets: str) -> tuple[float, ...]:
 BLOCKS = {
     "time-short": in_short,
     "time-influence": with_seconds(influences),
+    "time-harm": with_seconds(harms),
     "time-networks": with_seconds(trained_networks),
     "time-status": status,
     "time-tables": tables,

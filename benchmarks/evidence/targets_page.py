@@ -156,7 +156,7 @@ def promised(results: Finished, ours: Arm, base: Arm) -> float | None:
     """Variance of the noise in the result over uniform's, by the influence that was measured."""
     arm = next(one for one in influence.arms() if one.label == base.label)
     found = influence.left(results, arm)
-    return None if found is None else influence.noise_over(found, ours, base)
+    return None if found is None else influence.noise_over(found**2, ours, base)
 
 
 BLOCKS = {
