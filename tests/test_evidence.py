@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import as_printed
+import by_influence
 import cheng
 import client_losses
 import experiment
@@ -215,6 +216,10 @@ def test_once_the_experiment_on_time_is_run_its_page_is_whole(tmp_path, monkeypa
     monkeypatch.setattr(results, "add", lambda line: results.found.update({line["key"]: line}))
     for study in (over_time, kiani, networks):
         experiment.run_arms(results, study.arms())
+    value = {"last": 0.5, "tail": 0.5, "seconds": 1.0}
+    monkeypatch.setattr(by_influence, "_measure", lambda *_: {"document": {}, "seconds": 1.0})
+    monkeypatch.setattr(by_influence, "_trained", lambda *_: value)
+    by_influence.run(results)
     finished = Finished(results.path, results.found)
     time = render.BLOCKS["results/time.md"]
     for name in ("time-tables", "time-signs", "time-untuned", "time-readings", "time-networks"):
@@ -222,8 +227,28 @@ def test_once_the_experiment_on_time_is_run_its_page_is_whole(tmp_path, monkeypa
     assert "not run yet" not in time["time-networks"](finished).lower()
     assert "288 of 288" in time["time-status"](finished)
     assert " - " not in papers_page.in_the_readme(finished)
+    assert "planned with measured influence" in time["time-short"](finished)
     for table in (*kiani.tables(), kiani.figure_1()):
         assert "not run" not in " ".join(papers_page.verdict(finished, table)), table.name
+
+
+def test_plans_by_influence_are_made_with_what_was_measured(tmp_path, monkeypatch):
+    """A real measurement and a real run, small; the second time nothing is done."""
+    cell = by_influence.Cell("fashion-mnist", "annealed", by_influence.AS_SHIPPED)
+    small = replace(ARM, tries=1, settings={**SMALL, "train.rounds": 4})
+    monkeypatch.setattr(by_influence.Cell, "uniform", small)
+    monkeypatch.setattr(by_influence, "arms", lambda: [cell])
+    monkeypatch.setattr(by_influence, "SEEDS", (1, 2))
+    results = Results.read(tmp_path / "by-influence.jsonl")
+    by_influence.run(results)
+    document, *runs = results.found.values()
+    assert len(document["document"]["influence"]["1"]) == 4
+    uniform = experiment.measured(small.at(small.start, 1))
+    assert runs[0]["plan"] != uniform["plan"]
+    by_influence.run(Results.read(results.path))
+    assert len(experiment.lines_of(results.path)) == 3
+    found = by_influence.outcome(Finished.read(results.path), cell)
+    assert found.percent().tolist() == [100 * line["last"] for line in runs]
 
 
 def test_arms_that_are_finished_are_passed_over_and_the_rest_counted(tmp_path, monkeypatch, capsys):
@@ -320,7 +345,9 @@ def test_the_readme_lists_every_study_with_its_size():
     rows = {line.split("`")[1]: line.split("|") for line in text.splitlines() if "| `" in line[:3]}
     assert set(run_all.STUDIES) <= set(rows)
     counted = (over_time, kiani, shaping, networks, records_cnn, influence, cheng, as_printed)
-    sizes = {study.STUDY: len(study.arms()) for study in (*counted, client_losses, pooled)}
+    sizes = {
+        study.STUDY: len(study.arms()) for study in (*counted, client_losses, pooled, by_influence)
+    }
     sizes |= {study: len(gu.trainings(study)) for study in gu.STUDIES}
     sizes[targets.STUDY] = len(targets.CELLS)
     for study, size in sizes.items():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 import as_printed as printed
+import by_influence
 import cheng
 import client_losses
 import gu_page
@@ -254,6 +255,7 @@ def untuned_gains(results: Finished) -> Verdict | None:
     which leaves a part of the budgets over.
     """
     arms = {arm.label: arm for arm in over_time.untuned()}
+    annealed_as_shipped = ("annealed", by_influence.AS_SHIPPED)
     found = {
         spending: [
             over(
@@ -269,7 +271,13 @@ def untuned_gains(results: Finished) -> Verdict | None:
     exact, literal = (
         ", ".join(gain(*one) for one in gains if one is not None) for gains in found.values()
     )
-    word, why = judgement
+    ahead_of_saving = [
+        None if ours is None or base is None else difference(ours, base)
+        for data in by_influence.DATA
+        for ours in [by_influence.outcome(results, by_influence.Cell(data, *annealed_as_shipped))]
+        for base in [outcome(results, arms[data, "2/5/10", "annealed", "exact"])]
+    ]
+    word, why = beside(judgement, ahead_of_saving, "`optimal` with measured influence")
     return word, (
         f"{why} (exact plans {exact}; its algorithm {literal} points); "
         "[spending over time](time.md#what-tuning-changes)"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import as_printed
+import by_influence
 import cheng
 import client_losses
 import gu
@@ -37,6 +38,7 @@ def of_arms(arms: Callable[[], list[Arm]]) -> Callable[[Results], None]:
 STUDIES: dict[str, Callable[[Results], None]] = {
     influence.STUDY: influence.run,  # a few minutes, for what has been tuned so far
     over_time.STUDY: of_arms(over_time.arms),
+    by_influence.STUDY: by_influence.run,
     kiani.STUDY: of_arms(kiani.arms),
     as_printed.STUDY: of_arms(as_printed.arms),
     client_losses.STUDY: client_losses.run,
