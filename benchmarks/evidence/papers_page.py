@@ -972,13 +972,21 @@ def in_the_readme(results: Finished) -> str:
         for data in ("fashion-mnist", "mnist")
         for both in [("exact", "uniform")]
     ]
+    planned = [
+        over_time_page.by_measured_influence(
+            *(results, data, "annealed", by_influence.AS_SHIPPED),
+            outcome(results, untuned[data, "2/5/10", "annealed", "uniform"]),
+        )
+        for data in by_influence.DATA
+    ]
     fixed, follows = (
         over_time_page.mean_gain(results, schedule) for schedule in ("annealed", "following")
     )
     return (
         "- **Honest about gains.** *Individual budgets*, over giving everyone the strictest: "
         f"{', '.join(budgets)}. *Saving for later rounds*, over uniform spending: "
-        f"{' and '.join(saving)} points where the learning rate falls and nothing is tuned, "
+        f"{' and '.join(saving)} points where the learning rate falls and nothing is tuned "
+        f"(planned with measured influence {' and '.join(planned)}), "
         f"{fixed} on average once learning rate and clip are, and {follows} where the "
         "clip follows the learning rate ([when, and why](docs/results/time.md)). The plan says "
         "which it is."
