@@ -709,10 +709,10 @@ def with_cnn(results: Finished) -> str:
     about = (
         f"{seeds} seeds{' where three are wanted' if fewer else ''}, and no `dropout`. The "
         f"learning rate of `minimum` is searched by {base.tries} tries at most. That of `rpdp`, at "
-        f"half an hour of CPU a run, is not: {ours.start[0]:g} was set beforehand, when three tries "
-        "had given `minimum` 0.025. Batches of `rpdp` are 5.5 times as large, so that with 5.5 times "
-        "that learning rate a step would have as much noise; it was rounded down. A search could "
-        "only help `rpdp`, so a lead of it is, but for chance, a lower bound."
+        f"half an hour of CPU a run, is not: {ours.start[0]:g} was set beforehand, when three "
+        "tries had given `minimum` 0.025. Batches of `rpdp` are 5.5 times as large, so that with "
+        "5.5 times that learning rate a step would have as much noise; it was rounded down. A "
+        "search could only help `rpdp`, so a lead of it is, but for chance, a lower bound."
     )
     table = markdown(
         ["MNIST-IID, three-levels, CNN", "learning rate", "accuracy", "rpdp minus this method"],
