@@ -234,7 +234,7 @@ def test_once_the_experiment_on_time_is_run_its_page_is_whole(tmp_path, monkeypa
 
 def test_plans_by_influence_are_made_with_what_was_measured(tmp_path, monkeypatch):
     """A real measurement and a real run, small; the second time nothing is done."""
-    cell = by_influence.Cell("fashion-mnist", "annealed", by_influence.AS_SHIPPED)
+    cell = by_influence.Cell("fashion-mnist", "annealed", over_time.AS_SHIPPED)
     small = replace(ARM, tries=1, settings={**SMALL, "train.rounds": 4})
     monkeypatch.setattr(by_influence.Cell, "uniform", small)
     monkeypatch.setattr(by_influence, "arms", lambda: [cell])

@@ -36,11 +36,10 @@ from experiment import (
     tuned,
 )
 from in_memory import in_memory
+from over_time import AS_SHIPPED, SHIPPED
 
 STUDY = "by-influence"
-DATA = ("fashion-mnist", "mnist")
-BUDGETS = (2, 5, 10)
-AS_SHIPPED, TUNED = "as shipped", "tuned for uniform"
+TUNED = "tuned for uniform"
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,9 @@ class Cell:
 
     @property
     def uniform(self) -> Arm:
-        label = (self.data, "/".join(map(str, BUDGETS)), self.schedule, "uniform")
         if self.chosen == AS_SHIPPED:
-            return next(arm for arm in over_time.untuned() if arm.label == label)
-        return over_time.arm(self.data, BUDGETS, self.schedule, "uniform")
+            return over_time.as_shipped(self.data, self.schedule, "uniform")
+        return over_time.arm(self.data, over_time.TIGHT, self.schedule, "uniform")
 
     def influence(self, choice: Choice) -> str:
         """The key of its measurement."""
@@ -77,7 +75,7 @@ def arms() -> list[Cell]:
         Cell(data, schedule, chosen)
         for schedule in over_time.SCHEDULES
         for chosen in (AS_SHIPPED, TUNED)
-        for data in DATA
+        for data in SHIPPED
     ]
 
 
@@ -96,19 +94,10 @@ def run(results: Results) -> None:
 def _add(
     results: Results, cell: Cell, choice: Choice, seed: int, key: str, found: Mapping[str, Any]
 ) -> None:
-    line = {
-        "key": key,
-        "study": STUDY,
-        "label": [cell.data, cell.schedule, cell.chosen],
-        "lr": choice[0],
-        "clip": choice[1],
-        "seed": seed,
-        "held_out": 0.0,
-        **found,
-    }
-    results.add(line)
+    label = (cell.data, cell.schedule, cell.chosen)
+    results.enter(key, STUDY, label, choice, seed, found)
     told = f"{found['last']:.4f}" if "last" in found else "influence"
-    print(time.strftime("%H:%M:%S"), *line["label"], seed, told, flush=True)
+    print(time.strftime("%H:%M:%S"), *label, seed, told, flush=True)
 
 
 def _measure(cell: Cell, choice: Choice) -> dict[str, Any]:

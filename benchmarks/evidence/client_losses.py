@@ -19,6 +19,7 @@ from typing import Any
 
 import kiani
 import numpy as np
+import over_time
 from experiment import SEEDS, Arm, Choice, Finished, Results, Settings, key_of, prepared, tuned
 
 STUDY = "client-losses"
@@ -31,11 +32,11 @@ def pairs() -> dict[str, tuple[Arm, Arm]]:
         replace(kiani.private("fashion-mnist", (10, 20, 30), spending), study=STUDY)
         for spending in SPENDING
     )
-    shipped = {"start": (0.1, 1.0), "tries": 1}
+    shipped = {"start": over_time.SHIPPED["fashion-mnist"], "tries": 1}
     return {
         "each tuned": (uniform, saving),
         "tuned for uniform": (uniform, replace(saving, like=uniform)),
-        "as shipped": (replace(uniform, **shipped), replace(saving, **shipped)),
+        over_time.AS_SHIPPED: (replace(uniform, **shipped), replace(saving, **shipped)),
     }
 
 
@@ -44,16 +45,12 @@ def arms() -> list[Arm]:
     return [uniform, saving, *(arm for pair in others for arm in pair if arm is not uniform)]
 
 
-def settings_of(arm: Arm, choice: Choice, seed: int) -> dict[str, Any]:
-    return arm.at(choice, seed)
-
-
 def key(settings: Settings) -> str:
     return key_of({**settings, "measured": "loss of every client after every round"})
 
 
 def line_of(results: Results, arm: Arm, choice: Choice, seed: int) -> dict[str, Any] | None:
-    return results.found.get(key(settings_of(arm, choice, seed)))
+    return results.found.get(key(arm.at(choice, seed)))
 
 
 def run(results: Results) -> None:
@@ -61,19 +58,9 @@ def run(results: Results) -> None:
         choice, _ = tuned(results, arm)
         for seed in SEEDS:
             if line_of(results, arm, choice, seed) is None:
-                settings = settings_of(arm, choice, seed)
-                results.add(
-                    {
-                        "key": key(settings),
-                        "study": STUDY,
-                        "label": list(arm.label),
-                        "lr": choice[0],
-                        "clip": choice[1],
-                        "seed": seed,
-                        "held_out": 0.0,
-                        **measured(settings),
-                    }
-                )
+                settings = arm.at(choice, seed)
+                found = measured(settings)
+                results.enter(key(settings), STUDY, arm.label, choice, seed, found)
                 print(time.strftime("%H:%M:%S"), arm.name, seed, flush=True)
 
 

@@ -104,22 +104,37 @@ class Results:
             file.write(json.dumps(line).encode() + b"\n")
         self.found[line["key"]] = line
 
+    def enter(
+        self,
+        key: str,
+        study: str,
+        label: Iterable[str],
+        choice: Choice,
+        seed: int,
+        found: Mapping[str, Any],
+        held_out: float = 0.0,
+    ) -> dict[str, Any]:
+        """Add what a run found; its line."""
+        line = {
+            "key": key,
+            "study": study,
+            "label": list(label),
+            "lr": choice[0],
+            "clip": choice[1],
+            "seed": seed,
+            "held_out": held_out,
+            **found,
+        }
+        self.add(line)
+        return line
+
     def of(self, arm: Arm, choice: Choice, seed: int, held_out: float = 0.0) -> dict[str, Any]:
         """The line of this run: from the file, or run now."""
         settings = arm.at(choice, seed, held_out)
         key = key_of(settings)
         if key not in self.found:
-            line = {
-                "key": key,
-                "study": arm.study,
-                "label": list(arm.label),
-                "lr": choice[0],
-                "clip": choice[1],
-                "seed": seed,
-                "held_out": held_out,
-                **measured(settings),
-            }
-            self.add(line)
+            found = measured(settings)
+            line = self.enter(key, arm.study, arm.label, choice, seed, found, held_out)
             print(time.strftime("%H:%M:%S"), arm.name, _told(line), flush=True)
         return self.found[key]
 

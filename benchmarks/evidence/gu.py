@@ -204,17 +204,8 @@ def run(results: Results, study: str) -> None:
         named = [
             f"{settings[name]:g}" for name in ("data.clients", "train.local_steps", "data.share")
         ]
-        line = {
-            "key": one.key,
-            "study": study,
-            "label": [settings["model.name"], *named, f"{one.rate:g}", f"{one.level:g}"],
-            "lr": LR,
-            "clip": CLIP,
-            "seed": SEED,
-            "held_out": 0.0,
-            **losses(settings),
-        }
-        results.add(line)
+        label = [settings["model.name"], *named, f"{one.rate:g}", f"{one.level:g}"]
+        line = results.enter(one.key, study, label, (LR, CLIP), SEED, losses(settings))
         print(time.strftime("%H:%M:%S"), *line["label"], line["loss"][-1], flush=True)
 
 

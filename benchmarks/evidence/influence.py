@@ -46,7 +46,6 @@ Model = np.ndarray[Any, Any]
 ROUNDS = (1, 5, 9, 13, 17, 21, 23, 24, 25)  # the push comes after this round's release
 PUSH = 0.01  # deviation of every coordinate, about that of a round's noise
 SEEDS = (1, 2)
-AS_SHIPPED = "as shipped"
 
 
 def arms() -> list[Arm]:
@@ -63,7 +62,7 @@ def tuned_arms() -> list[Arm]:
 
 def untuned_arms() -> list[Arm]:
     return [
-        replace(one, study=STUDY, label=(*one.label, AS_SHIPPED))
+        replace(one, study=STUDY, label=(*one.label, over_time.AS_SHIPPED))
         for one in over_time.untuned()
         if one.label[-1] == "uniform"
     ]
@@ -94,22 +93,12 @@ def run(results: Results) -> None:
                     continue
                 began = time.process_time()
                 found = measure(settings, arm.readout, seed)
-                line = {
-                    "key": name,
-                    "study": STUDY,
-                    "label": list(arm.label),
-                    "lr": choice[0],
-                    "clip": choice[1],
-                    "seed": seed,
-                    "held_out": 0.0,
-                    **found,
-                    "seconds": round(time.process_time() - began, 2),
-                }
-                results.add(line)
+                found["seconds"] = round(time.process_time() - began, 2)
+                results.enter(name, STUDY, arm.label, choice, seed, found)
                 print(time.strftime("%H:%M:%S"), arm.name, seed, found, flush=True)
 
 
-def measured(settings: dict[str, Any], readout: str, seed: int) -> dict[str, list[float]]:
+def measured(settings: dict[str, Any], readout: str, seed: int) -> dict[str, Any]:
     """What is left of a push after each of `ROUNDS`, in parameters and in scores."""
     import torch
 

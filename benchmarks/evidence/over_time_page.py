@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import by_influence
@@ -11,7 +11,7 @@ import influence
 import networks
 import numpy as np
 import over_time
-from by_influence import AS_SHIPPED, TUNED
+from by_influence import TUNED
 from experiment import (
     HELD_OUT,
     STEP,
@@ -25,8 +25,8 @@ from experiment import (
     difference,
     outcome,
 )
-from over_time import SCHEDULES, SPENDING
-from tables import accuracy, gain, markdown, with_seconds
+from over_time import AS_SHIPPED, SCHEDULES, SHIPPED, SPENDING, TIGHT
+from tables import accuracy, against, gain, markdown, with_seconds
 
 from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.runs.comparison import interval
@@ -64,6 +64,7 @@ PAPER = {
     ("adult", (10, 20, 30)): (70.93, 77.53),  # Table 2
 }
 Cells = dict[tuple[str, str], Outcome | None]
+Gain = tuple[float, float | None]
 
 
 def cells(results: Finished, data: str, budgets: tuple[float, ...]) -> Cells:
@@ -83,7 +84,7 @@ def every(results: Finished) -> dict[tuple[str, tuple[float, ...]], Cells]:
     return found
 
 
-def against_uniform(made: Cells, schedule: str, spending: str) -> tuple[float, float | None] | None:
+def against_uniform(made: Cells, schedule: str, spending: str) -> Gain | None:
     ours, base = made[schedule, spending], made[schedule, "uniform"]
     if ours is None or base is None or ours.refused or base.refused:
         return None
@@ -153,23 +154,24 @@ def status(results: Finished) -> str:
     )
 
 
+def gains_of(results: Finished, schedule: str, spending: str) -> list[Gain]:
+    """What a way of spending gains over uniform spending in every finished pair."""
+    made = (against_uniform(one, schedule, spending) for one in every(results).values())
+    return [one for one in made if one is not None]
+
+
 def signs(results: Finished) -> str:
     """In how many cells a way of spending is better or worse than uniform."""
     body = []
     for spending in [name for name in ROWS if name != "uniform"]:
         row = [ROWS[spending]]
         for schedule in COLUMNS:
-            found = [
-                one
-                for made in every(results).values()
-                if (one := against_uniform(made, schedule, spending)) is not None
-            ]
-            row.append(_counted(found))
+            row.append(_counted(gains_of(results, schedule, spending)))
         body.append(row)
     return markdown(["against uniform", *COLUMNS.values()], body)
 
 
-def _kinds(found: Sequence[tuple[float, float | None]]) -> Counter[str]:
+def _kinds(found: Sequence[Gain]) -> Counter[str]:
     """How many are better or worse with an interval that leaves 0 out."""
     return Counter(
         "better"
@@ -181,11 +183,11 @@ def _kinds(found: Sequence[tuple[float, float | None]]) -> Counter[str]:
     )
 
 
-def _mean(found: Sequence[tuple[float, float | None]]) -> float:
+def _mean(found: Sequence[Gain]) -> float:
     return sum(mean for mean, _ in found) / len(found)
 
 
-def _counted(found: Sequence[tuple[float, float | None]]) -> str:
+def _counted(found: Sequence[Gain]) -> str:
     if not found:
         return "-"
     kinds = _kinds(found)
@@ -193,7 +195,7 @@ def _counted(found: Sequence[tuple[float, float | None]]) -> str:
     return f"{', '.join(told)}; mean {_mean(found):+.1f}"
 
 
-def _in_words(found: Sequence[tuple[float, float | None]], other: str) -> str:
+def _in_words(found: Sequence[Gain], other: str) -> str:
     kinds = _kinds(found)
     return (
         f"beats {other} in {kinds['better']} of {len(found)} pairs of data and budgets, loses in "
@@ -205,20 +207,16 @@ def _in_words(found: Sequence[tuple[float, float | None]], other: str) -> str:
 def untuned(results: Finished) -> str:
     """The learning rate and clip of the shipped configs, beside tuned ones."""
     body = []
-    made = {one.label: outcome(results, one) for one in over_time.untuned()}
-    for data in ("fashion-mnist", "mnist"):
-        for schedule in COLUMNS:
-            base, label = made[data, "2/5/10", schedule, "uniform"], COLUMNS[schedule]
+    spendings = ("uniform", "exact", "literal")
+    for data in SHIPPED:
+        tuned = cells(results, data, TIGHT)
+        for schedule, label in COLUMNS.items():
+            arms = {one: over_time.as_shipped(data, schedule, one) for one in spendings}
+            made = {(schedule, name): outcome(results, arm) for name, arm in arms.items()}
             row = [f"{NAMES[data]}, {label}"]
-            row.append("-" if base is None else accuracy(*interval(base.percent())))
-            for spending in ("exact", "literal"):
-                ours = made[data, "2/5/10", schedule, spending]
-                row.append("-" if ours is None or base is None else gain(*difference(ours, base)))
-            row.append(by_measured_influence(results, data, schedule, AS_SHIPPED, base))
-            tuned = cells(results, data, (2, 5, 10))
-            row += [cell(tuned, schedule, spending) for spending in ("uniform", "exact", "literal")]
-            base = tuned[schedule, "uniform"]
-            row.append(by_measured_influence(results, data, schedule, TUNED, base))
+            for found, chosen in ((made, AS_SHIPPED), (tuned, TUNED)):
+                row += [cell(found, schedule, spending) for spending in spendings]
+                row.append(by_measured_influence(results, data, schedule, chosen))
             body.append(row)
     return markdown(
         [
@@ -236,26 +234,23 @@ def untuned(results: Finished) -> str:
     )
 
 
-def by_measured_influence(
-    results: Finished, data: str, schedule: str, chosen: str, base: Outcome | None
-) -> str:
+def by_measured_influence(results: Finished, data: str, schedule: str, chosen: str) -> str:
     """What planning with measured influence gains over uniform spending, at the same choice."""
-    ours = by_influence.outcome(results, by_influence.Cell(data, schedule, chosen))
-    return "-" if ours is None or base is None else gain(*difference(ours, base))
+    cell = by_influence.Cell(data, schedule, chosen)
+    return against(by_influence.outcome(results, cell), outcome(results, cell.uniform))
 
 
 def by_clip(results: Finished) -> str:
     """What saving gains at the clips that both searches tried, the learning rate being the one they
     began with; annealed, on held-out training rows.
     """
-    found: dict[str, dict[float, str]] = {}
+    found = {}
     for data, budgets in product(over_time.DATA, over_time.BUDGETS):
         lr, middle = over_time.start(data, budgets, "annealed")
         clips = (middle * STEP**power for power in range(-3, 4))
-        tried = {clip: held_out(results, data, budgets, (lr, clip)) for clip in clips}
-        tried = {clip: told for clip, told in tried.items() if told}
-        if len(tried) > 2:
-            found[f"{NAMES[data]}, {budgets}, learning rate {lr:g}"] = tried
+        found[f"{NAMES[data]}, {budgets}, learning rate {lr:g}"] = {
+            clip: held_out(results, data, budgets, (lr, clip)) for clip in clips
+        }
     return _by_column(found, "clip")
 
 
@@ -263,16 +258,14 @@ def by_rate(results: Finished) -> str:
     """The same at the learning rates that both searches tried, at the clip that they began with.
     Without Adult, whose learning rates are of another size.
     """
-    found: dict[str, dict[float, str]] = {}
-    for data, budgets in product(over_time.DATA, over_time.BUDGETS):
-        if data == "adult":
-            continue
+    found = {}
+    images = [data for data in over_time.DATA if data != "adult"]
+    for data, budgets in product(images, over_time.BUDGETS):
         middle, clip = over_time.start(data, budgets, "annealed")
         rates = (middle * STEP**power for power in range(-3, 6))
-        tried = {lr: held_out(results, data, budgets, (lr, clip)) for lr in rates}
-        tried = {lr: told for lr, told in tried.items() if told}
-        if len(tried) > 2:
-            found[f"{NAMES[data]}, {budgets}, clip {clip:g}"] = tried
+        found[f"{NAMES[data]}, {budgets}, clip {clip:g}"] = {
+            lr: held_out(results, data, budgets, (lr, clip)) for lr in rates
+        }
     return _by_column(found, "learning rate")
 
 
@@ -290,11 +283,17 @@ def held_out(
     return f"{base:.1f}; {ours - base:+.1f}"
 
 
-def _by_column(found: dict[str, dict[float, str]], name: str) -> str:
-    columns = sorted({value for tried in found.values() for value in tried})
+def _by_column(found: Mapping[str, Mapping[float, str]], name: str) -> str:
+    """A line for every title of which more than two values were tried; a column for each value."""
+    tried = {
+        title: known
+        for title, cells in found.items()
+        if len(known := {value: told for value, told in cells.items() if told}) > 2
+    }
+    columns = sorted({value for known in tried.values() for value in known})
     return markdown(
         ["uniform; saving against it", *(f"{name} {value:g}" for value in columns)],
-        [[title, *(tried.get(value, "") for value in columns)] for title, tried in found.items()],
+        [[title, *(known.get(value, "") for value in columns)] for title, known in tried.items()],
     )
 
 
@@ -302,11 +301,7 @@ def in_short(results: Finished) -> str:
     """What the finished runs say, in sentences."""
     told = [one for one in [_untuned_in_short(results)] if one]
     for schedule, label in COLUMNS.items():
-        gains = [
-            one
-            for cell_of in every(results).values()
-            if (one := against_uniform(cell_of, schedule, "exact")) is not None
-        ]
+        gains = gains_of(results, schedule, "exact")
         if gains:
             told.append(
                 f"Learning rate {label}; both tuned: saving {_in_words(gains, 'uniform spending')}."
@@ -328,47 +323,47 @@ def in_short(results: Finished) -> str:
 
 def mean_gain(results: Finished, schedule: str) -> str:
     """What saving gains on average over uniform spending, everything tuned."""
-    made = (against_uniform(one, schedule, "exact") for one in every(results).values())
-    found = [one for one in made if one is not None]
+    found = gains_of(results, schedule, "exact")
     return f"{_mean(found):+.1f}" if found else "-"
 
 
 def _untuned_in_short(results: Finished) -> str:
     """What saving gains where nothing is tuned, by exact plans and by the paper's algorithm."""
-    made = {one.label: outcome(results, one) for one in over_time.untuned()}
-    names, claimed = [], []
-    found: dict[str, list[str]] = {"exact": [], "literal": []}
-    for data in ("fashion-mnist", "mnist"):
-        base = made[data, "2/5/10", "annealed", "uniform"]
-        arms = {name: made[data, "2/5/10", "annealed", name] for name in found}
-        if base is None or any(one is None for one in arms.values()):
-            return ""
-        names.append(NAMES[data])
-        claimed.append("{1:+.1f}".format(*_claimed(data, (2, 5, 10))))
-        for name, ours in arms.items():
-            assert ours is not None
-            found[name].append(gain(*difference(ours, base)))
+    exact, literal = (
+        [untuned_gain(results, data, "annealed", spending) for data in SHIPPED]
+        for spending in ("exact", "literal")
+    )
+    if "-" in exact + literal:
+        return ""
+    names = (NAMES[data] for data in SHIPPED)
+    claimed = ("{1:+.1f}".format(*_claimed(data, TIGHT)) for data in SHIPPED)
     return (
         "**Trained in the paper's way (annealed, clip fixed), with a learning rate and a clip that "
-        f"nobody chose for the noise, saving gains** at budgets (2, 5, 10): "
-        f"{' and '.join(found['exact'])} points on {' and '.join(names)} with exact plans; "
-        f"{' and '.join(found['literal'])} with the paper's own algorithm, which leaves budget "
+        f"nobody chose for the noise, saving gains** at budgets {TIGHT}: "
+        f"{' and '.join(exact)} points on {' and '.join(names)} with exact plans; "
+        f"{' and '.join(literal)} with the paper's own algorithm, which leaves budget "
         f"over (the paper: {' and '.join(claimed)})." + _planned_in_short(results)
     )
 
 
+def untuned_gain(results: Finished, data: str, schedule: str, spending: str) -> str:
+    """What a way of spending gains over uniform spending, as shipped."""
+    ours, base = (
+        outcome(results, over_time.as_shipped(data, schedule, one)) for one in (spending, "uniform")
+    )
+    return against(ours, base)
+
+
 def _planned_in_short(results: Finished) -> str:
     """What `optimal` with measured influence does there; empty before it is run."""
-    uniform = {one.label: outcome(results, one) for one in over_time.untuned()}
     told = []
-    for name in ("uniform", "exact"):
-        for data in by_influence.DATA:
-            found = by_influence.Cell(data, "annealed", AS_SHIPPED)
-            ours = by_influence.outcome(results, found)
-            base = uniform[data, "2/5/10", "annealed", name]
-            if ours is None or base is None:
-                return ""
-            told.append(gain(*difference(ours, base)))
+    for spending in ("uniform", "exact"):
+        for data in SHIPPED:
+            ours = by_influence.outcome(results, by_influence.Cell(data, "annealed", AS_SHIPPED))
+            base = outcome(results, over_time.as_shipped(data, "annealed", spending))
+            told.append(against(ours, base))
+    if "-" in told:
+        return ""
     return (
         f" The policy `optimal`, planned with measured influence, gains {told[0]} and {told[1]} "
         f"there: {told[2]} and {told[3]} over saving."
@@ -390,14 +385,16 @@ def readings(results: Finished) -> str:
             for made in every(results).values()
             if made[schedule, "exact"] is not None and made[schedule, "uniform"] is not None
         ]
-        arms = {one.label: outcome(results, one) for one in over_time.untuned()}
         row = [f"{schedule}, {'last iterate' if readout == 'last' else f'mean of the last {TAIL}'}"]
         row.append(_counted([read(ours, base, readout) for ours, base in pairs if ours and base]))
-        for data in ("fashion-mnist", "mnist"):
-            ours, base = (arms[data, "2/5/10", schedule, name] for name in ("exact", "uniform"))
+        for data in SHIPPED:
+            ours, base = (
+                outcome(results, over_time.as_shipped(data, schedule, one))
+                for one in ("exact", "uniform")
+            )
             row.append("-" if ours is None or base is None else gain(*read(ours, base, readout)))
         body.append(row)
-    shipped = (f"{NAMES[data]} (2, 5, 10), as shipped" for data in ("fashion-mnist", "mnist"))
+    shipped = (f"{NAMES[data]} {TIGHT}, {AS_SHIPPED}" for data in SHIPPED)
     return markdown(["saving against uniform", "tuned, all pairs", *shipped], body)
 
 

@@ -34,7 +34,7 @@ from experiment import (
     outcome,
 )
 from kiani import Row, Table
-from tables import accuracy, beside_paper, gain, markdown, with_seconds
+from tables import accuracy, against, beside_paper, gain, markdown, with_seconds
 
 from fedspend.runs.comparison import interval
 
@@ -254,15 +254,13 @@ def untuned_gains(results: Finished) -> Verdict | None:
     """The paper's claim with nothing chosen for the noise, by exact plans and by its own algorithm,
     which leaves a part of the budgets over.
     """
-    arms = {arm.label: arm for arm in over_time.untuned()}
-    annealed_as_shipped = ("annealed", by_influence.AS_SHIPPED)
+
+    def gained(data: str, spending: str) -> Gain | None:
+        arms = (over_time.as_shipped(data, "annealed", one) for one in (spending, "uniform"))
+        return over(results, *arms)
+
     found = {
-        spending: [
-            over(
-                results, *(arms[data, "2/5/10", "annealed", name] for name in (spending, "uniform"))
-            )
-            for data in ("fashion-mnist", "mnist")
-        ]
+        spending: [gained(data, spending) for data in over_time.SHIPPED]
         for spending in ("exact", "literal")
     }
     judgement = judged([one for gains in found.values() for one in gains], "claimed gain", "")
@@ -271,17 +269,20 @@ def untuned_gains(results: Finished) -> Verdict | None:
     exact, literal = (
         ", ".join(gain(*one) for one in gains if one is not None) for gains in found.values()
     )
-    ahead_of_saving = [
-        None if ours is None or base is None else difference(ours, base)
-        for data in by_influence.DATA
-        for ours in [by_influence.outcome(results, by_influence.Cell(data, *annealed_as_shipped))]
-        for base in [outcome(results, arms[data, "2/5/10", "annealed", "exact"])]
-    ]
+    ahead_of_saving = [planned_over_saving(results, data) for data in over_time.SHIPPED]
     word, why = beside(judgement, ahead_of_saving, "`optimal` with measured influence")
     return word, (
         f"{why} (exact plans {exact}; its algorithm {literal} points); "
         "[spending over time](time.md#what-tuning-changes)"
     )
+
+
+def planned_over_saving(results: Finished, data: str) -> Gain | None:
+    """What `optimal` with measured influence gains over saving, annealed and as shipped."""
+    cell = by_influence.Cell(data, "annealed", over_time.AS_SHIPPED)
+    ours = by_influence.outcome(results, cell)
+    base = outcome(results, over_time.as_shipped(data, "annealed", "exact"))
+    return None if ours is None or base is None else difference(ours, base)
 
 
 def with_its_cnn(results: Finished) -> Verdict | None:
@@ -700,7 +701,7 @@ def with_cnn(results: Finished) -> str:
             name,
             "-" if one is None else f"{one.choice[0]:g} ({one.tried} tried)",
             _accuracy(one),
-            "" if name == "rpdp" else _against(found["rpdp"], one),
+            "" if name == "rpdp" else against(found["rpdp"], one),
         ]
         for name, one in found.items()
     ]
@@ -733,14 +734,14 @@ def shaped(results: Finished) -> str:
                 beside_paper(_printed(paper, 0), _accuracy(plain)),
             ]
             for pull in shaping.PULLS:
-                ours = _against(outcome(results, shaping.arm(data, epsilon, pull, 0.7)), plain)
+                ours = against(outcome(results, shaping.arm(data, epsilon, pull, 0.7)), plain)
                 theirs = _printed_gain(paper) if pull == cheng.PULL_BY_WRITER else ""
                 row.append(beside_paper(theirs, ours))
             body.append(row)
     for alpha in shaping.ALPHAS:
         paper = cheng.TABLE_2[alpha]
         plain = outcome(results, shaping.by_alpha(alpha, 0.0))
-        both = _against(outcome(results, shaping.by_alpha(alpha, cheng.PULL)), plain)
+        both = against(outcome(results, shaping.by_alpha(alpha, cheng.PULL)), plain)
         body.append(
             [
                 f"cifar10, alpha {alpha:g}, epsilon 8",
@@ -773,7 +774,7 @@ def blur_alone(results: Finished) -> str:
             outcome(results, shaping.blur_alone(BLUR_DATA, clip, pull))
             for pull in (0.0, *shaping.PULLS)
         )
-        by_pull = [_against(one, plain, digits=2) for one in pulled]
+        by_pull = [against(one, plain, digits=2) for one in pulled]
         body.append([f"clip {clip:g}", _accuracy(plain), *by_pull])
     return markdown(
         [
@@ -789,7 +790,7 @@ def sparsities(results: Finished) -> str:
     """Table 3: what LUS gains over plain DP-FedAvg, alone and with BLUR."""
     plains = {data: outcome(results, cheng.plain(data, 6.0)) for data in shaping.DATA}
     found = {
-        arm.label[:-1]: _against(outcome(results, arm), plains[data], digits=2)
+        arm.label[:-1]: against(outcome(results, arm), plains[data], digits=2)
         for data in shaping.DATA
         for arm in shaping.ablation(data)
     }
@@ -828,7 +829,7 @@ def shaped_by_clip(results: Finished) -> str:
             )
             body.append(
                 [f"{data}, clip {clip:g}", _accuracy(plain)]
-                + [_against(one, plain) for one in shaped]
+                + [against(one, plain) for one in shaped]
             )
     return markdown(
         ["epsilon 4", "plain", *(f"lambda lr = {pull:g}, sparsity 0.7" for pull in shaping.PULLS)],
@@ -838,12 +839,6 @@ def shaped_by_clip(results: Finished) -> str:
 
 def _accuracy(one: Outcome | None) -> str:
     return "-" if one is None or one.refused else accuracy(*interval(one.percent()))
-
-
-def _against(ours: Outcome | None, base: Outcome | None, digits: int = 1) -> str:
-    if ours is None or base is None or ours.refused or base.refused:
-        return "-"
-    return gain(*difference(ours, base), digits=digits)
 
 
 def against_others(results: Finished) -> str:
@@ -914,7 +909,7 @@ def cheng_cnn(results: Finished) -> str:
             [
                 "femnist, epsilon 4",
                 beside_paper(_printed(paper, 0), _accuracy(plain)),
-                beside_paper(_printed_gain(paper), _against(shaped, plain)),
+                beside_paper(_printed_gain(paper), against(shaped, plain)),
             ]
         ],
     )
@@ -966,18 +961,13 @@ def in_the_readme(results: Finished) -> str:
         for row in rows
     )
     budgets = ["{} points on {}".format(*first), *("{} on {}".format(*one) for one in others)]
-    untuned = {arm.label: arm for arm in over_time.untuned()}
     saving = [
-        _told(over(results, *(untuned[data, "2/5/10", "annealed", one] for one in both)))
-        for data in ("fashion-mnist", "mnist")
-        for both in [("exact", "uniform")]
+        over_time_page.untuned_gain(results, data, "annealed", "exact")
+        for data in over_time.SHIPPED
     ]
     planned = [
-        over_time_page.by_measured_influence(
-            *(results, data, "annealed", by_influence.AS_SHIPPED),
-            outcome(results, untuned[data, "2/5/10", "annealed", "uniform"]),
-        )
-        for data in by_influence.DATA
+        over_time_page.by_measured_influence(results, data, "annealed", over_time.AS_SHIPPED)
+        for data in over_time.SHIPPED
     ]
     fixed, follows = (
         over_time_page.mean_gain(results, schedule) for schedule in ("annealed", "following")

@@ -112,17 +112,8 @@ def line_of(results: Results, arm: Pooled, lr: float, seed: int, held_out: float
     if key not in results.found and isinstance(results, Finished):
         raise Unfinished(arm.method)
     if key not in results.found:
-        line = {
-            "key": key,
-            "study": STUDY,
-            "label": [arm.data, arm.method],
-            "lr": lr,
-            "clip": settings.get("privacy.clip", 0.0),
-            "seed": seed,
-            "held_out": held_out,
-            **measured(settings),
-        }
-        results.add(line)
+        choice, label = (lr, settings.get("privacy.clip", 0.0)), (arm.data, arm.method)
+        line = results.enter(key, STUDY, label, choice, seed, measured(settings), held_out)
         print(time.strftime("%H:%M:%S"), arm.method, lr, seed, line["accuracy"], flush=True)
     return results.found[key]
 

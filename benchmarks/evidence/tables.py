@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiment import Finished
+from experiment import Finished, Outcome, difference
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -70,6 +70,12 @@ class _Noted(dict[str, dict[str, Any]]):
             return self[key]
         except KeyError:
             return default
+
+
+def against(ours: Outcome | None, base: Outcome | None, digits: int = 1) -> str:
+    if ours is None or base is None or ours.refused or base.refused:
+        return "-"
+    return gain(*difference(ours, base), digits=digits)
 
 
 def with_seconds(block: Callable[[Finished], str]) -> Callable[[Finished], str]:
