@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import shutil
+import time
 import warnings
 from dataclasses import replace
 
@@ -199,7 +200,7 @@ def test_questions_that_come_at_the_same_time_all_get_one_answer(federated, tmp_
     """A server that was killed and resumed greets and asks again while the node still works for
     the message before, and every message is a process of its own.
     """
-    server, grid = federated(train={"rounds": 2})
+    server, grid = federated(train={"rounds": 2}, privacy={"noise": "distributed"})
     context, greetings = multiprocessing.get_context("fork"), {}
     hello, task = Node.hello, Node.task
 
@@ -209,6 +210,7 @@ def test_questions_that_come_at_the_same_time_all_get_one_answer(federated, tmp_
 
     def asked_at_once(self, content):
         told = context.SimpleQueue()
+        slow = replace(self, work=lambda one: time.sleep(0.05) or self.work(one))
 
         def put(question):
             try:
@@ -217,7 +219,7 @@ def test_questions_that_come_at_the_same_time_all_get_one_answer(federated, tmp_
                 told.put(error)
 
         questions = [
-            lambda: read_answer(task(self, content)).to_bytes(None),
+            lambda: read_answer(task(slow, content)).to_bytes(None),
             lambda: read_introduction(hello(self, greetings[self.client])),
         ] * 4
         asked = [context.Process(target=put, args=(question,)) for question in questions]
