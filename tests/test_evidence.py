@@ -13,6 +13,7 @@ import by_influence
 import cheng
 import client_losses
 import experiment
+import figures
 import gu
 import gu_page
 import in_memory
@@ -76,7 +77,7 @@ def fake(monkeypatch, score):
     """Runs that only say what `score` makes of their settings; returns the list of them."""
     made = []
 
-    def measured(settings):
+    def measured(settings, curve=True):
         made.append(settings)
         value = score(settings)
         return {"last": value, "tail": value, "clipped": 0.0, "seconds": 1.0}
@@ -96,10 +97,14 @@ def test_a_number_that_was_typed_is_noticed(tmp_path):
     assert forged != text
     (tmp_path / page).parent.mkdir()
     (tmp_path / page).write_text(forged, encoding="utf-8")
+    shutil.copytree(ROOT / "docs" / "figures", tmp_path / "figures")
+    figure = next(iter(figures.FIGURES))
+    drawn = (tmp_path / figure).read_text(encoding="utf-8")
+    (tmp_path / figure).write_text(drawn.replace("drawn from ", "drawn from 0"), encoding="utf-8")
     for other in set(render.BLOCKS) - {page}:
         shutil.copy(ROOT / "docs" / other, tmp_path / other)
-    assert render.disagreements(docs=tmp_path) == [page]
-    assert render.disagreements(docs=tmp_path, write=True) == [page]
+    assert render.disagreements(docs=tmp_path) == [page, figure]
+    assert render.disagreements(docs=tmp_path, write=True) == [page, figure]
     assert render.disagreements(docs=tmp_path) == []
 
 

@@ -58,6 +58,7 @@ class Arm:
     seeds: tuple[int, ...] = SEEDS
     tries: int = MOST_TRIES  # 1: nothing is tuned, `start` is used
     clips: bool = True  # False: nothing is clipped, so only the learning rate is tuned
+    curve: bool = True  # whether test rows are read after every round too, once training is over
     like: Arm | None = None  # uses the learning rate and clip that were chosen for this arm
     among: tuple[Settings, ...] = ()  # changes, of which the best on held-out rows is made
     over_lr: Settings = field(
@@ -133,7 +134,7 @@ class Results:
         settings = arm.at(choice, seed, held_out)
         key = key_of(settings)
         if key not in self.found:
-            found = measured(settings)
+            found = measured(settings, arm.curve)
             line = self.enter(key, arm.study, arm.label, choice, seed, found, held_out)
             print(time.strftime("%H:%M:%S"), arm.name, _told(line), flush=True)
         return self.found[key]
@@ -187,14 +188,14 @@ def by_section(settings: Settings) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def measured(settings: Settings) -> dict[str, Any]:
+def measured(settings: Settings, curve: bool = True) -> dict[str, Any]:
     """Plan, verify and train once; accuracy of the last iterate and of the mean of the last ones,
-    with the CPU seconds that it took; if nothing is held out, also after every round. What fedspend
-    refuses is a result too.
+    with the CPU seconds that it took; if nothing is held out and a `curve` is wanted, also after
+    every round. What fedspend refuses is a result too.
     """
     began = time.process_time()
     try:
-        found = _trained(settings)
+        found = _trained(settings, curve)
     except (InvalidInput, Refused) as refusal:
         found = {"refused": str(refusal)}
     return found | {"seconds": round(time.process_time() - began, 2)}
@@ -244,7 +245,7 @@ def prepared(settings: Settings) -> tuple[Setup, Play]:
     return setup, play
 
 
-def _trained(settings: Settings) -> dict[str, Any]:
+def _trained(settings: Settings, curve: bool) -> dict[str, Any]:
     import torch
 
     from fedspend.models.evaluation import evaluate
@@ -263,7 +264,7 @@ def _trained(settings: Settings) -> dict[str, Any]:
         "tail": accuracy(np.mean(iterates[-TAIL:], axis=0)),
         "plan": None if setup.plan is None else setup.plan.hash.removeprefix("sha256:")[:16],
     }
-    if not settings["data.validation"]:
+    if curve and not settings["data.validation"]:
         found["curve"] = [accuracy(model) for model in iterates]
     return found
 

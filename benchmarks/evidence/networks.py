@@ -16,25 +16,28 @@ import over_time
 from experiment import SEEDS, Arm, Choice
 
 STUDY = "networks"
-BUDGETS = ((10, 20, 30), (2, 5, 10))
+BUDGETS = ((2, 5, 10), (10, 20, 30))
 SPENDING = ("uniform", "exact", "optimal")
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model and what a run of it may cost: local steps, share of the rows, size of the search."""
+    """A model and what a run of it may cost: local steps, share of the rows, size of the search,
+    number of seeds.
+    """
 
     model: str
     steps: int
     share: float
     start: Choice
     tries: int
+    seeds: int
 
 
 NETWORKS = {
-    "small CNN": Network("small-cnn", 10, 1.0, (0.1, 0.5), 8),
-    "LeNet": Network("lenet", 30, 1.0, (0.05, 0.5), 6),
-    "the paper's CNN": Network("cnn", 10, 0.2, (0.05, 0.5), 4),
+    "small CNN": Network("small-cnn", 10, 1.0, (0.2, 0.5), 6, 3),
+    "LeNet": Network("lenet", 30, 1.0, (0.1, 0.5), 4, 2),
+    "the paper's CNN": Network("cnn", 10, 0.2, (0.1, 0.5), 3, 2),
 }
 
 
@@ -47,7 +50,7 @@ def arm(name: str, budgets: tuple[float, ...], schedule: str, spending: str) -> 
         "model.features": "none",
         "data.share": network.share,
         "train.local_steps": network.steps,
-        "train.batch_size": 32,
+        "train.batch_size": 16,
     }
     made = replace(
         base,
@@ -55,8 +58,9 @@ def arm(name: str, budgets: tuple[float, ...], schedule: str, spending: str) -> 
         label=(name, *base.label[1:]),
         settings=settings,
         start=network.start,
-        seeds=SEEDS[:3],
+        seeds=SEEDS[: network.seeds],
         tries=network.tries,
+        curve=False,
     )
     return (
         made

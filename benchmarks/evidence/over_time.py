@@ -166,13 +166,10 @@ def cells() -> list[tuple[str, tuple[float, ...]]]:
 
 def arms() -> list[Arm]:
     """In the order in which they are run: what the question is about first, variants later."""
-    main, variants = (
-        ("uniform", "exact", "optimal"),
-        ("literal", "geometric 1.05", "geometric 0.95"),
-    )
+    ways = ("uniform", "exact", "optimal"), ("literal",), ("geometric 1.05",), ("geometric 0.95",)
     head, *rest = [
         [arm(data, budgets, schedule, spending) for spending in spendings for schedule in SCHEDULES]
-        for spendings in (main, variants)
+        for spendings in ways
         for data, budgets in cells()
     ]
     return [one for block in (head, untuned(), *rest) for one in block]

@@ -445,7 +445,7 @@ def influences(results: Finished) -> str:
         left = influence.left(results, arm)
         if left is None:
             continue
-        title, schedule = _measured_arm(arm)
+        title, schedule = measured_arm(arm)
         body.append([title, COLUMNS[schedule], *(f"{value:.2f}" for value in left)])
         if arm.settings["privacy.clip_schedule"] == "lr":
             at = lr_schedule(1.0, "cosine", over_time.END, arm.settings["train.rounds"])
@@ -463,7 +463,7 @@ def harms(results: Finished) -> str:
         harm = influence.harmed(results, arm)
         if harm is None:
             continue
-        title, schedule = _measured_arm(arm)
+        title, schedule = measured_arm(arm)
         saving = over_time.arm(arm.label[0], _numbers(arm.label[1]), schedule, "exact")
         ratio = influence.noise_over(harm, saving, arm)
         cells = (f"{value:.2f}" for value in harm / harm.max())
@@ -472,7 +472,7 @@ def harms(results: Finished) -> str:
     return markdown(["push after round", "", *rounds, "harm under saving"], body)
 
 
-def _measured_arm(arm: Arm) -> tuple[str, str]:
+def measured_arm(arm: Arm) -> tuple[str, str]:
     """Data and budgets of an arm in words, and its learning rate."""
     data, budgets, schedule, _, *words = arm.label
     return ", ".join([f"{NAMES[data]}, ({budgets.replace('/', ', ')})", *words]), schedule

@@ -1,4 +1,4 @@
-"""Writes the numbers of the results pages from the results files.
+"""Writes the numbers and figures of the results pages from the results files.
 
     python benchmarks/evidence/render.py            # make results: re-renders every page
     python benchmarks/evidence/render.py --check    # exits 1 if a page and its files disagree
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import figures
 import over_time_page
 import papers_page
 import targets_page
@@ -55,7 +56,9 @@ def rendered(text: str, blocks: dict[str, Block], results: Finished) -> str:
 
 
 def disagreements(docs: Path = DOCS, folder: Path = RESULTS, *, write: bool = False) -> list[str]:
-    """The pages that differ from their files; with `write`, they are brought up to date."""
+    """The pages and figures that differ from their files; with `write`, they are brought up to
+    date.
+    """
     results, wrong = everything(folder), []
     for name, blocks in BLOCKS.items():
         page = docs / name
@@ -65,6 +68,11 @@ def disagreements(docs: Path = DOCS, folder: Path = RESULTS, *, write: bool = Fa
             wrong.append(name)
             if write:
                 page.write_text(made, encoding="utf-8")
+    for name, picture in figures.FIGURES.items():
+        if not picture.agrees(docs / name, results):
+            wrong.append(name)
+            if write:
+                picture.write(docs / name, results)
     return wrong
 
 

@@ -73,12 +73,15 @@ def spending_plot(
         write_figure(draw(named, labels), path)
 
 
-def write_figure(figure: Figure, path: str | Path) -> None:
-    """Save the figure whole, without a date: the same plan gives the same file."""
+def write_figure(figure: Figure, path: str | Path, description: str | None = None) -> None:
+    """Save the figure whole, without a date: the same plan gives the same file. A .png or .svg may
+    carry a description.
+    """
     buffer = io.BytesIO()
     kind = Path(path).suffix.lower().removeprefix(".")
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+    described = {} if description is None else {"Description": description}
+    figure.savefig(buffer, format=kind, dpi=160, metadata=undated | described)
     write_whole(Path(path), buffer.getvalue())
 
 
