@@ -77,7 +77,7 @@ def fake(monkeypatch, score):
     """Runs that only say what `score` makes of their settings; returns the list of them."""
     made = []
 
-    def measured(settings, curve=True):
+    def measured(settings, _curve=True):
         made.append(settings)
         value = score(settings)
         return {"last": value, "tail": value, "clipped": 0.0, "seconds": 1.0}
@@ -118,6 +118,8 @@ def test_a_run_here_is_a_run_of_fedspend():
     lines = run(from_config(config_of(experiment.by_section(settings))), None).metrics
     assert found["curve"] == [round(line["accuracy"], 5) for line in lines]
     assert found["last"] == found["curve"][-1]
+    short = experiment.measured(settings, curve=False)
+    assert found == {**short, "curve": found["curve"], "seconds": found["seconds"]}
     averaged = {**settings, "train.tail_average": 3}
     lines = run(from_config(config_of(experiment.by_section(averaged))), None).metrics
     assert found["tail"] == round(lines[-1]["accuracy"], 5), "all three rounds are in the tail"

@@ -16,7 +16,7 @@ from typing import Any
 
 import influence
 import over_time_page
-from experiment import Finished, outcome
+from experiment import Finished
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
