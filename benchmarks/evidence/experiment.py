@@ -60,6 +60,7 @@ class Arm:
     clips: bool = True  # False: nothing is clipped, so only the learning rate is tuned
     curve: bool = True  # whether test rows are read after every round too, once training is over
     like: Arm | None = None  # uses the learning rate and clip that were chosen for this arm
+    clip_times: float = 1.0  # uses that clip times this
     among: tuple[Settings, ...] = ()  # changes, of which the best on held-out rows is made
     over_lr: Settings = field(
         default_factory=dict
@@ -304,7 +305,8 @@ def searched(
 def tuned(results: Results, arm: Arm) -> tuple[Choice, int]:
     """Learning rate and clip with the best accuracy on held-out training rows."""
     if arm.like is not None:
-        return tuned(results, arm.like)
+        (lr, clip), tried = tuned(results, arm.like)
+        return (lr, clip * arm.clip_times), tried
     if arm.tries == 1:
         return arm.start, 1
 

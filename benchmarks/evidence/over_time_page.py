@@ -133,10 +133,42 @@ def trained_networks(results: Finished) -> str:
         for spending in networks.SPENDING:
             title = f"{name}, {budgets}: {ROWS[spending]}"
             body.append([title, *(cell(made, schedule, spending) for schedule in COLUMNS)])
+        chosen = (_choice(made[schedule, "uniform"]) for schedule in COLUMNS)
+        body.append(["*learning rate, clip (tried)*", *chosen])
     parts = [markdown(["Fashion-MNIST", *COLUMNS.values()], body)] if body else []
     if missing:
         parts.append(f"Not run yet (`--only {networks.STUDY}`): {'; '.join(missing)}.")
     return "\n\n".join(parts)
+
+
+def _choice(found: Outcome | None) -> str:
+    if found is None:
+        return "-"
+    lr, clip = found.choice
+    return f"*{lr:g}, {clip:g} ({found.tried})*"
+
+
+def networks_with_large_clips(results: Finished) -> str:
+    """Annealed, at the clip that was chosen and at one that is too large."""
+    body = []
+    for budgets in networks.BUDGETS:
+        name = "small CNN"
+        for times, make in (
+            (1.0, lambda *one: networks.arm(*one[:2], "annealed", one[2])),
+            (networks.TOO_LARGE, networks.with_large_clip),
+        ):
+            made: Cells = {
+                ("annealed", spending): outcome(results, make(name, budgets, spending))
+                for spending in networks.SPENDING
+            }
+            if any(one is not None for one in made.values()):
+                found = made["annealed", "uniform"]
+                clip = "-" if found is None else f"{found.choice[1]:g}"
+                told = "chosen" if times == 1 else f"{times:g} times the chosen one"
+                cells = (cell(made, "annealed", spending) for spending in networks.SPENDING)
+                body.append([f"{name}, {budgets}, clip {clip}: {told}", *cells])
+    headings = [COLUMNS["annealed"], *(ROWS[spending] for spending in networks.SPENDING)]
+    return markdown(headings, body) if body else "Not run yet."
 
 
 def status(results: Finished) -> str:
@@ -487,6 +519,7 @@ BLOCKS = {
     "time-influence": with_seconds(influences),
     "time-harm": with_seconds(harms),
     "time-networks": with_seconds(trained_networks),
+    "time-networks-clip": with_seconds(networks_with_large_clips),
     "time-status": status,
     "time-tables": tables,
     "time-signs": signs,
