@@ -57,7 +57,8 @@ class Arm:
     readout: str = "last"
     seeds: tuple[int, ...] = SEEDS
     tries: int = MOST_TRIES  # 1: nothing is tuned, `start` is used
-    clips: bool = True  # False: nothing is clipped, so only the learning rate is tuned
+    clips: bool = True  # False: only the learning rate is tuned
+    rates: bool = True  # False: only the clip is
     curve: bool = True  # whether test rows are read after every round too, once training is over
     like: Arm | None = None  # uses the learning rate and clip that were chosen for this arm
     clip_times: float = 1.0  # uses that clip times this
@@ -274,7 +275,11 @@ def _trained(settings: Settings, curve: bool) -> dict[str, Any]:
 
 
 def searched(
-    score: Callable[[Choice], float], start: Choice, most: int = MOST_TRIES, clips: bool = True
+    score: Callable[[Choice], float],
+    start: Choice,
+    most: int = MOST_TRIES,
+    clips: bool = True,
+    rates: bool = True,
 ) -> tuple[Choice, int]:
     """The best learning rate and clip, and how many were tried.
 
@@ -285,12 +290,16 @@ def searched(
     ((0.4, 1.0), 11)
     >>> searched(lambda choice: -abs(choice[0] - 0.4), (0.1, 1.0), clips=False)
     ((0.4, 1.0), 5)
+    >>> searched(lambda choice: -abs(choice[1] - 0.5), (0.1, 1.0), rates=False)
+    ((0.1, 0.5), 4)
     """
     scores: dict[Choice, float] = {}
     best = start
     while True:
         lr, clip = best
-        around = [best, (lr * STEP, clip), (lr / STEP, clip)]
+        around = [best]
+        if rates:
+            around += [(lr * STEP, clip), (lr / STEP, clip)]
         if clips:
             around += [(lr, clip * STEP), (lr, clip / STEP)]
         for choice in around:
@@ -314,7 +323,7 @@ def tuned(results: Results, arm: Arm) -> tuple[Choice, int]:
         line = results.of(arm, choice, TUNING_SEED, HELD_OUT)
         return float(line.get(arm.readout, -np.inf))
 
-    return searched(score, arm.start, arm.tries, arm.clips)
+    return searched(score, arm.start, arm.tries, arm.clips, arm.rates)
 
 
 def settled(results: Results, arm: Arm) -> Arm:

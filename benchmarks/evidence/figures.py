@@ -17,12 +17,12 @@ from typing import Any
 import influence
 import over_time_page
 from experiment import Finished
+from judging import Gain, over
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from over_time import AS_SHIPPED, SCHEDULES, SHIPPED, TIGHT, as_shipped
-from over_time_page import COLUMNS, NAMES, Gain
-from papers_page import over
+from over_time_page import COLUMNS, NAMES
 
 from fedspend.report.plots import COLOURS, GREY, LOOK, write_figure
 
@@ -83,7 +83,7 @@ def saving(results: Finished) -> Numbers:
         }
     found["paper"] = {
         _title(*pair): round(theirs - uniform, 2)
-        for pair, (uniform, theirs) in over_time_page.PAPER.items()
+        for pair, (uniform, theirs, _) in over_time_page.PAPER.items()
     }
     return found
 

@@ -18,14 +18,15 @@ from experiment import SEEDS, TAIL, Arm, Choice
 
 STUDY = "time"
 UNTUNED = "time, untuned"
-TIGHT = (2, 5, 10)  # the budgets of the arms that are not tuned
+TIGHT = (2, 5, 10)  # the budgets of the arms that are not tuned,
+LARGE = (10, 20, 30)  # and, annealed alone, these
+NOT_TUNED = ("uniform", "exact", "literal")
 # Learning rate and clip of examples/papers, which were chosen for larger budgets.
 AS_SHIPPED = "as shipped"
 SHIPPED = {"fashion-mnist": (0.1, 1.0), "mnist": (0.2, 1.0)}
 BUDGETS = ((2, 5, 10), (10, 20, 30), (5, 5, 5), (10, 10, 10))
 DATA = ("fashion-mnist", "mnist", "adult", "cifar10")
-# The most telling pairs of data and budgets, and Adult, whose runs take half a second: five seeds.
-# The others have three.
+# The most telling pairs of data and budgets, and Adult, whose runs take half a second.
 FIRST: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("fashion-mnist", (2, 5, 10)),
     ("mnist", (2, 5, 10)),
@@ -143,20 +144,43 @@ def arm(data: str, budgets: tuple[float, ...], schedule: str, spending: str) -> 
         settings,
         start(data, budgets, schedule),
         READOUT[schedule],
-        SEEDS if (data, budgets) in FIRST else SEEDS[:3],
+        SEEDS,
     )
 
 
-def as_shipped(data: str, schedule: str, spending: str) -> Arm:
+def as_shipped(data: str, schedule: str, spending: str, budgets: tuple[float, ...] = TIGHT) -> Arm:
     """The same, with the learning rate and the clip of examples/papers instead of tuned ones."""
-    tuned = arm(data, TIGHT, schedule, spending)
+    tuned = arm(data, budgets, schedule, spending)
     return replace(tuned, study=UNTUNED, start=SHIPPED[data], tries=1)
+
+
+def at_choice_of(data: str, budgets: tuple[float, ...], spending: str, chosen_for: str) -> Arm:
+    """Annealed, at the learning rate and clip that were chosen for another way of spending: what
+    spending does if nothing else differs.
+    """
+    made = arm(data, budgets, "annealed", spending)
+    label = (*made.label, f"at the choice for {chosen_for}")
+    return replace(made, label=label, like=arm(data, budgets, "annealed", chosen_for))
 
 
 def untuned() -> list[Arm]:
     """What saving gains if the clip is not chosen for the noise."""
-    spendings = ("uniform", "exact", "literal")
-    return [as_shipped(*one) for one in itertools.product(SHIPPED, SCHEDULES, spendings)]
+    return [
+        *(as_shipped(*one) for one in itertools.product(SHIPPED, SCHEDULES, NOT_TUNED)),
+        *(
+            as_shipped(data, "annealed", spending, LARGE)
+            for data, spending in itertools.product(SHIPPED, NOT_TUNED)
+        ),
+    ]
+
+
+def crossed() -> list[Arm]:
+    """Uniform spending at the choice for saving, and saving at that for uniform spending."""
+    return [
+        at_choice_of(data, budgets, *pair)
+        for data, budgets in cells()
+        for pair in (("uniform", "exact"), ("exact", "uniform"))
+    ]
 
 
 def cells() -> list[tuple[str, tuple[float, ...]]]:
@@ -164,12 +188,16 @@ def cells() -> list[tuple[str, tuple[float, ...]]]:
     return [*FIRST, *(pair for pair in itertools.product(DATA, BUDGETS) if pair not in FIRST)]
 
 
+# the question itself, and variants of it
+WAYS = ("uniform", "exact", "optimal"), ("literal",), ("geometric 1.05",), ("geometric 0.95",)
+
+
 def arms() -> list[Arm]:
     """In the order in which they are run: what the question is about first, variants later."""
-    ways = ("uniform", "exact", "optimal"), ("literal",), ("geometric 1.05",), ("geometric 0.95",)
-    head, *rest = [
+    first, *rest = [
         [arm(data, budgets, schedule, spending) for spending in spendings for schedule in SCHEDULES]
-        for spendings in ways
+        for spendings in WAYS
         for data, budgets in cells()
     ]
-    return [one for block in (head, untuned(), *rest) for one in block]
+    main, variants = rest[: len(cells()) - 1], rest[len(cells()) - 1 :]
+    return [one for block in (first, untuned(), *main, crossed(), *variants) for one in block]

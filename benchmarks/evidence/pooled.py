@@ -1,20 +1,24 @@
 """Table 2 of Liu et al. (2024) for MNIST: the filter against sampled records, on pooled rows.
 
 One client holds all rows; 70, 20 and 10% of them have budgets 2.0, 4.7 and 11.8; noise multiplier
-20, clip 5, as in the table. The learning rate of every method is searched on held-out training
-rows; then three seeds. The arm without privacy is trained to the end: it has ten times the steps.
+20, clip 5, as in the table. Learning rates are searched on held-out training rows; `filter by clip`
+has that of the other filter, and exact rates have that of the clamped fit. Then three seeds. The
+arm without privacy is trained to the end: it has ten times the steps.
 
     FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only pooled
 
-Differences from the paper: it names neither steps nor delta, so there are 150 steps and delta 1e-4,
-that of its other experiments; logistic regression on fixed features.
+Differences from the paper: it names neither steps nor delta. Delta is 1e-4, that of its other
+experiments with MNIST, and there are 500 steps: charged at the clip, records of the first two
+levels have used up their budgets after 111 and 489 of them (those of the third after 2,202), and
+early stopping is what the table is about. Logistic regression on fixed features. The paper's rates
+are a curve fit that may overspend; here it is clamped to exact rates.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +39,19 @@ from in_memory import held_out_of, in_memory
 STUDY = "pooled"
 SEEDS = ALL_SEEDS[:3]
 LEVELS = (2.0, 4.7, 11.8)
-ROUNDS, STEPS = 10, 15  # records are re-planned for each round of so many steps
+ROUNDS, STEPS = 10, 50  # records are re-planned for each round of so many steps
 LONGER = 10  # the arm without privacy
 TRIES = 4
 METHODS: dict[str, dict[str, Any]] = {
     "filter by norm": {"method.name": "filter", "method.charge": "norm"},
-    "filter by clip": {"method.name": "filter", "method.common_rate": 1.0},
-    "rpdp, exact rates": {"method.name": "rpdp"},
+    "rpdp, clamped fit": {"method.name": "rpdp", "method.rates": "scf-clamped"},
     "no privacy": {"method.name": "privacy-free"},
+    "rpdp, exact rates": {"method.name": "rpdp", "method.rates": "exact"},
+    "filter by clip": {"method.name": "filter", "method.charge": "clip", "method.common_rate": 1.0},
 }
-# what the paper prints: test accuracy
-PAPER = {"filter by norm": 84.11, "rpdp, exact rates": 94.77}
+LIKE = {"filter by clip": "filter by norm", "rpdp, exact rates": "rpdp, clamped fit"}
+# what the paper prints: test accuracy, and milliseconds a step
+PAPER = {"filter by norm": 84.11, "rpdp, clamped fit": 94.77}
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,18 @@ class Pooled:
             "train.rounds": self.rounds,
             "train.local_steps": self.steps * (1 if self.private else LONGER),
             "train.lr": lr,
+            "train.lr_schedule": "constant",
+            "train.momentum": 0.0,
+            "train.server_lr": 1.0,
+            "train.server_momentum": 0.0,
+            "train.tail_average": 1,
             "train.seed": seed,
             "held_out": held_out,
         }
         if self.private:
             made |= {"privacy.delta": 1e-4, "privacy.noise_multiplier": 20.0, "privacy.clip": 5.0}
-            made["levels"] = list(LEVELS)
+            made |= {"privacy.rate": 1.0, "privacy.noise": "central", "levels": list(LEVELS)}
+            made["privacy.randomness"] = "seeded"
         else:
             made["train.batch_size"] = 256  # private methods have no batches: rates decide
         return made
@@ -101,6 +113,8 @@ def chosen(results: Results, arm: Pooled) -> float:
     def score(choice: tuple[float, float]) -> float:
         return float(line_of(results, arm, choice[0], TUNING_SEED, HELD_OUT)["accuracy"])
 
+    if arm.method in LIKE:
+        return chosen(results, replace(arm, method=LIKE[arm.method]))
     (lr, _), _ = searched(score, (0.5, 5.0), TRIES, clips=False)
     return lr
 
@@ -119,7 +133,9 @@ def line_of(results: Results, arm: Pooled, lr: float, seed: int, held_out: float
 
 
 def measured(settings: dict[str, Any]) -> dict[str, Any]:
-    """Accuracy after training, on the test rows, or on the rows that are held out."""
+    """Accuracy after training, on the test rows, or on the rows that are held out; CPU seconds, and
+    those of a training step.
+    """
     import fedspend
     from fedspend.records import ThreeLevels
 
@@ -128,18 +144,25 @@ def measured(settings: dict[str, Any]) -> dict[str, Any]:
     levels, held_out = settings.pop("levels", None), settings.pop("held_out")
     settings = in_memory(settings)
     rows = held_out_of(settings, held_out)
-    if not levels:
-        result = fedspend.train(by_section(settings))
-        return {"accuracy": result.accuracy, "seconds": round(time.process_time() - began, 2)}
-    budgets = ThreeLevels(levels=tuple(levels)).draw(
-        rows, np.random.default_rng(settings["train.seed"])
-    )
+    marks: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "budgets.csv"
-        place.write_text(
-            "record,epsilon\n"
-            + "".join(f"{n},{epsilon}\n" for n, epsilon in enumerate(budgets.tolist()))
+        if levels:
+            place = Path(folder) / "budgets.csv"
+            budgets = ThreeLevels(levels=tuple(levels)).draw(
+                rows, np.random.default_rng(settings["train.seed"])
+            )
+            lines = (f"{n},{epsilon}\n" for n, epsilon in enumerate(budgets.tolist()))
+            place.write_text("record,epsilon\n" + "".join(lines))
+            settings["privacy.budgets"] = str(place)
+        result = fedspend.train(
+            by_section(settings), on_round=lambda *_: marks.append(time.process_time())
         )
-        result = fedspend.train(by_section(settings | {"privacy.budgets": str(place)}))
-    assert bool((result.plan.epsilon <= result.plan.budget).all())
-    return {"accuracy": result.accuracy, "seconds": round(time.process_time() - began, 2)}
+    assert not levels or bool((result.plan.epsilon <= result.plan.budget).all())
+    active = [count for record in result.metrics for count in record.get("active", [])]
+    steps = settings["train.local_steps"] * (len(marks) - 1)
+    return {
+        "accuracy": result.accuracy,
+        "seconds": round(time.process_time() - began, 2),
+        "step": round((marks[-1] - marks[0]) / steps, 5) if steps else None,
+        "active": active[:: max(1, len(active) // 20)],
+    }

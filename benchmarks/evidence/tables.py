@@ -31,16 +31,20 @@ def accuracy(mean: float, half: float | None) -> str:
 
 
 def gain(mean: float, half: float | None, digits: int = 1) -> str:
-    """Points against another arm; bold if the interval leaves 0 out. A narrow interval near 0 has
-    two digits: rounded to one, nobody would see whether it leaves 0 out.
+    """Points against another arm; bold if the interval leaves 0 out. Where both would round to the
+    same, or the interval to nothing, there is another digit: nobody could see what is the case.
 
     >>> gain(1.23, 0.4), gain(-0.2, 0.4), gain(1.0, None), gain(0.041, 0.032)
     ('**+1.2 ± 0.4**', '-0.2 ± 0.4', '+1.0', '**+0.04 ± 0.03**')
+    >>> gain(-0.164, 0.157), gain(1.02, 0.04), gain(0.1, 0.0)
+    ('**-0.164 ± 0.157**', '**+1.02 ± 0.04**', '**+0.1 ± 0.0**')
     """
     if half is None:
         return f"{mean:+.{digits}f}"
-    if half < 0.1 and abs(mean) < 1:
-        digits = 2
+    if 0.005 <= half < 0.1:
+        digits = max(digits, 2)
+    while digits < 3 and f"{abs(mean):.{digits}f}" == f"{half:.{digits}f}":
+        digits += 1
     text = f"{mean:+.{digits}f} ± {half:.{digits}f}"
     return f"**{text}**" if abs(mean) > half else text
 

@@ -1,0 +1,134 @@
+"""What a verdict is: whether the gains that a table or figure claims are there.
+
+Guarantee: a gain is there if its 95% interval lies above 0; lines that are not run are not counted,
+and the reason says how many they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from experiment import Arm, Finished, Outcome, difference, outcome
+from tables import accuracy, gain
+
+from fedspend.runs.comparison import interval
+
+Gain = tuple[float, float | None]
+
+Verdict = tuple[str, str]  # a word, and what it rests on
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure; what `judge` finds takes precedence once its study has results."""
+
+    name: str
+    verdict: str
+    why: str
+    judge: Callable[[Finished], Verdict | None] = lambda _: None
+
+    def found(self, results: Finished) -> Verdict:
+        return self.judge(results) or (self.verdict, self.why)
+
+
+def judged(found: Sequence[Gain | None], claim: str, study: str = "") -> Verdict | None:
+    """Whether gains that are claimed are there: 95% intervals above 0. None if nothing is run.
+
+    >>> judged([(2.0, 1.0), (-2.0, 1.0), None], "gain")
+    ('reproduced in part', 'gain clear of 0 in 1 of 2 lines, clearly the other way in 1, 1 not run')
+    """
+    finished = [one for one in found if one is not None]
+    if not finished:
+        return None
+    there = sum(map(is_clear, finished))
+    word = (
+        "reproduced"
+        if there == len(finished)
+        else "not reproduced"
+        if there == 0
+        else "reproduced in part"
+    )
+    why = f"{claim} clear of 0 in {there} of {len(finished)} lines"
+    against = sum(is_clear((-mean, half)) for mean, half in finished)
+    if against:
+        why += f", clearly the other way in {against}"
+    if len(finished) < len(found):
+        why += f", {len(found) - len(finished)} not run"
+    return word, why + (f"; study `{study}`" if study else "")
+
+
+def over(results: Finished, ours: Arm, base: Arm) -> Gain | None:
+    """How much better one arm is than another; None if one of them is not finished."""
+    one, other = outcome(results, ours), outcome(results, base)
+    if one is None or other is None or one.refused or other.refused:
+        return None
+    return difference(one, other)
+
+
+def fewer_seeds(there: int, wanted: int) -> str:
+    """What a verdict adds if it rests on fewer seeds than it should.
+
+    >>> fewer_seeds(3, 5), fewer_seeds(5, 5)
+    ('; three seeds where five were wanted', '')
+    """
+    if there >= wanted:
+        return ""
+    return f"; {NUMBERS[there]} seed{'s' * (there > 1)} where {NUMBERS[wanted]} were wanted"
+
+
+NUMBERS = ("no", "one", "two", "three", "four", "five")
+
+
+def is_clear(gain: Gain | None) -> bool:
+    """Whether its interval is above 0."""
+    return gain is not None and gain[1] is not None and gain[0] > gain[1]
+
+
+def clear_of(gains: Sequence[Gain | None]) -> str:
+    """How many of the finished ones are clear of 0.
+
+    >>> clear_of([(2.0, 1.0), (0.5, 1.0), None])
+    '1 of 2'
+    """
+    return f"{sum(map(is_clear, gains))} of {sum(one is not None for one in gains)}"
+
+
+def beside(found: Verdict, gains: Sequence[Gain | None], alternative: str) -> Verdict:
+    """The verdict on the paper's effect, with `better` beside it if our alternative is clear of
+    what the paper proposes wherever they were compared, and that is at least half of the lines.
+
+    >>> beside(("reproduced", "x"), [(2.0, 1.0), None], "ours")
+    ('reproduced, better', "x; ours ahead of the paper's method in 1 of 1 lines")
+    >>> beside(("not reproduced", "x"), [(2.0, 1.0), None, None], "ours")[0]
+    'not reproduced'
+    """
+    word, why = found
+    compared = [one for one in gains if one is not None]
+    if not compared:
+        return found
+    clear = sum(half is not None and mean > half for mean, half in compared)
+    better = clear == len(compared) and 2 * clear >= len(gains)
+    why += f"; {alternative} ahead of the paper's method in {clear} of {len(compared)} lines"
+    return word + (", better" if better else ""), why
+
+
+def told(found: Gain | None) -> str:
+    return "-" if found is None else gain(*found)
+
+
+def accuracy_of(one: Outcome | None) -> str:
+    return "-" if one is None or one.refused else accuracy(*interval(one.percent()))
+
+
+def number_of(name: str) -> tuple[bool, int]:
+    """Tables before figures, each by its number.
+
+    >>> number_of("Figures 4 and 5"), number_of("Tables II and III, cost"), number_of("Figure 2a")
+    ((True, 4), (False, 2), (True, 2))
+    """
+    found = re.match(r"(Table|Figure)s? (\d+|I+)", name)
+    assert found is not None, name
+    kind, number = found.groups()
+    return kind == "Figure", int(number) if number.isdigit() else len(number)
