@@ -418,7 +418,8 @@ ITEMS = (
     Item(
         "Figure 2, norms by round",
         "reproduced in part",
-        f"norms fall, and most are still clipped, on 20 clients of bundled digits; {SHAPE}",
+        "norms come down to about the clip and vary less; in three of four rounds most are still "
+        f"above it; 20 clients of bundled digits; {SHAPE}",
     ),
     Item(
         "Figure 3, local steps",

@@ -116,6 +116,20 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
             "computed below; every rate has one epsilon, which grows with it",
         )
         for name, terms in liu_curves.FIGURES.items()
+    ] + [
+        (name, "reproduced" if there else "not reproduced", f"computed below; {why}")
+        for name, there, why in (
+            (
+                "Figure 2 (left), divergence by order",
+                liu_curves.bends().as_claimed,
+                "a straight line at rate 1, and a bend below it",
+            ),
+            (
+                "Figure 6, budget by rate and noise",
+                liu_curves.noise_as_claimed(),
+                "epsilon grows with the rate and falls with the noise",
+            ),
+        )
     ]
     return [*computed, *((item.name, *item.found(results)) for item in ITEMS)]
 
@@ -126,11 +140,6 @@ ITEMS = (
         "reproduced",
         "R^2 is 0.998 (the paper: above 99%); as a bound, which the paper does not call it, the "
         "fit fails for small budgets where noise is small ([below](#liu-et-al-2024))",
-    ),
-    Item(
-        "Figure 6, budget by rate and noise",
-        "reproduced",
-        "[Records](../how-to/records.md#which-noise); `fedspend records noise`",
     ),
     Item("Figure 7, heart", "reproduced", f"{RECORDS}, the filter"),
     Item(
@@ -177,5 +186,8 @@ BLOCKS = {
     "pooled": with_seconds(pooled_table),
     "records-cnn": with_seconds(with_cnn),
     "liu-curves": lambda _: liu_curves.curves(),
+    "liu-divergence": lambda _: liu_curves.divergences(),
+    "liu-noise": lambda _: liu_curves.noises(),
     "liu-overspending": lambda _: liu_curves.overspending(),
+    "liu-accountant": lambda _: liu_curves.accountant(),
 }

@@ -46,7 +46,7 @@ COLUMNS = {
 ROWS = {
     "uniform": "uniform",
     "exact": "saving, exact plans",
-    "literal": "saving, the paper's algorithm",
+    "literal": "saving, the paper's Algorithm 1",
     "optimal": "`optimal`",
     "geometric 1.05": "5% more each round",
     "geometric 0.95": "5% less each round",
@@ -422,8 +422,8 @@ def _untuned_in_short(results: Finished) -> str:
         "**Trained in the paper's way (annealed, clip fixed), with a learning rate and a clip that "
         f"nobody chose for the noise, saving gains** at budgets {TIGHT}: "
         f"{' and '.join(exact)} points on {' and '.join(names)} with exact plans; "
-        f"{' and '.join(literal)} with the paper's own algorithm, which leaves budget "
-        f"over (the paper: {' and '.join(claimed)})." + _planned_in_short(results)
+        f"{' and '.join(literal)} with the paper's Algorithm 1, read literally, which leaves "
+        f"budget over (the paper: {' and '.join(claimed)})." + _planned_in_short(results)
     )
 
 

@@ -15,88 +15,16 @@ import kiani_page
 import liu_page
 import over_time
 import over_time_page
+import records_cnn
 from experiment import Finished, cpu_hours
-from judging import Item, number_of, over, told
+from judging import number_of, over, told
 from tables import markdown
-
-DESIGN = "[Design](../how-to/design.md)"
-GU = (
-    Item("Figure 1, theory", "reproduced", f"corrected at T_max; {DESIGN}"),
-    Item(
-        "Figure 2a, logistic, free rate",
-        "reproduced",
-        f"three rates, two seeds; {DESIGN}; all seven not run yet: `--only gu-logistic`",
-        gu_page.judge("logistic", "Figure 2"),
-    ),
-    Item(
-        "Figure 2b, LeNet, free rate",
-        "not run",
-        "not run yet: `--only gu-lenet`",
-        gu_page.judge("lenet", "Figure 2"),
-    ),
-    *(
-        Item(
-            f"Figure 3, {name}, case {case}",
-            "not run",
-            f"not run yet: `--only gu-{model}`",
-            gu_page.judge(model, "Figure 3", f"case {case}"),
-        )
-        for model, name in gu_page.MODELS.items()
-        for case in ("I", "II", "III")
-    ),
-    Item(
-        "Figure 4, logistic, epochs",
-        "reproduced in part",
-        f"at 10 and 20 local steps, not at 5; {DESIGN}",
-        gu_page.judge("logistic", "Figure 4"),
-    ),
-    Item(
-        "Figure 4, LeNet, epochs",
-        "not run",
-        "not run yet: `--only gu-lenet`",
-        gu_page.judge("lenet", "Figure 4"),
-    ),
-    Item(
-        "Figure 5, logistic, clients",
-        "reproduced",
-        DESIGN,
-        gu_page.judge("logistic", "Figure 5"),
-    ),
-    Item(
-        "Figure 5, LeNet, clients",
-        "not run",
-        "not run yet: `--only gu-lenet`",
-        gu_page.judge("lenet", "Figure 5"),
-    ),
-    Item(
-        "Figure 6, logistic, public data",
-        "reproduced",
-        DESIGN,
-        gu_page.judge("logistic", "Figure 6"),
-    ),
-    Item(
-        "Figure 6, LeNet, public data",
-        "not run",
-        "not run yet: `--only gu-lenet`",
-        gu_page.judge("lenet", "Figure 6"),
-    ),
-    Item(
-        "Tables II and III, cost",
-        "reproduced in part",
-        f"cheaper from the second setting on; {DESIGN}",
-    ),
-)
-
-
-def gu_rows(results: Finished) -> list[tuple[str, str, str]]:
-    return [(item.name, *item.found(results)) for item in GU]
-
 
 PAPERS = {
     kiani_page.PAPER: kiani_page.rows,
     liu_page.PAPER: liu_page.rows,
     cheng_page.PAPER: cheng_page.rows,
-    "Gu et al. (2023)": gu_rows,
+    gu_page.PAPER: gu_page.rows,
 }
 FINDINGS = {  # in a sentence, without a number
     kiani_page.PAPER: "Saving gains where learning rate and clip do not suit the noise; once they "
@@ -105,7 +33,7 @@ FINDINGS = {  # in a sentence, without a number
     "bound",
     cheng_page.PAPER: "BLUR helps at clips that are far too small; with a clip that suits the "
     "noise, neither BLUR nor LUS gains anything here",
-    "Gu et al. (2023)": "The best settings lie where the theory says, with a k of our own",
+    gu_page.PAPER: "The best settings lie where the theory says, with a k of our own",
 }
 WORDS = ("reproduced", "reproduced in part", "not reproduced", "cannot be as printed", "not run")
 
@@ -131,8 +59,8 @@ def verdicts(results: Finished) -> str:
     return markdown(["paper", "table or figure", "verdict", "what it rests on"], rows)
 
 
-def in_the_readme(results: Finished) -> str:
-    """What individual budgets and saving gain, in a sentence each."""
+def budgets_of_their_own(results: Finished) -> str:
+    """What individual budgets gain over giving everyone the strictest, both tuned."""
     strict, own = "DP-FedAvg, epsilon 10", "IDP-FedAvg"
     rows = [row for row in kiani.table_2().rows if not row.title.startswith("adult, MLP")]
     first, *others = (
@@ -142,11 +70,21 @@ def in_the_readme(results: Finished) -> str:
         )
         for row in rows
     )
-    budgets = ["{} points on {}".format(*first), *("{} on {}".format(*one) for one in others)]
-    saving = [
+    return ", ".join(
+        ["{} points on {}".format(*first), *("{} on {}".format(*one) for one in others)]
+    )
+
+
+def saving_not_tuned(results: Finished) -> list[str]:
+    """What saving gains trained in the paper's way, by data set."""
+    return [
         over_time_page.untuned_gain(results, data, "annealed", "exact")
         for data in over_time.SHIPPED
     ]
+
+
+def in_the_readme(results: Finished) -> str:
+    """What individual budgets and saving gain, in a sentence each."""
     planned = [
         over_time_page.by_measured_influence(results, data, "annealed", over_time.AS_SHIPPED)
         for data in over_time.SHIPPED
@@ -156,12 +94,35 @@ def in_the_readme(results: Finished) -> str:
     )
     return (
         "- **Honest about gains.** *Individual budgets*, over giving everyone the strictest: "
-        f"{', '.join(budgets)}. *Saving for later rounds*, over uniform spending: "
-        f"{' and '.join(saving)} points where the learning rate falls and nothing is tuned "
-        f"(planned with measured influence {' and '.join(planned)}), "
+        f"{budgets_of_their_own(results)}. *Saving for later rounds*, over uniform spending: "
+        f"{' and '.join(saving_not_tuned(results))} points at small budgets where the learning "
+        f"rate falls and nothing is tuned (planned with measured influence "
+        f"{' and '.join(planned)}), "
         f"{fixed} on average once learning rate and clip are, and {follows} where the "
         "clip follows the learning rate ([when, and why](docs/results/time.md)). The plan says "
         "which it is."
+    )
+
+
+def map_of_results(results: Finished) -> str:
+    """The pages whose results are rendered, each with its most important one."""
+    saving = " and ".join(saving_not_tuned(results))
+    names = " and ".join(over_time_page.NAMES[data] for data in over_time.SHIPPED)
+    base, ours = records_cnn.arms()
+    return "\n".join(
+        [
+            f"- [Spending over time](time.md): at budgets {over_time.TIGHT}, trained as Kiani et "
+            "al. (2025) do, as we read them, and with nothing tuned, saving for later rounds gains "
+            f"{saving} points on {names}; with learning rate and clip tuned "
+            f"{over_time_page.mean_gain(results, 'annealed')} on average, over all data and "
+            "budgets.",
+            "- [Every table and figure of the papers](papers.md): a verdict for each, and what it "
+            "rests on. Individual budgets over the strictest one, both tuned: "
+            f"{budgets_of_their_own(results)}.",
+            "- [Records](records.md): a rate for every record gains 4.0 to 4.9 points over the "
+            "strictest budget for all on MNIST with fixed features, and "
+            f"{told(over(results, ours, base))} with the CNN of Liu et al. (2024), in one cell.",
+        ]
     )
 
 

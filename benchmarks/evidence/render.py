@@ -29,7 +29,10 @@ Block = Callable[[Finished], str]
 BLOCKS: dict[str, dict[str, Block]] = {
     "results/time.md": over_time_page.BLOCKS | targets_page.BLOCKS,
     "results/papers.md": papers_page.BLOCKS,
-    "results/index.md": {"time-short": over_time_page.in_short},
+    "results/index.md": {
+        "time-short": over_time_page.in_short,
+        "map": papers_page.map_of_results,
+    },
     "../README.md": {"gains": papers_page.in_the_readme},
 }
 
