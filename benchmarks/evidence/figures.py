@@ -8,6 +8,7 @@ drawn, delete its file.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from judging import Gain, over
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from over_time import AS_SHIPPED, SCHEDULES, SHIPPED, TIGHT, as_shipped
+from over_time import AS_SHIPPED, LARGE, SCHEDULES, SHIPPED, TIGHT, as_shipped
 from over_time_page import COLUMNS, NAMES
 
 from fedspend.report.plots import COLOURS, GREY, LOOK, write_figure
@@ -77,9 +78,9 @@ def saving(results: Finished) -> Numbers:
             if (gain := over_time_page.against_uniform(cells, schedule, "exact")) is not None
         }
         found[AS_SHIPPED][schedule] = {
-            _title(data, TIGHT): rounded(gain)
-            for data in SHIPPED
-            if (gain := _untuned(results, data, schedule)) is not None
+            _title(data, budgets): rounded(gain)
+            for data, budgets in itertools.product(SHIPPED, (TIGHT, LARGE))
+            if (gain := _untuned(results, data, schedule, budgets)) is not None
         }
     found["paper"] = {
         _title(*pair): round(theirs - uniform, 2)
@@ -88,8 +89,11 @@ def saving(results: Finished) -> Numbers:
     return found
 
 
-def _untuned(results: Finished, data: str, schedule: str) -> Gain | None:
-    return over(results, as_shipped(data, schedule, "exact"), as_shipped(data, schedule, "uniform"))
+def _untuned(
+    results: Finished, data: str, schedule: str, budgets: tuple[float, ...]
+) -> Gain | None:
+    arms = (as_shipped(data, schedule, spending, budgets) for spending in ("exact", "uniform"))
+    return over(results, *arms)
 
 
 def _title(data: str, budgets: tuple[float, ...]) -> str:
@@ -117,8 +121,8 @@ def draw_saving(numbers: Numbers) -> Figure:
         ("the paper", GREY, "x"),
     )
     for label, colour, mark in marks:
-        panels[-1].plot([], [], color=colour, marker=mark, linestyle="", label=label)
-    panels[-1].legend(loc="lower right", fontsize=9, framealpha=1.0)
+        panels[0].plot([], [], color=colour, marker=mark, linestyle="", label=label)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
 

@@ -188,18 +188,26 @@ def status(results: Finished) -> str:
     )
 
 
+def at_one_choice(
+    results: Finished, data: str, budgets: tuple[float, ...]
+) -> tuple[Gain | None, Gain | None]:
+    """What saving gains, annealed, if both have the learning rate and clip that were chosen for
+    uniform spending, and for saving.
+    """
+    uniform, saving = (over_time.arm(data, budgets, "annealed", one) for one in SPENT)
+    return (
+        over(results, over_time.at_choice_of(data, budgets, "exact", "uniform"), uniform),
+        over(results, saving, over_time.at_choice_of(data, budgets, "uniform", "exact")),
+    )
+
+
 def crossed(results: Finished) -> str:
     """What saving gains if both ways of spending have one learning rate and clip; annealed."""
     body: list[list[str]] = []
     found: list[list[Gain]] = [[], [], []]
     for data, budgets in product(over_time.DATA, over_time.BUDGETS):
         uniform, saving = (over_time.arm(data, budgets, "annealed", one) for one in SPENT)
-        pairs = (
-            (saving, uniform),
-            (over_time.at_choice_of(data, budgets, "exact", "uniform"), uniform),
-            (saving, over_time.at_choice_of(data, budgets, "uniform", "exact")),
-        )
-        gains = [over(results, *pair) for pair in pairs]
+        gains = [over(results, saving, uniform), *at_one_choice(results, data, budgets)]
         if all(one is None for one in gains):
             continue
         for known, one in zip(found, gains, strict=True):
@@ -387,6 +395,8 @@ def in_short(results: Finished) -> str:
             told.append(
                 f"Learning rate {label}; both tuned: saving {_in_words(gains, 'uniform spending')}."
             )
+        if schedule == "annealed":
+            told += _at_one_choice_in_short(results)
     other = f"*{COLUMNS['annealed']}*"
     for schedule in ("constant", "following"):
         leads = [
@@ -400,6 +410,21 @@ def in_short(results: Finished) -> str:
                 f"Uniform spending, tuned: *{COLUMNS[schedule]}* {_in_words(leads, other)}."
             )
     return "\n".join(f"- {one}" for one in told) or "Nothing has been run yet."
+
+
+def _at_one_choice_in_short(results: Finished) -> list[str]:
+    """A sentence; none before anything is run."""
+    gains = [
+        found[0]
+        for pair in product(over_time.DATA, over_time.BUDGETS)
+        if (found := at_one_choice(results, *pair))[0] is not None
+    ]
+    if not gains:
+        return []
+    return [
+        "The same, both with the learning rate and clip that were chosen for uniform spending: "
+        f"saving {_in_words([one for one in gains if one is not None], 'uniform spending')}."
+    ]
 
 
 def mean_gain(results: Finished, schedule: str) -> str:

@@ -39,15 +39,14 @@ WORDS = ("reproduced", "reproduced in part", "not reproduced", "cannot be as pri
 
 
 def summary(results: Finished) -> str:
-    """How many verdicts of each kind a paper has."""
-    body = []
+    """How many verdicts of each kind a paper has, and what was found."""
+    lines = []
     for paper, rows in PAPERS.items():
         kinds = Counter(word.partition(",")[0] for _, word, _ in rows(results))
-        body.append([paper, *(str(kinds[word] or "") for word in WORDS), FINDINGS[paper]])
-        assert sum(kinds[word] for word in WORDS) == kinds.total(), kinds
-    used = [place for place in range(len(WORDS)) if any(row[place + 1] for row in body)]
-    headings = ["tables and figures of", *(WORDS[place] for place in used), "in a sentence"]
-    return markdown(headings, [[row[0], *(row[n + 1] for n in used), row[-1]] for row in body])
+        assert set(kinds) <= set(WORDS), kinds
+        told = ", ".join(f"{kinds[word]} {word}" for word in WORDS if kinds[word])
+        lines.append(f"- **{paper}**: {told}. {FINDINGS[paper]}.")
+    return "\n".join(lines)
 
 
 def verdicts(results: Finished) -> str:
