@@ -27,6 +27,7 @@ import lus_final
 import networks
 import numpy as np
 import over_time
+import over_time_page
 import papers_page
 import pooled
 import pytest
@@ -220,8 +221,17 @@ def test_pages_can_be_made_before_anything_is_run(tmp_path):
             assert block(nothing).strip(), name
 
 
+def chosen_by_spending(settings):
+    """A score whose best learning rate is another for every way of spending and number of rounds,
+    so that no arm at another's choice is a run that was made anyway.
+    """
+    ways = ["uniform", "spend-as-you-go", "spend-as-you-go-literal", "optimal", "geometric"]
+    best = 0.2 * 2 ** ways.index(settings.get("privacy.policy", "uniform"))
+    return 0.5 - 0.01 * abs(np.log2(settings["train.lr"] / best))
+
+
 def test_once_the_experiment_on_time_is_run_its_page_is_whole(tmp_path, monkeypatch):
-    fake(monkeypatch, lambda _: 0.5)
+    fake(monkeypatch, chosen_by_spending)
     results = Results.read(tmp_path / "all.jsonl")
     monkeypatch.setattr(results, "add", lambda line: results.found.update({line["key"]: line}))
     for study in (over_time, kiani, networks):
@@ -232,9 +242,21 @@ def test_once_the_experiment_on_time_is_run_its_page_is_whole(tmp_path, monkeypa
     by_influence.run(results)
     finished = Finished(results.path, results.found)
     time = render.BLOCKS["results/time.md"]
-    for name in ("time-tables", "time-signs", "time-untuned", "time-readings", "time-networks"):
-        assert "| - |" not in time[name](finished), name
-    assert "not run yet" not in time["time-networks"](finished).lower()
+    for name in (
+        "time-tables",
+        "time-signs",
+        "time-crossed",
+        "time-untuned",
+        "time-untuned-large",
+        "time-readings",
+        "time-networks",
+        "time-networks-clip",
+    ):
+        text = time[name](finished)
+        assert "| - |" not in text, name
+        assert "not run yet" not in text.lower(), name
+    for table in kiani.tables():
+        assert None not in kiani_page.at_same_choice(finished, table), table.name
     assert "288 of 288" in time["time-status"](finished)
     assert " - " not in papers_page.in_the_readme(finished)
     assert "planned with measured influence" in time["time-short"](finished)
@@ -861,6 +883,71 @@ def test_votes_must_lie_between_plain_and_shaped_as_in_the_paper(
     assert found[0] == word
     assert why in found[1]
     assert "3 not run" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("plain", "lead", "word"),
+    [(0.7, 0.1, "reproduced"), (0.7, -0.1, "not reproduced"), (0.5, 0.1, "not run")],
+)
+def test_the_cnn_of_cheng_counts_unless_it_drowns(tmp_path, monkeypatch, plain, lead, word):
+    made = fake(monkeypatch, lambda s: plain + (lead if s["shape.lus"] else 0.0))
+    results = Results.read(tmp_path / "cheng.jsonl")
+    for pull in (0.0, cheng.CNN_PULL):
+        experiment.finish(results, cheng.with_cnn(pull))
+    assert cheng_page.with_its_cnn(Finished.read(results.path))[0] == word
+    assert {one["train.lr"] for one in made} == {0.1}, "only the clip is searched"
+    assert {one["privacy.clip"] for one in made} == {0.15, 0.3, 0.6}
+
+
+def test_a_clip_that_is_too_large_is_four_times_the_chosen_one(tmp_path, monkeypatch):
+    made = fake(monkeypatch, lambda s: -abs(np.log2(s["privacy.clip"] / 0.25)))
+    results = Results.read(tmp_path / "networks.jsonl")
+    experiment.finish(results, networks.with_large_clip("small CNN", (2, 5, 10), "exact"))
+    tried = [one for one in made if one["privacy.policy"] == "uniform"]
+    large = [one for one in made if one["privacy.policy"] != "uniform"]
+    assert all(one["data.validation"] for one in tried), "the choice is that of uniform spending"
+    assert {one["privacy.clip"] for one in large} == {1.0}
+
+
+@pytest.mark.parametrize("harmful", [0.5, 2.0])
+def test_harm_agrees_with_accuracy_where_that_is_clear(tmp_path, monkeypatch, harmful):
+    """Saving gains a point everywhere; harm below 1 says the same, above 1 the opposite."""
+    fake(monkeypatch, lambda s: 0.51 if s["privacy.policy"] == "spend-as-you-go" else 0.5)
+    results = Results.read(tmp_path / "time.jsonl")
+    monkeypatch.setattr(results, "add", lambda line: results.found.update({line["key"]: line}))
+    arm = over_time.arm("mnist", (2, 5, 10), "annealed", "uniform")
+    for one in (arm, over_time.arm("mnist", (2, 5, 10), "annealed", "exact")):
+        experiment.finish(results, one)
+    monkeypatch.setattr(influence, "arms", lambda: [arm])
+    monkeypatch.setattr(influence, "harmed", lambda *_: np.ones(len(influence.ROUNDS)))
+    monkeypatch.setattr(influence, "noise_over", lambda *_: harmful)
+    found = over_time_page.harm_and_accuracy(Finished(results.path, results.found))
+    assert ("agrees in 1 of the 1 lines" in found) == (harmful < 1)
+    assert ("It disagrees in: MNIST" in found) == (harmful > 1)
+
+
+def test_methods_that_share_a_learning_rate_do_not_search_their_own(tmp_path, monkeypatch):
+    made = []
+
+    def measured(settings):
+        made.append(settings)
+        return {"accuracy": settings["train.lr"], "seconds": 1.0, "step": 0.1}
+
+    monkeypatch.setattr(pooled, "measured", measured)
+    results = Results.read(tmp_path / "pooled.jsonl")
+    pooled.run(results)
+    searched = {
+        (s["method.name"], s.get("method.charge"), s.get("method.rates"))
+        for s in made
+        if s["held_out"]
+    }
+    assert searched == {
+        ("filter", "norm", None),
+        ("rpdp", None, "scf-clamped"),
+        ("privacy-free", None, None),
+    }
+    final = {s["train.lr"] for s in made if not s["held_out"]}
+    assert final == {2.0}, "the best of four"
 
 
 @pytest.mark.parametrize("lead", [0.1, -0.1])

@@ -164,9 +164,12 @@ def shaped_pairs(
         found = judged(gains, "BLUR and LUS over plain")
         if found is None:
             return None
-        ends = [outcome(results, plain(value)) for value in values]
-        course = ", ".join("-" if one is None else f"{one.percent().mean():.1f}" for one in ends)
-        return found[0], f"{found[1]}; {claim}, but plain goes {course}; study `{cheng.STUDY}`"
+        plainly, with_both = (
+            ", ".join(accuracy_of(outcome(results, arm(value)), short=True) for value in values)
+            for arm in (plain, make)
+        )
+        courses = f"plain goes {plainly}, with both {with_both}"
+        return found[0], f"{found[1]}; {claim}; here {courses}; study `{cheng.STUDY}`"
 
     return judge
 
@@ -440,7 +443,7 @@ ITEMS = (
             lambda rate: cheng.by_rate(rate, cheng.PULL),
             lambda rate: cheng.by_rate(rate, 0.0),
             cheng.RATES,
-            "the paper has ours more robust against the rate",
+            "the paper has its method more robust against the rate",
         ),
     ),
 )

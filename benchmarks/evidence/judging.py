@@ -51,7 +51,7 @@ def judged(found: Sequence[Gain | None], claim: str, study: str = "") -> Verdict
         else "reproduced in part"
     )
     why = f"{claim} clear of 0 in {there} of {len(finished)} lines"
-    against = sum(is_clear((-mean, half)) for mean, half in finished)
+    against = sum(is_clear(negative(one)) for one in finished)
     if against:
         why += f", clearly the other way in {against}"
     if len(finished) < len(found):
@@ -86,6 +86,10 @@ def is_clear(gain: Gain | None) -> bool:
     return gain is not None and gain[1] is not None and gain[0] > gain[1]
 
 
+def negative(gain: Gain) -> Gain:
+    return -gain[0], gain[1]
+
+
 def clear_of(gains: Sequence[Gain | None]) -> str:
     """How many of the finished ones are clear of 0.
 
@@ -108,7 +112,7 @@ def beside(found: Verdict, gains: Sequence[Gain | None], alternative: str) -> Ve
     compared = [one for one in gains if one is not None]
     if not compared:
         return found
-    clear = sum(half is not None and mean > half for mean, half in compared)
+    clear = sum(map(is_clear, compared))
     better = clear == len(compared) and 2 * clear >= len(gains)
     why += f"; {alternative} ahead of the paper's method in {clear} of {len(compared)} lines"
     return word + (", better" if better else ""), why
@@ -118,8 +122,12 @@ def told(found: Gain | None) -> str:
     return "-" if found is None else gain(*found)
 
 
-def accuracy_of(one: Outcome | None) -> str:
-    return "-" if one is None or one.refused else accuracy(*interval(one.percent()))
+def accuracy_of(one: Outcome | None, short: bool = False) -> str:
+    """With its interval, unless `short`; a dash for what is not there."""
+    if one is None or one.refused:
+        return "-"
+    mean, half = interval(one.percent())
+    return accuracy(mean, None if short else half)
 
 
 def number_of(name: str) -> tuple[bool, int]:

@@ -59,7 +59,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table. `gain` names two columns: the paper claims that the second is better."""
+    """One line of a table. Each of its `gains` names two columns: the paper claims that the second
+    is better.
+    """
 
     title: str
     cells: Mapping[str, Cell]

@@ -78,7 +78,9 @@ def planned_over_saving(results: Finished, data: str) -> Gain | None:
     cell = by_influence.Cell(data, "annealed", over_time.AS_SHIPPED)
     ours = by_influence.outcome(results, cell)
     base = outcome(results, over_time.as_shipped(data, "annealed", "exact"))
-    return None if ours is None or base is None else difference(ours, base)
+    if ours is None or base is None or ours.refused or base.refused:
+        return None
+    return difference(ours, base)
 
 
 def outcomes(results: Finished, row: Row) -> dict[str, Outcome | None]:

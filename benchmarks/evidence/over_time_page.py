@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 import by_influence
@@ -25,7 +26,7 @@ from experiment import (
     difference,
     outcome,
 )
-from judging import Gain, is_clear, over, told
+from judging import Gain, is_clear, negative, over, told
 from over_time import AS_SHIPPED, LARGE, SCHEDULES, SHIPPED, SPENDING, TIGHT
 from tables import accuracy, against, gain, markdown, with_seconds
 
@@ -65,6 +66,7 @@ PAPER = {
     ("adult", (10, 20, 30)): (70.93, 77.53, 2),
 }
 Cells = dict[tuple[str, str], Outcome | None]
+FIRST_LIMIT = 12  # of a search, before it was raised
 SPENT = ("uniform", "exact")  # what the question is about
 
 
@@ -137,10 +139,8 @@ def trained_networks(results: Finished) -> str:
             body.append([title, *(cell(made, schedule, spending) for schedule in COLUMNS)])
         chosen = (_choice(made[schedule, "uniform"]) for schedule in COLUMNS)
         body.append(["*learning rate, clip (tried)*", *chosen])
-    parts = [markdown(["Fashion-MNIST", *COLUMNS.values()], body)] if body else []
-    if missing:
-        parts.append(f"Not run yet (`--only {networks.STUDY}`): {'; '.join(missing)}.")
-    return "\n\n".join(parts)
+    table = markdown(["Fashion-MNIST", *COLUMNS.values()], body)
+    return _with_missing([table] if body else [], missing)
 
 
 def _choice(found: Outcome | None) -> str:
@@ -152,7 +152,7 @@ def _choice(found: Outcome | None) -> str:
 
 def networks_with_large_clips(results: Finished) -> str:
     """Annealed, at the clip that was chosen and at one that is too large."""
-    body = []
+    body, missing = [], []
     for budgets in networks.BUDGETS:
         name = "small CNN"
         for times, make in (
@@ -169,8 +169,17 @@ def networks_with_large_clips(results: Finished) -> str:
                 told = "chosen" if times == 1 else f"{times:g} times the chosen one"
                 cells = (cell(made, "annealed", spending) for spending in networks.SPENDING)
                 body.append([f"{name}, {budgets}, clip {clip}: {told}", *cells])
+            else:
+                missing.append(f"{name} {budgets}, {times:g} times the clip")
     headings = [COLUMNS["annealed"], *(ROWS[spending] for spending in networks.SPENDING)]
-    return markdown(headings, body) if body else "Not run yet."
+    return _with_missing([markdown(headings, body)] if body else [], missing)
+
+
+def _with_missing(parts: list[str], missing: list[str]) -> str:
+    """What there is, and what of the networks is not run."""
+    if missing:
+        parts = [*parts, f"Not run yet (`--only {networks.STUDY}`): {'; '.join(missing)}."]
+    return "\n\n".join(parts)
 
 
 def status(results: Finished) -> str:
@@ -246,12 +255,8 @@ def signs(results: Finished) -> str:
 def _kinds(found: Sequence[Gain]) -> Counter[str]:
     """How many are better or worse with an interval that leaves 0 out."""
     return Counter(
-        "better"
-        if half is not None and mean > half
-        else "worse"
-        if half is not None and mean < -half
-        else "not clear"
-        for mean, half in found
+        "better" if is_clear(one) else "worse" if is_clear(negative(one)) else "not clear"
+        for one in found
     )
 
 
@@ -400,16 +405,40 @@ def in_short(results: Finished) -> str:
     other = f"*{COLUMNS['annealed']}*"
     for schedule in ("constant", "following"):
         leads = [
-            difference(ours, base)
-            for cell_of in every(results).values()
-            if (ours := cell_of[schedule, "uniform"]) is not None
-            and (base := cell_of["annealed", "uniform"]) is not None
+            lead
+            for pair in every(results)
+            if (lead := _lead(results, *pair, schedule, "annealed")) is not None
         ]
         if leads:
             told.append(
                 f"Uniform spending, tuned: *{COLUMNS[schedule]}* {_in_words(leads, other)}."
             )
     return "\n".join(f"- {one}" for one in told) or "Nothing has been run yet."
+
+
+def _lead(
+    results: Finished, data: str, budgets: tuple[float, ...], schedule: str, other: str
+) -> Gain | None:
+    """How far uniform spending under one learning rate is ahead of that under another."""
+    arms = (over_time.arm(data, budgets, one, "uniform") for one in (schedule, other))
+    return over(results, *arms)
+
+
+def with_a_smaller_limit(results: Finished) -> str:
+    """What saving against uniform comes out as if searches end after as many tries as at first."""
+    told = []
+    for schedule, label in COLUMNS.items():
+        gains = []
+        for pair in product(over_time.DATA, over_time.BUDGETS):
+            arms = (over_time.arm(*pair, schedule, one) for one in ("exact", "uniform"))
+            gained = over(results, *(replace(arm, tries=FIRST_LIMIT) for arm in arms))
+            gains += [] if gained is None else [gained]
+        if gains:
+            told.append(f"{label.partition(';')[0]}: {_counted(gains)}")
+    return (
+        f"With the limit of {FIRST_LIMIT} tries, saving against uniform spending comes out as: "
+        f"{'. '.join(one[0].upper() + one[1:] for one in told)}."
+    )
 
 
 def _at_one_choice_in_short(results: Finished) -> list[str]:
@@ -489,7 +518,7 @@ def readings(results: Finished) -> str:
         pairs = [
             (made[schedule, "exact"], made[schedule, "uniform"])
             for made in every(results).values()
-            if made[schedule, "exact"] is not None and made[schedule, "uniform"] is not None
+            if against_uniform(made, schedule, "exact") is not None
         ]
         row = [f"{schedule}, {'last iterate' if readout == 'last' else f'mean of the last {TAIL}'}"]
         row.append(_counted([read(ours, base, readout) for ours, base in pairs if ours and base]))
@@ -498,7 +527,8 @@ def readings(results: Finished) -> str:
                 outcome(results, over_time.as_shipped(data, schedule, one))
                 for one in ("exact", "uniform")
             )
-            row.append("-" if ours is None or base is None else gain(*read(ours, base, readout)))
+            missing = ours is None or base is None or ours.refused or base.refused
+            row.append("-" if missing else gain(*read(ours, base, readout)))
         body.append(row)
     shipped = (f"{NAMES[data]} {TIGHT}, {AS_SHIPPED}" for data in SHIPPED)
     return markdown(["saving against uniform", "tuned, all pairs", *shipped], body)
@@ -592,7 +622,7 @@ def harm_and_accuracy(results: Finished) -> str:
         if title.endswith(AS_SHIPPED):
             saving = over_time.as_shipped(data, schedule, "exact", budgets)
         gained = over(results, saving, arm)
-        if gained is None or not (is_clear(gained) or is_clear((-gained[0], gained[1]))):
+        if gained is None or not (is_clear(gained) or is_clear(negative(gained))):
             unclear += 1
         elif is_clear(gained) == (ratio < 1):
             agree += 1
@@ -626,6 +656,7 @@ BLOCKS = {
     "time-networks": with_seconds(trained_networks),
     "time-networks-clip": with_seconds(networks_with_large_clips),
     "time-status": status,
+    "time-limit": with_a_smaller_limit,
     "time-tables": tables,
     "time-crossed": with_seconds(crossed),
     "time-signs": signs,

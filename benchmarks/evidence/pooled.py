@@ -9,7 +9,7 @@ arm without privacy is trained to the end: it has ten times the steps.
 
 Differences from the paper: it names neither steps nor delta. Delta is 1e-4, that of its other
 experiments with MNIST, and there are 500 steps: charged at the clip, records of the first two
-levels have used up their budgets after 111 and 489 of them (those of the third after 2,202), and
+levels have used up their budgets after 111 and 488 of them (those of the third after 2,201), and
 early stopping is what the table is about. Logistic regression on fixed features. The paper's rates
 are a curve fit that may overspend; here it is clamped to exact rates.
 """

@@ -4,7 +4,8 @@
     python benchmarks/evidence/render.py --check    # exits 1 if a page and its files disagree
 
 Guarantee: everything between `<!-- NAME: begin -->` and `<!-- NAME: end -->` in a page is made here
-from files in benchmarks/evidence/results; nothing there is typed by hand, and nothing is trained.
+from files in benchmarks/evidence/results, but for verdicts that name the page they rest on and what
+a setting is; nothing is trained.
 """
 
 from __future__ import annotations
