@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspend.accounting import ORDERS, epsilon, noise_multiplier, rdp
+from fedspend.accounting.curves import curve
 from fedspend.accounting.roots import safe_roots
 from fedspend.errors import InvalidInput
 
@@ -142,3 +143,15 @@ def test_threads_may_share_a_curve(monkeypatch):
         thread.join()
     exact = rdp(np.full(6, 0.5), np.exp(wanted), np.array([2.0, 5.0]))
     np.testing.assert_allclose(shared.rdp(wanted), exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.9])
+def test_what_a_curve_says_of_a_noise_depends_on_no_other_noise(rate):
+    """To the last bit: else a budget's schedule would depend on how many others are planned."""
+    points = np.random.default_rng(3).uniform(-0.5, 3.0, 40)
+    spending = curve(rate, tuple(ORDERS))
+    column = np.arange(points.size) % len(ORDERS)
+    every, at = spending.rdp(points), spending.rdp_at(points, column)
+    for count in (1, 2, 3, 7, 8, 33):
+        assert np.array_equal(spending.rdp(points[:count]), every[:count])
+        assert np.array_equal(spending.rdp_at(points[:count], column[:count]), at[:count])

@@ -64,8 +64,7 @@ class Curve:
         with _EXTENDING:
             self._extend(int(node.min()) + 1 - _REACH, int(node.max()) + _REACH)
             tables, first = self._tables, self._first
-        weights = np.vander(position - node, 2 * _REACH) @ _LAGRANGE
-        return tables, node.astype(np.int64) + (1 - _REACH - first), weights
+        return tables, node.astype(np.int64) + (1 - _REACH - first), _weights(position - node)
 
     def _extend(self, low: int, high: int) -> None:
         """Compute the nodes low..high that are still missing."""
@@ -91,6 +90,21 @@ class Curve:
         if self._split:
             return list(log_moment_parts(rate, noise, self.orders))
         return [log_moment(rate, noise, self.orders)]
+
+
+def _weights(part: FloatArray) -> FloatArray:
+    """(n,) -> (n, 6): the Lagrange polynomials at these points, by Horner's rule.
+
+    Value by value, not as a product of matrices: how that is rounded depends on the processor and
+    on how many points there are, and no budget's noise may depend on how many others are planned.
+    """
+    x = part[:, None]
+    weights = x * _LAGRANGE[0]
+    for coefficients in _LAGRANGE[1:-1]:
+        weights += coefficients
+        weights *= x
+    weights += _LAGRANGE[-1]
+    return weights
 
 
 def _interpolate(table: FloatArray, start: IntArray, weights: FloatArray) -> FloatArray:
