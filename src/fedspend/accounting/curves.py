@@ -99,7 +99,7 @@ def _weights(part: FloatArray) -> FloatArray:
     on how many points there are, and no budget's noise may depend on how many others are planned.
     """
     x = part[:, None]
-    weights = x * _LAGRANGE[0]
+    weights: FloatArray = x * _LAGRANGE[0]
     for coefficients in _LAGRANGE[1:-1]:
         weights += coefficients
         weights *= x
