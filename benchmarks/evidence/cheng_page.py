@@ -7,7 +7,18 @@ from collections.abc import Callable, Sequence
 import cheng
 import shaping
 from experiment import Arm, Finished, outcome
-from judging import Gain, Item, Verdict, accuracy_of, clear_of, is_clear, judged, over, told
+from judging import (
+    Gain,
+    Item,
+    Verdict,
+    accuracy_of,
+    clear_of,
+    is_clear,
+    judged,
+    over,
+    rows_of,
+    told,
+)
 from tables import against, beside_paper, markdown, with_seconds
 
 PAPER = "Cheng et al. (2022)"
@@ -379,8 +390,7 @@ def cheng_cnn(results: Finished) -> str:
 
 
 def rows(results: Finished) -> list[tuple[str, str, str]]:
-    """Every table and figure: its name, its verdict, what that rests on."""
-    return [(item.name, *item.found(results)) for item in ITEMS]
+    return rows_of(ITEMS, results)
 
 
 ITEMS = (

@@ -407,6 +407,13 @@ def difference(ours: Outcome, base: Outcome) -> tuple[float, float | None]:
     return interval(np.array([a - b for a, b in zip(ours.percent(), base.percent(), strict=False)]))
 
 
+def compared(ours: Outcome | None, base: Outcome | None) -> tuple[float, float | None] | None:
+    """Their difference; None if one of them is not finished or was refused."""
+    if ours is None or base is None or ours.refused or base.refused:
+        return None
+    return difference(ours, base)
+
+
 def run_arms(results: Results, arms: Sequence[Arm]) -> None:
     """Finish every arm that is not, in this order; after each, say how long the rest may take."""
     seen = Finished(results.path, results.found)

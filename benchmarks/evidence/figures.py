@@ -16,12 +16,12 @@ from typing import Any
 import influence
 import over_time_page
 from experiment import Finished
-from judging import Gain, over
+from judging import Gain
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from over_time import AS_SHIPPED, LARGE, SCHEDULES, SHIPPED, TIGHT, as_shipped
-from over_time_page import COLUMNS, NAMES
+from over_time import AS_SHIPPED, LARGE, SCHEDULES, SHIPPED, TIGHT
+from over_time_page import COLUMNS, NAMES, gain_as_shipped
 
 from fedspend.report.plots import COLOURS, GREY, LOOK, write_figure
 
@@ -80,20 +80,13 @@ def saving(results: Finished) -> Numbers:
             _title(data, budgets): rounded(gain)
             for data in SHIPPED
             for budgets in ((TIGHT, LARGE) if schedule == "annealed" else (TIGHT,))
-            if (gain := _untuned(results, data, schedule, budgets)) is not None
+            if (gain := gain_as_shipped(results, data, schedule, "exact", budgets)) is not None
         }
     found["paper"] = {
         _title(*pair): round(theirs - uniform, 2)
         for pair, (uniform, theirs, _) in over_time_page.PAPER.items()
     }
     return found
-
-
-def _untuned(
-    results: Finished, data: str, schedule: str, budgets: tuple[float, ...]
-) -> Gain | None:
-    arms = (as_shipped(data, schedule, spending, budgets) for spending in ("exact", "uniform"))
-    return over(results, *arms)
 
 
 def _title(data: str, budgets: tuple[float, ...]) -> str:

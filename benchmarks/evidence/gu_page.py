@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from experiment import Finished
 from gu import Grid, Panel, panels
-from judging import Item
+from judging import Item, rows_of
 from tables import markdown, with_seconds
 
 from fedspend.design import estimate_k, non_dominated, objectives
@@ -336,8 +336,7 @@ def _told(read: Reading) -> list[str]:
 
 
 def rows(results: Finished) -> list[tuple[str, str, str]]:
-    """Every table and figure: its name, its verdict, what that rests on."""
-    return [(item.name, *item.found(results)) for item in ITEMS]
+    return rows_of(ITEMS, results)
 
 
 DESIGN = "[Design](../how-to/design.md)"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from experiment import Arm, Finished, Outcome, difference, outcome
+from experiment import Arm, Finished, Outcome, compared, outcome
 from tables import accuracy, gain
 
 from fedspend.runs.comparison import interval
@@ -31,6 +31,11 @@ class Item:
 
     def found(self, results: Finished) -> Verdict:
         return self.judge(results) or (self.verdict, self.why)
+
+
+def rows_of(items: Sequence[Item], results: Finished) -> list[tuple[str, str, str]]:
+    """Of each its name, its verdict, and what that rests on."""
+    return [(item.name, *item.found(results)) for item in items]
 
 
 def judged(found: Sequence[Gain | None], claim: str, study: str = "") -> Verdict | None:
@@ -61,10 +66,7 @@ def judged(found: Sequence[Gain | None], claim: str, study: str = "") -> Verdict
 
 def over(results: Finished, ours: Arm, base: Arm) -> Gain | None:
     """How much better one arm is than another; None if one of them is not finished."""
-    one, other = outcome(results, ours), outcome(results, base)
-    if one is None or other is None or one.refused or other.refused:
-        return None
-    return difference(one, other)
+    return compared(outcome(results, ours), outcome(results, base))
 
 
 def fewer_seeds(there: int, wanted: int) -> str:

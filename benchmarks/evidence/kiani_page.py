@@ -11,8 +11,9 @@ import client_losses
 import kiani
 import numpy as np
 import over_time
-from experiment import Arm, Finished, Outcome, Unfinished, difference, outcome
-from judging import Gain, Item, Verdict, beside, clear_of, judged, number_of, over, told
+import over_time_page
+from experiment import Arm, Finished, Outcome, Unfinished, compared, difference, outcome
+from judging import Gain, Item, Verdict, beside, clear_of, judged, number_of, over, rows_of, told
 from kiani import Row, Table
 from tables import accuracy, gain, markdown, with_seconds
 
@@ -49,12 +50,11 @@ def untuned_gains(results: Finished) -> Verdict | None:
     which leaves a part of the budgets over.
     """
 
-    def gained(data: str, spending: str) -> Gain | None:
-        arms = (over_time.as_shipped(data, "annealed", one) for one in (spending, "uniform"))
-        return over(results, *arms)
-
     found = {
-        spending: [gained(data, spending) for data in over_time.SHIPPED]
+        spending: [
+            over_time_page.gain_as_shipped(results, data, "annealed", spending)
+            for data in over_time.SHIPPED
+        ]
         for spending in ("exact", "literal")
     }
     judgement = judged([one for gains in found.values() for one in gains], "claimed gain", "")
@@ -78,9 +78,7 @@ def planned_over_saving(results: Finished, data: str) -> Gain | None:
     cell = by_influence.Cell(data, "annealed", over_time.AS_SHIPPED)
     ours = by_influence.outcome(results, cell)
     base = outcome(results, over_time.as_shipped(data, "annealed", "exact"))
-    if ours is None or base is None or ours.refused or base.refused:
-        return None
-    return difference(ours, base)
+    return compared(ours, base)
 
 
 def outcomes(results: Finished, row: Row) -> dict[str, Outcome | None]:
@@ -243,7 +241,7 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
     return [
         *((table.name, *verdict(results, table)) for table in kiani.tables()),
         ("Figure 1", word, f"the curves of two lines of Table 2: {why}"),
-        *((item.name, *item.found(results)) for item in ITEMS),
+        *rows_of(ITEMS, results),
     ]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pooled
 import records_cnn
 from experiment import Finished, Unfinished, outcome
-from judging import NUMBERS, Item, Verdict, accuracy_of, fewer_seeds, judged, over
+from judging import NUMBERS, Item, Verdict, accuracy_of, fewer_seeds, judged, over, rows_of
 from tables import accuracy, against, beside_paper, gain, markdown, with_seconds
 
 from fedspend.runs.comparison import interval
@@ -131,7 +131,7 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
             ),
         )
     ]
-    return [*computed, *((item.name, *item.found(results)) for item in ITEMS)]
+    return [*computed, *rows_of(ITEMS, results)]
 
 
 ITEMS = (

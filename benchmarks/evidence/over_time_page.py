@@ -22,8 +22,8 @@ from experiment import (
     Finished,
     Outcome,
     Unfinished,
+    compared,
     cpu_hours,
-    difference,
     outcome,
 )
 from judging import Gain, is_clear, negative, over, told
@@ -88,10 +88,7 @@ def every(results: Finished) -> dict[tuple[str, tuple[float, ...]], Cells]:
 
 
 def against_uniform(made: Cells, schedule: str, spending: str) -> Gain | None:
-    ours, base = made[schedule, spending], made[schedule, "uniform"]
-    if ours is None or base is None or ours.refused or base.refused:
-        return None
-    return difference(ours, base)
+    return compared(made[schedule, spending], made[schedule, "uniform"])
 
 
 def cell(made: Cells, schedule: str, spending: str) -> str:
@@ -443,16 +440,14 @@ def with_a_smaller_limit(results: Finished) -> str:
 
 def _at_one_choice_in_short(results: Finished) -> list[str]:
     """A sentence; none before anything is run."""
-    gains = [
-        found[0]
-        for pair in product(over_time.DATA, over_time.BUDGETS)
-        if (found := at_one_choice(results, *pair))[0] is not None
-    ]
+    pairs = product(over_time.DATA, over_time.BUDGETS)
+    found = (at_one_choice(results, *pair)[0] for pair in pairs)
+    gains = [one for one in found if one is not None]
     if not gains:
         return []
     return [
         "The same, both with the learning rate and clip that were chosen for uniform spending: "
-        f"saving {_in_words([one for one in gains if one is not None], 'uniform spending')}."
+        f"saving {_in_words(gains, 'uniform spending')}."
     ]
 
 
@@ -483,10 +478,18 @@ def _untuned_in_short(results: Finished) -> str:
 
 def untuned_gain(results: Finished, data: str, schedule: str, spending: str) -> str:
     """What a way of spending gains over uniform spending, as shipped."""
-    ours, base = (
-        outcome(results, over_time.as_shipped(data, schedule, one)) for one in (spending, "uniform")
-    )
-    return against(ours, base)
+    return told(gain_as_shipped(results, data, schedule, spending))
+
+
+def gain_as_shipped(
+    results: Finished,
+    data: str,
+    schedule: str,
+    spending: str,
+    budgets: tuple[float, ...] = TIGHT,
+) -> Gain | None:
+    arms = (over_time.as_shipped(data, schedule, one, budgets) for one in (spending, "uniform"))
+    return over(results, *arms)
 
 
 def _planned_in_short(results: Finished) -> str:

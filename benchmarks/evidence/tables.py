@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiment import Finished, Outcome, difference
+from experiment import Finished, Outcome, compared
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -77,9 +77,8 @@ class _Noted(dict[str, dict[str, Any]]):
 
 
 def against(ours: Outcome | None, base: Outcome | None, digits: int = 1) -> str:
-    if ours is None or base is None or ours.refused or base.refused:
-        return "-"
-    return gain(*difference(ours, base), digits=digits)
+    found = compared(ours, base)
+    return "-" if found is None else gain(*found, digits=digits)
 
 
 def with_seconds(block: Callable[[Finished], str]) -> Callable[[Finished], str]:
