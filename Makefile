@@ -65,8 +65,9 @@ dist:
 test-dist:
 	PYTHON=$(PYTHON) tools/try_wheel.sh
 
+# Other run directories stay: those of real runs cannot be made again.
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(OUT) build dist
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

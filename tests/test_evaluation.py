@@ -123,6 +123,22 @@ def test_rows_of_clients_cannot_be_called_public(config):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("how", ["itself", "a link"])
+def test_the_file_of_the_clients_rows_is_not_public(config, tmp_path, how):
+    rows, other = tmp_path / "rows.csv", tmp_path / "other.csv"
+    if how == "itself":
+        other = rows
+    else:
+        other.hardlink_to(rows)
+    for asked in (on_test_file(config), in_mode(on_test_file(config), "public")):
+        asked["data"]["test_path"] = str(other)
+        with pytest.raises(InvalidInput, match=r"test_path is the file of data\.path") as refused:
+            from_config(config_of(asked))
+        assert "\n" not in str(refused.value)
+    asked["privacy"]["randomness"] = "seeded"
+    assert mode_of(asked)[0] == "public", "a simulation protects nobody"
+
+
 def test_arrays_of_test_rows_are_public_if_the_config_says_so(config, tmp_path):
     generator = np.random.default_rng(0)
     np.savez(

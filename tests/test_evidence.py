@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +17,7 @@ import as_printed
 import by_influence
 import cheng
 import cheng_page
+import claims
 import client_losses
 import experiment
 import figures
@@ -42,6 +48,7 @@ from experiment import HELD_OUT, SEEDS, TUNING_SEED, Arm, Finished, Results
 
 from fedspend.data.loading import DATA_SETS
 from fedspend.engines.table import ENGINES
+from fedspend.runs import certifying
 
 ROOT = Path(__file__).parents[1]
 
@@ -296,6 +303,79 @@ def test_arms_that_are_finished_are_passed_over_and_the_rest_counted(tmp_path, m
     assert all(settings["train.rounds"] == 7 for settings in made[before:])
     experiment.run_arms(results, [ARM, other])
     assert not capsys.readouterr().out
+
+
+def test_processes_share_the_arms_and_no_run_is_made_twice(tmp_path, monkeypatch):
+    """Threads stand for processes: a claim is of an open file, not of a process."""
+    made = []
+
+    def measured(settings, _curve=True):
+        made.append((threading.get_ident(), experiment.key_of(settings)))
+        time.sleep(0.01)
+        return {"last": 0.5, "tail": 0.5, "seconds": 0.01}
+
+    monkeypatch.setattr(experiment, "measured", measured)
+    monkeypatch.setattr(claims, "PAUSE", 0.01)
+    alone = [
+        replace(ARM, settings={**ARM.settings, "train.rounds": rounds}) for rounds in range(4, 9)
+    ]
+    like = [replace(one, settings={**one.settings, "data.alpha": 9.0}, like=one) for one in alone]
+    path = tmp_path / "small.jsonl"
+
+    def help_out(_):
+        experiment.run_arms(Results.read(path), [*like, *alone])
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(help_out, range(3)))
+    keys = [key for _, key in made]
+    assert len(set(keys)) == len(keys)
+    assert sorted(line["key"] for line in experiment.lines_of(path)) == sorted(keys)
+    assert len({thread for thread, _ in made}) > 1, "nobody helped"
+    finished = Finished.read(path)
+    assert all(experiment.outcome(finished, arm) is not None for arm in (*alone, *like))
+
+
+def test_what_a_process_had_claimed_is_free_when_it_is_killed(tmp_path):
+    code = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import claims; from pathlib import Path"
+        "\nwith claims.claimed(Path(sys.argv[2]), 'arm') as ours: print(ours, flush=True)"
+        "; time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, str(Path(claims.__file__).parent), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "True\n"
+        with claims.claimed(tmp_path, "arm") as ours, claims.claimed(tmp_path, "else") as free:
+            assert (ours, free) == (False, True)
+        other.kill()
+    with claims.claimed(tmp_path, "arm") as ours:
+        assert ours
+
+
+def test_a_plan_is_verified_once_and_another_one_anew(monkeypatch):
+    seen = []
+    examine = certifying.examine
+    monkeypatch.setattr(experiment, "_VERIFIED", set())
+    monkeypatch.setattr(
+        certifying, "examine", lambda setup, _: seen.append(setup.plan.hash) or examine(setup, None)
+    )
+    for lr, seed, rounds in ((0.2, 1, 3), (0.4, 2, 3), (0.2, 1, 4)):
+        experiment.measured({**ARM.at((lr, 1.0), seed), "train.rounds": rounds}, curve=False)
+    assert len(seen) == len(set(seen)) == 2
+
+
+def test_several_cores_from_the_command_line(tmp_path):
+    whole = run_all.HERE / "results"
+    for place in whole.glob("*.jsonl"):
+        shutil.copy(place, tmp_path)
+    script = Path(run_all.__file__)
+    command = [sys.executable, str(script), "--only", as_printed.STUDY, "--results", str(tmp_path)]
+    done = subprocess.run([*command, "--cores", "2"], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    for place in whole.glob("*.jsonl"):
+        assert (tmp_path / place.name).read_bytes() == place.read_bytes(), "nothing was left to do"
+    wrong = subprocess.run([*command, "--cores", "0"], capture_output=True, text=True, timeout=300)
+    assert wrong.returncode == 2
+    assert "'0' is not a number of cores" in wrong.stderr
 
 
 def test_a_table_runs_nothing(tmp_path, monkeypatch):

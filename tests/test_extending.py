@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import runpy
 import shlex
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,9 @@ from fedspend.cli.main import main
 from fedspend.cli.names import NAMES, registered
 from fedspend.configuration.config import config_of
 from fedspend.data import DATA_SETS, PARTITIONS
+from fedspend.engines.reference import ReferenceEngine
 from fedspend.engines.table import ENGINES
-from fedspend.errors import InvalidInput, Refused
+from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.planning.policies import POLICIES
 from fedspend.runs.setup import from_config
 from fedspend.server.aggregation import AGGREGATIONS
@@ -464,3 +467,29 @@ def test_other_aggregations_are_refused_where_somebody_would_rely_on_the_plan(tm
 def test_an_aggregation_that_gives_something_else_is_refused():
     with pytest.raises(InvalidInput, match="must give 8 finite numbers"):
         fedspend.train(**own_arrays(aggregation=lambda updates, _rows: updates))
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "os"])
+def test_an_engine_of_your_own_is_held_to_the_clip(randomness, tmp_path):
+    """One with a slip in it: every vector is a thousand times too long."""
+
+    class Slip(ReferenceEngine):
+        def run(self, tasks):
+            for reply in super().run(tasks):
+                sent = reply.contribution
+                yield replace(reply, contribution=replace(sent, vector=1000 * sent.vector))
+
+    fedspend.register("engine", "slip", lambda work, _: Slip(work), help="too long")
+    config = {**DIGITS, "engine": {"name": "slip"}, "method": {"name": "idp-fedavg"}}
+    config["privacy"] = {
+        "epsilon": 1e3,  # hardly any noise
+        "delta": 1e-2,
+        "rate": 1.0,
+        "clip": 0.5,
+        "randomness": randomness,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedspendWarning)  # each answer is told to the operator
+        result = fedspend.train(config, ledger=tmp_path / "accounts.db")
+    moved = torch.cat([part.flatten() for part in result.model.parameters()]).norm()
+    assert moved <= 3 * 0.5 * 1.5  # three rounds, the clip, and noise; logistic starts at zero

@@ -51,7 +51,10 @@ def _with_form(found: Verdict | None, final: list[Gain | None]) -> Verdict | Non
     if found is None:
         return None
     there = sum(one is not None for one in final)
-    return found[0], f"{found[1]}; LUS at the final local model in {there} of them"
+    form = "LUS as in the paper, with the gradient at the final local model"
+    if there < len(final):
+        form += f", in {there} of the lines, by the last batch in the others"
+    return found[0], f"{found[1]}; {form}"
 
 
 def _beside_mnist(found: Verdict | None, gains: list[Gain | None], study: str) -> Verdict | None:

@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
+from claims import shared
 from in_memory import in_memory
 
+from fedspend.basics.files import in_turn
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.runs.comparison import interval
 
@@ -71,6 +73,11 @@ class Arm:
     def name(self) -> str:
         return ", ".join((self.study, *self.label))
 
+    @property
+    def key(self) -> str:
+        """A name for the settings of the arm, in whichever study it is."""
+        return key_of(self.at(self.start, 0))
+
     def at(self, choice: Choice, seed: int, held_out: float = 0.0) -> dict[str, Any]:
         """Every setting of one run."""
         lr, clip = choice
@@ -86,23 +93,28 @@ class Arm:
 
 @dataclass
 class Results:
-    """The finished runs in a file, one JSON line each."""
+    """The finished runs in a file, one JSON line each; other processes may add to it."""
 
     path: Path
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    also: tuple[Path, ...] = ()  # files whose runs are not repeated either
 
     @classmethod
     def read(cls, path: Path, also: Sequence[Path] = ()) -> Self:
-        """What the file holds; a file that does not exist yet holds nothing.
+        """What the files hold; one that does not exist yet holds nothing."""
+        results = cls(path, also=tuple(also))
+        results.read_again()
+        return results
 
-        Runs that are in one of the `also` files are not repeated either.
-        """
-        return cls(path, {line["key"]: line for one in (*also, path) for line in lines_of(one)})
+    def read_again(self) -> None:
+        """What other processes have added since."""
+        for one in (*self.also, self.path):
+            self.found.update((line["key"], line) for line in lines_of(one))
 
     def add(self, line: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
-            if file.tell() and not _ends_whole(file):
+        with in_turn(self.path.parent), self.path.open("a+b") as file:
+            if file.seek(0, os.SEEK_END) and not _ends_whole(file):
                 file.write(b"\n")
             file.write(json.dumps(line).encode() + b"\n")
         self.found[line["key"]] = line
@@ -204,6 +216,7 @@ def measured(settings: Settings, curve: bool = True) -> dict[str, Any]:
 
 
 Play = Callable[["TrainingState | None"], Iterator["TrainingState"]]
+_VERIFIED: set[str] = set()  # hashes of plans: learning rate, clip and seed are not in a plan
 
 
 def prepared(settings: Settings) -> tuple[Setup, Play]:
@@ -225,7 +238,9 @@ def prepared(settings: Settings) -> tuple[Setup, Play]:
         warnings.simplefilter("ignore", FedspendWarning)
         # in this process alone: CPU seconds of workers would not be counted
         setup = from_config(any_config(by_section(in_memory({**settings, "engine.workers": 1}))))
-    examine(setup, None)
+    if setup.plan is not None and setup.plan.hash not in _VERIFIED:
+        examine(setup, None)
+        _VERIFIED.add(setup.plan.hash)
 
     def play(state: TrainingState | None) -> Iterator[TrainingState]:
         engine = open_engine(setup, MemoryStates())
@@ -415,16 +430,28 @@ def compared(ours: Outcome | None, base: Outcome | None) -> tuple[float, float |
 
 
 def run_arms(results: Results, arms: Sequence[Arm]) -> None:
-    """Finish every arm that is not, in this order; after each, say how long the rest may take."""
+    """Finish every arm that is not, in this order, but for those that another process is at; after
+    each, say how long the rest may take.
+    """
     seen = Finished(results.path, results.found)
     missing = [arm for arm in arms if outcome(seen, arm) is None]
     began = time.monotonic()
-    for done, arm in enumerate(missing, 1):
-        finish(results, arm)
-        each = (time.monotonic() - began) / done
-        print(
-            f"{done} of {len(missing)} arms; {_minutes(each * (len(missing) - done))}", flush=True
-        )
+
+    def one(arm: Arm) -> None:
+        results.read_again()
+        if outcome(seen, arm) is None:
+            finish(results, arm)
+        left = sum(outcome(seen, other) is None for other in missing)
+        done = len(missing) - left
+        rest = (time.monotonic() - began) / done * left
+        print(f"{done} of {len(missing)} arms; {_minutes(rest)}", flush=True)
+
+    shared(results.path.parent, missing, lambda arm: chosen_with(arm).key, one)
+
+
+def chosen_with(arm: Arm) -> Arm:
+    """The arm whose search gives this one its learning rate and clip: itself, or another."""
+    return arm if arm.like is None else chosen_with(arm.like)
 
 
 def _minutes(seconds: float) -> str:

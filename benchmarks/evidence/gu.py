@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from claims import shared
 from experiment import Results, by_section, key_of
 from in_memory import in_memory
 
@@ -229,9 +230,10 @@ def losses(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(results: Results, study: str) -> None:
-    for one in trainings(study):
+    def train(one: Training) -> None:
+        results.read_again()
         if one.key in results.found:
-            continue
+            return
         settings = one.settings
         named = [
             f"{settings[name]:g}" for name in ("data.clients", "train.local_steps", "data.share")
@@ -239,6 +241,8 @@ def run(results: Results, study: str) -> None:
         label = [settings["model.name"], *named, f"{one.rate:g}", f"{one.level:g}"]
         line = results.enter(one.key, study, label, (LR, CLIP), SEED, losses(settings))
         print(time.strftime("%H:%M:%S"), *line["label"], line["loss"][-1], flush=True)
+
+    shared(results.path.parent, trainings(study), lambda one: one.key, train)
 
 
 STUDIES = {study: partial(run, study=study) for study in (LOGISTIC, LENET, REST)}

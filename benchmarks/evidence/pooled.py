@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from claims import shared
 from experiment import (
     HELD_OUT,
     TUNING_SEED,
@@ -101,10 +102,16 @@ def arms() -> list[Pooled]:
 
 
 def run(results: Results) -> None:
-    for arm in arms():
+    def finish(arm: Pooled) -> None:
+        results.read_again()
         lr = chosen(results, arm)
         for seed in SEEDS:
             line_of(results, arm, lr, seed, 0.0)
+
+    def tuned_with(arm: Pooled) -> str:
+        return f"{STUDY}, {LIKE.get(arm.method, arm.method)}"
+
+    shared(results.path.parent, arms(), tuned_with, finish)
 
 
 def chosen(results: Results, arm: Pooled) -> float:

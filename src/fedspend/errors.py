@@ -75,6 +75,10 @@ class FedspendWarning(UserWarning):
     """Something legal that a privacy officer should hear about."""
 
 
+class OperatorWarning(FedspendWarning):
+    """What the operator of a real run should know and no file may keep: it depends on rows."""
+
+
 def finite_number(name: str, value: Any) -> float:
     """`value` as a finite float, or `InvalidInput` naming it."""
     try:

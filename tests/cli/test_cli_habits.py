@@ -189,6 +189,27 @@ def test_the_log_of_a_real_run_does_not_tell_how_long_rounds_took(run, tiny, tmp
     assert len(lines[first:]) == 5
 
 
+@pytest.mark.usefixtures("quick_verify")
+def test_the_log_of_a_real_run_has_no_count_of_updates_that_were_dropped(run, tmp_path):
+    """It depends on rows: the operator hears of it, and no file keeps it."""
+    values = ("3e38", "-3e38", "3e38", "-3e38")
+    rows = ["client,a,label", *(f"{c},{x},{n % 2}" for c in "xy" for n, x in enumerate(values))]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    tables = {
+        "data": {"name": "csv", "path": "rows.csv", "classes": 2},
+        "model": {"name": "logistic"},
+        "method": {"name": "idp-fedavg"},
+        "privacy": {"epsilon": 8.0, "delta": 0.01, "rate": 1.0},
+        "train": {"rounds": 2, "local_steps": 3, "batch_size": 8, "lr": 1e6},
+    }
+    config, log = tmp_path / "real.toml", tmp_path / "run.log"
+    config.write_text(config_text(tables))
+    done = run("train", config, "-o", tmp_path / "run", "--project", "p", "--log", log)
+    assert done.code == 0, done.err
+    assert "updates were not finite" in done.err
+    assert "not finite" not in log.read_text()
+
+
 def test_the_log_has_no_password(run, config, tmp_path):
     log = tmp_path / "run.log"
     where = "postgresql://ann:hush-hush@127.0.0.1:9/none"

@@ -11,7 +11,7 @@ CONFIG = """
 [data]
 name = "csv"
 path = "rows.csv"
-test_path = "rows.csv"
+test_path = "public.csv"
 label = "sick"
 client = "hospital"
 classes = 2
@@ -35,7 +35,8 @@ lr = 0.1
 def config(tmp_path):
     """Two hospitals' own rows: the run is real by default."""
     lines = [f"{hospital},{n}.5,{n % 2}" for hospital in ("north", "south") for n in range(6)]
-    (tmp_path / "rows.csv").write_text("\n".join(["hospital,age,sick", *lines]) + "\n")
+    for name in ("rows.csv", "public.csv"):
+        (tmp_path / name).write_text("\n".join(["hospital,age,sick", *lines]) + "\n")
     (tmp_path / "budgets.csv").write_text("client,epsilon\nnorth,3\nsouth,6\n")
     path = tmp_path / "clinics.toml"
     path.write_text(CONFIG)

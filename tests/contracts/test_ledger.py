@@ -793,7 +793,10 @@ def test_what_has_no_project_is_written_as_it_always_was(place):
     assert kinds == ["ledger", "register", "open"]
     assert not any("project" in entry for entry in entries(place))
     with Ledger.open(place, write=True, project="clinics") as own:
-        admit(own, "two", make_plan(3.0))
+        with pytest.raises(Refused, match="has an account in the ledger, outside of projects"):
+            admit(own, "two", make_plan(3.0))
+        others = {"delta": DELTA, "rounds": 6, "rate": 0.5, "accountant": "rdp"}
+        admit(own, "two", fedspend.plan({"north": 3.0, "south": 3.0}, **others))
     assert [entry["kind"] for entry in entries(place)][3:] == ["project", "register", "open"]
 
 

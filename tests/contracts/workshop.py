@@ -226,7 +226,7 @@ def outcome(engine: Engine, tasks: list[ClientTask]) -> Outcome:
         first[task.client].remarks or Remarks(0.0, False) for task in tasks if task.client in first
     ]
     return Outcome(
-        gather(tasks, replies, size, outside=engine.outside),
+        gather(tasks, replies, size, checked=engine.outside),
         {client: reply.contribution for client, reply in first.items()},
         np.array([one.norm for one in remarks]),
         np.array([one.clipped for one in remarks], dtype=bool),

@@ -19,12 +19,19 @@ from fedspend.noise.randomness import Randomness
 from fedspend.planning.influence import Course
 from fedspend.planning.plan import Plan
 from fedspend.runs.stores import MemoryStore
+from fedspend.server import rounds
 from fedspend.server.mechanism import Noised
 from fedspend.server.methods.guarded import held_to
 from fedspend.server.methods.planned import Planned
 from fedspend.server.rounds import Server, Training, begin, run_rounds
 
 SIZE = 3000  # directions; the variance over them is known to `4 * sqrt(2 / SIZE)`, 10%
+
+
+@pytest.fixture(autouse=True)
+def _believed(monkeypatch):
+    """Replies of an engine of one's own are clipped if they are too long: not here."""
+    monkeypatch.setattr(rounds, "is_trusted", lambda _: True)
 
 
 @dataclass

@@ -13,6 +13,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -31,6 +32,7 @@ from flower.in_process import InProcessGrid, Place
 from fedspend.basics.toml_text import config_text
 from fedspend.cli.main import main, parse
 from fedspend.configuration.config import load_config
+from fedspend.configuration.data_inputs import Source
 from fedspend.engines.flower.keys import read_keys
 from fedspend.errors import InvalidInput, Refused
 from fedspend.flower.checking import check
@@ -151,6 +153,58 @@ def test_a_project_holds_what_server_and_nodes_need_and_nothing_private_in_the_a
     assert node.node.client == "north"
     assert "budgets" not in (made / "nodes" / "north" / "node.toml").read_text()
     assert "@" not in re.sub(r'"\$@"|"\$\*"', "", (made / "README.md").read_text())
+
+
+def test_columns_of_a_node_are_found_by_name(copied):
+    """In another order they are the same rows; one of another name is refused."""
+    place = copied / "nodes" / "south"
+    head, *lines = [line.split(",") for line in (place / "rows.csv").read_text().splitlines()]
+    order = list(reversed(range(len(head))))
+
+    def rows(head):
+        text = "\n".join(",".join(line[n] for n in order) for line in (head, *lines))
+        (place / "rows.csv").write_text(text + "\n")
+        return Source(load_config(place / "node.toml")).rows
+
+    before = Source(load_config(place / "node.toml")).rows
+    np.testing.assert_array_equal(rows(head).features, before.features)
+    assert verdicts(place / "node.toml")["client"].good
+    rows_or_not = [name if name != "age" else "weight" for name in head]
+    with pytest.raises(InvalidInput, match="age"):
+        rows(rows_or_not)
+    assert not verdicts(place / "node.toml")["client"].good
+
+
+def test_a_project_of_other_files_is_refused(tmp_path):
+    config = load_config(EXAMPLE / "server" / "training.toml").values
+    config["data"]["name"] = "npz"
+    (tmp_path / "training.toml").write_text(config_text(config))
+    with pytest.raises(InvalidInput, match=r"made for CSV files, and data\.name is 'npz'"):
+        Project.read(tmp_path / "training.toml")
+
+
+def test_nodes_have_the_task_of_the_server(tmp_path):
+    config = {
+        **load_config(EXAMPLE / "server" / "training.toml").values,
+        "task": {"loss": "squared", "metrics": ["mae"]},
+    }
+    config["data"] = {
+        **{key: value for key, value in config["data"].items() if key not in ("classes", "labels")},
+        "test_path": str(EXAMPLE / "server" / "public.csv"),
+        "label": "heart_rate",
+        "label_bounds": [0, 1],
+    }
+    config["privacy"] = {**config["privacy"], "budgets": str(EXAMPLE / "server" / "budgets.csv")}
+    (tmp_path / "training.toml").write_text(config_text(config))
+    project = Project.read(tmp_path / "training.toml")
+    project.write(tmp_path / "made")
+    client = project.clients[0]
+    node = load_config(tmp_path / "made" / "nodes" / client / "node.toml")
+    assert node.values["task"] == config["task"]
+    keyed(tmp_path / "made", project.clients)
+    rows = EXAMPLE / "nodes" / client / "patients.csv"
+    shutil.copy(rows, tmp_path / "made" / "nodes" / client / "rows.csv")
+    assert verdicts(tmp_path / "made" / "nodes" / client / "node.toml")["client"].good
 
 
 def test_an_existing_folder_is_left_alone(tmp_path):

@@ -46,7 +46,7 @@ def played(faults=None, some=None, patience=None, tasks=None, grid=None):
     grid = grid or grid_of(some, faults=faults or {})
     engine = engine_on(some, grid, **({"deadline": 60.0, "retries": 2} | (patience or {})))
     tasks = round_of(some) if tasks is None else tasks
-    return gather(tasks, engine.run(tasks), SIZE, outside=True), grid
+    return gather(tasks, engine.run(tasks), SIZE, checked=True), grid
 
 
 def alone(clients=CLIENTS, some=None, **shared):
@@ -90,7 +90,7 @@ def test_a_real_run_adds_up_as_answers_come():
     there = Elsewhere(grid, Patience(60.0), keys, plan="a root")
     engine = FlowerEngine(replace(real, elsewhere=there), grid.clock)
     tasks = round_of(real)
-    answers = gather(tasks, engine.run(tasks), SIZE, outside=True)
+    answers = gather(tasks, engine.run(tasks), SIZE, checked=True)
     assert answers.answered == ("2", "3", "4", "5", "1")
     assert np.allclose(answers.total, alone().total, rtol=0, atol=1e-12)
     assert engine.traffic.seconds >= 9
@@ -210,7 +210,7 @@ def test_strangers_are_reported():
     task_id = "message-13"  # that of client 2: after six hellos, six replies and client 1's task
     grid.extra = [unasked(99, forged), unasked(99, forged, task_id)]
     tasks = round_of(some)
-    answers = gather(tasks, engine.run(tasks), SIZE, outside=True)
+    answers = gather(tasks, engine.run(tasks), SIZE, checked=True)
     node = next(node for node, place in grid.places.items() if place.node.client == "2")
     assert (TASK, node, task_id) in grid.sent
     assert equal(answers, alone())
@@ -320,7 +320,7 @@ def test_a_round_under_quorum_is_released_if_so_configured():
     del grid.places[gone]
     engine.reach()
     tasks = round_of(some)
-    answers = gather(tasks, engine.run(tasks), SIZE, outside=True)
+    answers = gather(tasks, engine.run(tasks), SIZE, checked=True)
     assert equal(answers, alone(without("2")))
     assert answers.discarded == {"2": "its node is not connected"}
 
@@ -335,7 +335,7 @@ def test_a_node_that_comes_back_under_another_id_is_found_again():
         if gone in grid.places:
             grid.places[42] = grid.places.pop(gone)
         answers.append(reply)
-    assert equal(gather(tasks, answers, SIZE, outside=True), alone())
+    assert equal(gather(tasks, answers, SIZE, checked=True), alone())
 
 
 @pytest.mark.parametrize("coin", [None, 0.5], ids=["sampled", "everyone"])
@@ -361,7 +361,7 @@ def test_the_noise_of_a_release_is_the_planned_one_whoever_is_lost(noise, lost, 
     for round in range(10):
         tasks = tasks_for(start, range(clients), STEPS, round=round, run="r", plan="p", **shared)
         tasks = [replace(task, coin=coin) for task in tasks]
-        answers = gather(tasks, engine.run(tasks), size, outside=True)
+        answers = gather(tasks, engine.run(tasks), size, checked=True)
         assert len(answers.answered) == clients - lost
         given = Sum(
             round, answers.total, answers.received_variance, planned, 1.0, tasks[0].shared.grid
@@ -381,7 +381,7 @@ def test_a_thousand_clients_are_added_up_as_they_come():
     engine = engine_on(some, grid)
     start = torch.zeros(SIZE)
     tasks = tasks_for(start, range(1000), STEPS, clips=np.full(1000, 0.5), run="r", plan="p")
-    answers = gather(tasks, engine.run(tasks), SIZE, outside=True)
+    answers = gather(tasks, engine.run(tasks), SIZE, checked=True)
     assert len(answers.answered) == 1000
     assert grid.most_held <= 64
     assert equal(answers, gather(tasks, local(some, 0).run(tasks), SIZE))
@@ -429,7 +429,7 @@ def test_a_resumed_run_waits_a_while_for_nodes_that_start_later_than_its_quorum(
     engine.reach()
     assert 60 >= grid.clock.now() - 1 >= min(seconds, 60) - 1
     tasks = round_of(some)
-    answers = gather(tasks, engine.run(tasks), SIZE, outside=True)
+    answers = gather(tasks, engine.run(tasks), SIZE, checked=True)
     assert list(answers.discarded) == lost
     assert equal(answers, alone(without(*lost)))
     before = grid.clock.now()

@@ -95,6 +95,20 @@ def test_two_projects_may_both_have_a_client_north(ledger_of_this_user):
     assert audit(str(ledger_of_this_user)).ok
 
 
+@pytest.mark.parametrize(("first", "then"), [("clinics", None), (None, "clinics")])
+def test_a_project_left_out_or_put_in_gives_no_budget_out_again(tmp_path, first, then):
+    """In a ledger that is named a project is optional, and a slip is easy."""
+    ledger = tmp_path / "accounts.db"
+    train(**arrays(), ledger=ledger, project=first)
+    change = "name it with project 'clinics'" if first else "drop project="
+    with pytest.raises(Refused, match=change) as refused:
+        train(**arrays(), ledger=ledger, project=then)
+    assert "\n" not in str(refused.value)
+    with Ledger.open(ledger) as book:
+        assert book.state.projects == (["clinics"] if first else [])
+        assert len(book.state.runs) == 1
+
+
 def test_without_a_project_one_line_asks_for_it(ledger_of_this_user):
     with pytest.raises(InvalidInput, match=r"project=, ledger\.project in the config") as refused:
         train(**arrays())

@@ -1,15 +1,18 @@
 """A fresh module for every client: what can remember is copied, what cannot is handed out again."""
 
 import copy
+import random
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
 from fedspend import models
-from fedspend.models.fresh import fresh, remembers_nothing
+from fedspend.errors import InvalidInput
+from fedspend.models.fresh import fresh, refuse_memory_outside, remembers_nothing
 
 
 class Counting(nn.Module):
@@ -158,3 +161,26 @@ def test_torchs_own_layers_and_ours_are_handed_out_again(module):
     assert all(
         torch.equal(value, before[name]) for name, value in fresh(module).state_dict().items()
     )
+
+
+class Drawing(nn.Module):
+    def __init__(self, draw):
+        super().__init__()
+        self.layer, self.draw = nn.Linear(3, 2), draw
+
+    def forward(self, rows):
+        return self.layer(rows) * self.draw()
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [random.random, lambda: float(np.random.rand())],  # noqa: NPY002
+    ids=["random", "numpy.random"],
+)
+def test_draws_from_a_generator_that_clients_share_are_refused(draw):
+    with pytest.raises(InvalidInput, match=r"draws from numpy\.random or random"):
+        refuse_memory_outside(Drawing(draw), (3,))
+
+
+def test_draws_from_torch_are_fine():
+    refuse_memory_outside(Drawing(lambda: torch.rand(())), (3,))

@@ -202,7 +202,7 @@ def distributed(kind, lost, seed, deviation=2.0):
         else finished(task, torch.zeros(2), 0, tools)
         for task in some
     ]
-    answers = gather(some, replies, 2, outside=True)
+    answers = gather(some, replies, 2, checked=True)
     if kind == "bit":
         released = release_bit(
             answers.bits,
@@ -269,7 +269,7 @@ def test_answers_off_the_grid_or_out_of_bounds_are_discarded():
         task = client_task(2, metric=grid)
         reply = finished(task, torch.zeros(2), 1, Tools(nn.Identity(), Randomness(0)))
         changed = replace(reply, contribution=replace(reply.contribution, **numbers))
-        return gather([task], [changed], 2, outside=True)
+        return gather([task], [changed], 2, checked=True)
 
     shares = NumberGrid.of(2.0, ROSTER, distributed=True)
     assert told(GRID, metric=0.5).metrics == 0.5
@@ -292,7 +292,7 @@ def test_answers_off_the_grid_or_out_of_bounds_are_discarded():
             )
         ],
         2,
-        outside=True,
+        checked=True,
     )
     assert "metric" in bare.discarded["0"]
 

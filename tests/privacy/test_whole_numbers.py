@@ -166,13 +166,14 @@ def settings(tmp_path):
     lines += [
         f"{'nsew'[n % 4]},{draw.uniform():.3f},{draw.uniform():.3f},{n % 2}" for n in range(40)
     ]
-    rows = tmp_path / "rows.csv"
-    rows.write_text("\n".join(lines))
+    rows, public = tmp_path / "rows.csv", tmp_path / "public.csv"
+    for place in (rows, public):
+        place.write_text("\n".join(lines))
     return {
         "data": {
             "name": "csv",
             "path": str(rows),
-            "test_path": str(rows),
+            "test_path": str(public),
             "label": "label",
             "client": "client",
             "classes": 2,

@@ -28,6 +28,7 @@ from fedspend.records.planning import plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.terms import Terms
 from fedspend.signing.commitments import commitment, new_opening, opens, sealed
+from fedspend.signing.keys import new_keys
 from fedspend.stored.files import MODEL, PLAN
 
 
@@ -445,3 +446,12 @@ def test_the_check_of_an_opening_without_fedspend_is_right(published, monkeypatc
     (published.folder / "north.json").write_text(body.replace("3.0", "2.0", 1))
     with pytest.raises(AssertionError):
         exec(compile(program, "publishing.md", "exec"), {})
+
+
+def test_a_run_under_a_project_is_signed_published_and_checked(tmp_path):
+    """Its account is found under the project that the run names."""
+    private, public = new_keys(tmp_path / "keys")
+    train_real(tmp_path / "run", sign=private, ledger=tmp_path / "ledger.db", project="clinics")
+    assert main(["publish", str(tmp_path / "run"), "--sign", str(private)]) == 0
+    for folder in ("run", "run.publication"):
+        assert main(["verify", str(tmp_path / folder), "--key", str(public)]) == 0

@@ -15,7 +15,7 @@ from torch import nn
 
 import fedspend
 from fedspend.client import gradient_chains as chains
-from fedspend.client import record_steps
+from fedspend.client import gradients, record_steps
 from fedspend.client.bounding import clip_factors
 from fedspend.client.gradient_chains import ChainSum
 from fedspend.client.gradients import DenseSum, GeneralSum, clipped_sum
@@ -750,3 +750,61 @@ def test_a_convolutional_model_trains_on_clients_with_few_classes(config):
         torch.equal(a, b)
         for a, b in zip(result.model.parameters(), again.model.parameters(), strict=True)
     )
+
+
+class Jitter(nn.Module):
+    def forward(self, rows):
+        return rows + torch.randn_like(rows)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), Jitter()], ids=["dropout", "jitter"])
+@pytest.mark.parametrize("block", [2**24, 40])
+def test_what_layers_draw_gives_no_record_a_say_in_another_s_gradient(layer, block, monkeypatch):
+    """With a mask for each place in the batch, one record would move all that come after it."""
+    monkeypatch.setattr(gradients, "_BLOCK_NUMBERS", block)
+    torch.manual_seed(5)
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), layer, nn.Linear(4, 2))
+    sum_of = clipped_sum(module, 1.0)
+    assert isinstance(sum_of, GeneralSum)
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    rows, labels = torch.randn(20, 3) * 3, torch.arange(20) % 2
+
+    def total(some):
+        torch.manual_seed(7)
+        return sum_of(flat, rows[some], labels[some])
+
+    everyone, others = np.arange(20), np.arange(1, 20)
+    moved = total(everyone) - total(others)
+    assert np.linalg.norm(moved) <= 1 + 1e-6
+    np.testing.assert_allclose(moved, total(np.arange(1)), atol=1e-6)
+
+
+@pytest.mark.parametrize("by_norm", [False, True], ids=["sampled", "by norm"])
+def test_draws_of_layers_are_new_in_each_step_and_no_earlier_draw_moves_them(by_norm):
+    """Whatever state torch's generator is in, and however many records there are."""
+    seen = []
+
+    class Masking(nn.Module):
+        def forward(self, rows):
+            drawn = torch.rand(3)
+            seen.append(tuple(drawn.tolist()))
+            return rows * (drawn > 0.5)
+
+    wanted = Wanted(method="filter", charge="norm") if by_norm else Wanted()
+    terms = dataclasses.replace(TERMS, client_rate=1.0)
+
+    def drawn(seed, records):
+        seen.clear()
+        torch.manual_seed(seed)
+        owner = np.zeros(records, dtype=int)
+        plan = plan_records(np.full(records, 9.0), owner, terms, clients=["c0"], wanted=wanted)
+        module = nn.Sequential(nn.Linear(4, 3), Masking())
+        engine = record_engine(plan, module, *data(records))
+        seen.clear()  # the engine tries a module out
+        for t in range(2):
+            list(engine.run([record_task(plan, 15, t, training=LocalTraining(1, steps=1))]))
+        return list(seen)
+
+    first = drawn(0, 30)
+    assert len(set(first)) == len(first) == 2 * TERMS.local_steps
+    assert drawn(1, 20) == first

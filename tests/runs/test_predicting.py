@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tasks.test_runs import REGRESSION, Stop, stop_after, text_config, with_
+from tasks.test_runs import REGRESSION, Stop, csv_config, stop_after, text_config, with_
 from torch import nn
 
 import fedspend
@@ -309,3 +309,27 @@ def test_fingerprints_tell_buffers_apart():
     same, other = fingerprint(with_buffer([1.0, 2.0])), fingerprint(with_buffer([1.0, 3.0]))
     assert same == fingerprint(with_buffer([1.0, 2.0])) != other
     assert fingerprint(with_buffer(True)) != fingerprint(nn.Linear(2, 1))
+
+
+def test_columns_of_new_rows_are_found_by_name(tmp_path):
+    """Whatever their order, and whatever else the file has; none may stand in for another."""
+    generator = np.random.default_rng(4)
+    values = generator.normal(size=(40, 3)).round(3)
+    rows = [f"{'north' if n % 2 else 'south'},{a},{b},{c}" for n, (a, b, c) in enumerate(values)]
+    (tmp_path / "rows.csv").write_text("\n".join(["client,a,b,y", *rows]) + "\n")
+    run = tmp_path / "run"
+    told = {"label": "y", "label_bounds": [-5, 5]}
+    fedspend.train(csv_config(tmp_path / "rows.csv", "squared", **told), output=run)
+    said = json.loads((run / "run.json").read_text())["model"]
+    assert said["columns"] == ["a", "b"]
+
+    def predicted(head, lines):
+        (tmp_path / "new.csv").write_text("\n".join([head, *lines]) + "\n")
+        return fedspend.predict(run, tmp_path / "new.csv").values
+
+    straight = predicted("a,b", ["1.5,-2", "0,3"])
+    np.testing.assert_array_equal(predicted("b,id,a", ["-2,7,1.5", "3,8,0"]), straight)
+    assert not np.array_equal(predicted("a,b", ["-2,1.5", "3,0"]), straight)
+    with pytest.raises(InvalidInput, match=r"new\.csv: column 'a' is missing.*id, b") as refused:
+        predicted("id,b", ["7,-2", "8,3"])
+    assert "\n" not in str(refused.value)

@@ -27,7 +27,7 @@ def asked(clients=3, clip=1.0, **shared):
 
 def one(reply, clip=1.0, **shared):
     """The answers of a round in which client 0 alone was asked, and this came back from outside."""
-    return gather(asked(1, clip, **shared), [reply], SIZE, outside=True)
+    return gather(asked(1, clip, **shared), [reply], SIZE, checked=True)
 
 
 @given(st.data())
@@ -45,7 +45,7 @@ def test_everyone_asked_is_in_exactly_one_of_answered_and_discarded(data):
         "bit": lambda who: answer(who, HALF, bit=0.5),
     }
     some = st.lists(st.tuples(st.integers(0, 8), st.sampled_from([*kinds, "discard"])), max_size=20)
-    tally, first = Tally(asked(clients), SIZE, outside=True), {}
+    tally, first = Tally(asked(clients), SIZE, checked=True), {}
     for who, kind in data.draw(some):
         if kind != "late":  # which is ignored
             first.setdefault(who, kind)
@@ -71,17 +71,17 @@ def test_everyone_asked_is_in_exactly_one_of_answered_and_discarded(data):
 def test_a_late_answer_of_another_round_neither_counts_nor_stands_in_the_way():
     late, good = answer(0, HALF * 2, round=3), answer(0, HALF)
     for order in ([late, good], [good, late]):
-        answers = gather(asked(1), order, SIZE, outside=True)
+        answers = gather(asked(1), order, SIZE, checked=True)
         np.testing.assert_array_equal(answers.total, HALF)
         assert "round 4" in answers.reports["0"]
         assert answers.received_variance == 0
-    assert gather(asked(1), [late], SIZE, outside=True).discarded == {"0": NO_ANSWER}
+    assert gather(asked(1), [late], SIZE, checked=True).discarded == {"0": NO_ANSWER}
 
 
 @given(st.permutations(range(5)), st.integers(0, 5))
 def test_received_noise_is_that_of_those_who_answered(order, answering):
     some = asked(5, own_deviation=0.7)
-    answers = gather(some, [answer(n, HALF) for n in order[:answering]], SIZE, outside=True)
+    answers = gather(some, [answer(n, HALF) for n in order[:answering]], SIZE, checked=True)
     assert answers.received_variance == pytest.approx(answering * 0.7**2, rel=1e-12)
     assert answers.answered == tuple(str(n) for n in order[:answering])
     assert len(answers.discarded) == 5 - answering
@@ -89,7 +89,7 @@ def test_received_noise_is_that_of_those_who_answered(order, answering):
 
 def test_a_second_answer_is_reported_and_not_added():
     answers = gather(
-        asked(2), [answer(0, HALF), answer(0, HALF * 2), answer(1, HALF)], SIZE, outside=True
+        asked(2), [answer(0, HALF), answer(0, HALF * 2), answer(1, HALF)], SIZE, checked=True
     )
     np.testing.assert_array_equal(answers.total, 2 * HALF)
     assert answers.answered == ("0", "1")
@@ -99,13 +99,13 @@ def test_a_second_answer_is_reported_and_not_added():
 
 def test_a_good_answer_after_a_bad_one_does_not_count_either():
     """Else a client could try until it gets something through."""
-    answers = gather(asked(1), [answer(0, HALF * math.nan), answer(0, HALF)], SIZE, outside=True)
+    answers = gather(asked(1), [answer(0, HALF * math.nan), answer(0, HALF)], SIZE, checked=True)
     assert not answers.total.any()
     assert answers.discarded == {"0": "its vector is not finite"}
 
 
 def test_a_stranger_is_reported_and_not_added():
-    answers = gather(asked(1), [answer(9, HALF), answer(0, HALF)], SIZE, outside=True)
+    answers = gather(asked(1), [answer(9, HALF), answer(0, HALF)], SIZE, checked=True)
     np.testing.assert_array_equal(answers.total, HALF)
     assert "without being asked" in answers.reports["9"]
     assert "9" not in answers.answered
@@ -136,8 +136,8 @@ def test_an_answer_of_another_run_is_ignored():
     """
     first, second = (asked(1, own_deviation=0.5, run=run) for run in ("this one", "another"))
     made = replies(first, torch.ones(1, SIZE))
-    assert gather(first, made, SIZE, outside=True).answered == ("0",)
-    answers = gather(second, made, SIZE, outside=True)
+    assert gather(first, made, SIZE, checked=True).answered == ("0",)
+    answers = gather(second, made, SIZE, checked=True)
     assert not answers.total.any()
     assert "for run 'this one'" in answers.reports["0"]
     assert answers.discarded == {"0": NO_ANSWER}
@@ -164,7 +164,7 @@ def test_bits_that_can_be_are_added():
         asked(3, bit=True),
         [answer(n, HALF, bit=b) for n, b in enumerate((0.5, 0.5, -0.5))],
         SIZE,
-        outside=True,
+        checked=True,
     )
     assert answers.bits == 0.5
 
@@ -189,7 +189,7 @@ def test_an_honest_vector_at_its_clip_is_left_as_it_is():
     update = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 100
     task = client_task(1000, 0.7)
     (reply,) = replies([task], [update])
-    answers = gather([task], [Reply(reply.contribution)], 1000, outside=True)
+    answers = gather([task], [Reply(reply.contribution)], 1000, checked=True)
     np.testing.assert_array_equal(answers.total, reply.contribution.vector)
     assert not answers.reports
 
@@ -231,7 +231,7 @@ def test_under_distributed_noise_the_norm_says_nothing(on_grid):
     (reply,) = replies([task], [torch.ones(SIZE)], Randomness(1))
     step = GRID.step if on_grid else 1.0
     assert np.linalg.norm(reply.contribution.vector) * step > 1, "a hundred clips"
-    answers = gather([task], [Reply(reply.contribution)], SIZE, outside=True)
+    answers = gather([task], [Reply(reply.contribution)], SIZE, checked=True)
     np.testing.assert_array_equal(answers.total, reply.contribution.vector)
     assert answers.answered == ("0",)
     assert not answers.reports

@@ -15,12 +15,18 @@ from fedspend.accounting.rdp import check_orders
 from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput, finite_number
 
+SMALLEST_DELTA = 1e-300
+
 
 def check_delta(delta: Any) -> float:
     """`delta` as a float strictly between 0 and 1."""
     value = finite_number("delta", delta)
     if not 0 < value < 1:
         raise InvalidInput(f"delta must lie strictly between 0 and 1, got {delta!r}")
+    if value < SMALLEST_DELTA:
+        raise InvalidInput(
+            f"delta {delta!r} is too small to compute with; give at least {SMALLEST_DELTA:g}"
+        )
     return value
 
 

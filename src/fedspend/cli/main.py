@@ -51,7 +51,13 @@ from fedspend.cli import (
 )
 from fedspend.cli.log_file import LOG, logged
 from fedspend.cli.names import NAMES, registered
-from fedspend.errors import FedspendError, FedspendWarning, InvalidInput, exit_code_of
+from fedspend.errors import (
+    FedspendError,
+    FedspendWarning,
+    InvalidInput,
+    OperatorWarning,
+    exit_code_of,
+)
 
 COMMANDS = {
     "new": new,
@@ -333,7 +339,8 @@ def short_warnings() -> Iterator[None]:
                 show(message, category, *rest, **named)
             elif str(message) not in said:
                 said.add(str(message))
-                LOG.warning("%s", one_line(str(message)))
+                if not issubclass(category, OperatorWarning):
+                    LOG.warning("%s", one_line(str(message)))
                 print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
         warnings.showwarning = show_short

@@ -1,10 +1,10 @@
 """The sum of clipped gradients over single records.
 
 Guarantee: every record's gradient has an L2 norm of at most the clip in the sum, whatever the model
-does; one that is not finite counts as zero. Norms are float64. Chains of Linear and ReLU never form
-the single gradients: the norm of a layer's gradient is `|delta| * sqrt(|input|^2 + 1)`. Chains with
-convolutions are in `gradient_chains`. Any other module uses `torch.func.vmap`, in blocks of bounded
-memory.
+does, and depends on no other record; one that is not finite counts as zero. Norms are float64.
+Chains of Linear and ReLU never form the single gradients: the norm of a layer's gradient is
+`|delta| * sqrt(|input|^2 + 1)`. Chains with convolutions are in `gradient_chains`. Any other module
+uses `torch.func.vmap`, in blocks of bounded memory.
 """
 
 from __future__ import annotations
@@ -141,6 +141,10 @@ def _row_squares(rows: FloatArray) -> FloatArray:
 
 
 class GeneralSum:
+    """What layers draw (dropout) is the same for all rows of a call: a row's gradient must not
+    depend on its place among the others, or on how many there are. Torch's generator decides it.
+    """
+
     def __init__(self, module: nn.Module, factors: Factors, task: Task = CLASSIFY) -> None:
         self._module, self._factors, self._size = (
             copy.deepcopy(module).train(),
@@ -154,15 +158,16 @@ class GeneralSum:
         def loss(trained: dict[str, torch.Tensor], row: torch.Tensor, label: torch.Tensor) -> Any:
             return task.mean(functional_call(self._module, trained, (row[None],)), label[None])
 
-        self._gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+        self._gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="same")
 
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
     ) -> FloatArray:
         total = torch.zeros(self._size, dtype=torch.float64)
-        trained = named_pieces(self._pristine, parameters)
+        trained, drawn = named_pieces(self._pristine, parameters), torch.get_rng_state()
         for start in range(0, len(rows), self._block):
             some = slice(start, start + self._block)
+            torch.set_rng_state(drawn)
             self._module = fresh(self._pristine)  # no block may leave anything behind for the next
             found = self._gradients(trained, rows[some], labels[some])
             squares = sum(found[name].double().square().flatten(1).sum(dim=1) for name in found)

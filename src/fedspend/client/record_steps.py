@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from fedspend.basics.arrays import FloatArray, IntArray
-from fedspend.client.gradients import clipped_sum
+from fedspend.client.gradients import GeneralSum, GradientSum, clipped_sum
 from fedspend.client.norm_budgets import NormBudget, Payments
 from fedspend.client.rows import Rows
 from fedspend.client.state import States
@@ -110,6 +110,15 @@ def release_step(
     return total / denominator
 
 
+def _seed_layers(sum_of: GradientSum, randomness: Randomness, step: int, client: int) -> None:
+    """What layers draw in a step (dropout) depends on nobody's rows: not on which were sampled, and
+    not on what was drawn before. It protects nobody, so that it may be known.
+    """
+    if isinstance(sum_of, GeneralSum):  # the others draw nothing
+        drawn = randomness.generator("record-layers", step, client)
+        torch.manual_seed(int(drawn.integers(2**63)))
+
+
 def _sampled_steps(
     task: ClientTask,
     terms: RecordTerms,
@@ -126,6 +135,7 @@ def _sampled_steps(
         step = task.shared.round * terms.batch.size + number
         now = np.where(terms.steps > number, terms.rate, 0.0)
         drawn = draw_records(now, randomness, step, task.number)
+        _seed_layers(sum_of, randomness, step, task.number)
         total = sum_of(local.parameters, *rows.take(rows.there(drawn)))
         local.descend(
             release_step(
@@ -159,6 +169,7 @@ def _steps_by_norm(
         step = task.shared.round * terms.batch.size + number
         some = rows.there(np.flatnonzero(left > 0))
         payments.begin(left[some])
+        _seed_layers(sum_of, randomness, step, task.number)
         total = sum_of(local.parameters, *rows.take(some))
         active[number] = payments.paid
         left[some] = payments.left

@@ -7,7 +7,8 @@ to made-up clients in simulations only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -84,6 +85,8 @@ class Source:
                     f"{key} is for your own data ({', '.join(FILES)}), but the data set is "
                     f"{self.name!r}{instead}"
                 )
+        if is_real(self.config):
+            _refuse_one_file_for_two(self.config, options)
         kind = LOSSES[self.config.task.loss or CLASSIFICATION].targets
         if self.name == "npz" and kind != CLASSES:  # tables declare it by their columns
             options["targets"] = kind
@@ -260,6 +263,21 @@ def clients_of(source: Source, listed: tuple[str, ...] | None = None) -> tuple[s
             "clients, and leave clients out by id with data.leave_out"
         )
     return data.choose_among(checked_left_out(source, ids), wanted, source.seed, source.name)
+
+
+def _refuse_one_file_for_two(config: Config, options: Mapping[str, Any]) -> None:
+    """Refuse rows of clients under the name of public ones: a slip that tells what they are."""
+    path = options.get("path")
+    for key in ("test_path", "public_path"):
+        other = options.get(key)
+        if path is None or other is None or not (os.path.exists(path) and os.path.exists(other)):
+            continue
+        if os.path.samefile(path, other):
+            raise InvalidInput(
+                f"{config.where(f'data.{key}')}: {key} is the file of data.path itself, and its "
+                "rows are the clients', not public; name a file of public rows, or hold rows out "
+                "with data.validation or data.split"
+            )
 
 
 def checked_left_out(source: Source, listed: Sequence[str]) -> tuple[str, ...]:

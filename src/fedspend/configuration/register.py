@@ -15,7 +15,8 @@ A Python file registers them, and a config can then name them:
 Guarantee: users' entries pass the same checks as built-in ones, when they are registered and when
 they are used. A data set counts as private unless it says that it is public. A policy's schedules
 are sealed at their budgets; an accountant's claims are checked by independent ones; a method cannot
-begin a round that costs more than its plan (`server.methods.guarded`).
+begin a round that costs more than its plan (`server.methods.guarded`); an engine's replies are held
+to the clip as those of other machines are (`server.answers`).
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ class Dataset:
     untested: bool = False  # there are no test rows, which a real run may do without
     elsewhere: bool = False  # the training rows are on the clients' own machines: there are none
     kind: str = CLASSES  # what a target is (`tasks.kinds`)
+    columns: tuple[str, ...] = ()  # of a table, in the order of the features; () if it is none
 
     def __post_init__(self) -> None:
         read_classes(self.classes, self.kind)
@@ -141,6 +142,7 @@ class Rows:
     test_record_of: npt.NDArray[Any] | None = None
     elsewhere: bool = False  # the clients keep their rows themselves
     kind: str = CLASSES  # what a target is (`tasks.kinds`)
+    columns: tuple[str, ...] = ()  # of a table, in the order of the features
 
     def only_tests(self) -> Rows:
         """These rows as test rows, for a server whose clients keep their own."""
@@ -154,6 +156,7 @@ class Rows:
             public_features=self.public_features,
             elsewhere=True,
             kind=self.kind,
+            columns=self.columns,
         )
 
     @cached_property
@@ -267,9 +270,8 @@ def finished(
             rows.client_of,
         )
         rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
-        return Dataset(
-            name, *found, public, rows.budget_of, *rest, untested, rows.elsewhere, rows.kind
-        )
+        about = untested, rows.elsewhere, rows.kind, rows.columns
+        return Dataset(name, *found, public, rows.budget_of, *rest, *about)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes, rows.kind)
     check_columns(
         rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of
@@ -306,6 +308,7 @@ def finished(
         rows.clients,
         None if rows.client_of is None else rows.client_of[held],
         kind=rows.kind,
+        columns=rows.columns,
     )
 
 

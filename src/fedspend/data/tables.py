@@ -98,6 +98,16 @@ class TableOptions:
             self.label, classes=self.classes, labels=self.labels, label_bounds=self.label_bounds
         )
 
+    def used(self, header: Sequence[str]) -> list[str]:
+        """The columns that become features: those that are named, or all that are for nothing
+        else.
+        """
+        if self.columns is not None:
+            return [self.columns] if isinstance(self.columns, str) else list(self.columns)
+        label: Sequence[str] = (self.label,) if isinstance(self.label, str) else self.label
+        special = {*label, self.client or CLIENT, self.split or SPLIT, self.record, self.budget}
+        return [column for column in header if column not in special]
+
 
 TABLE_OPTIONS = tuple(field.name for field in fields(TableOptions))
 FILES_OF_ROWS = ("path", "test_path", "public_path")
@@ -168,7 +178,7 @@ def table_rows(
         found = _divided(
             values, labels, target.classes, clients, budgets, records, test, unlabelled
         )
-        return replace(found, kind=target.kind)
+        return replace(found, kind=target.kind, columns=layout.columns)
     test_features: Features | None = None
     test_labels: Targets | None = None
     if tests is not None:
@@ -184,6 +194,7 @@ def table_rows(
         unlabelled,
         records,
         kind=target.kind,
+        columns=layout.columns,
     )
 
 
@@ -204,6 +215,13 @@ class Layout:
     split: str | None
     record: str | None
     budget: str | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that become features, in this order; none if a text does."""
+        if not isinstance(self.features, Declared):
+            return ()
+        return tuple(column.name for column in self.features.columns)
 
 
 def layout_of(frame: Frame, how: TableOptions, test_path: str | Path | None = None) -> Layout:

@@ -475,7 +475,7 @@ class _Round:
         self.odd: dict[str, str] = {}  # for the operator only
         self._terms, self._shared, self._randomness = terms, shared, randomness
         self._task_of = {at[task.client]: task for task in tasks if task.client in at}
-        self._tally = Tally(tasks, layout.size, outside=True)
+        self._tally = Tally(tasks, layout.size, checked=True)
 
     def add(self, message: Message) -> None:
         """Clip one answer and add it to the sum."""

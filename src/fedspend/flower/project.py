@@ -11,10 +11,12 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from fedspend.basics.csv_rows import read_table
 from fedspend.basics.toml_text import config_text, toml
 from fedspend.basics.words import counted
 from fedspend.budgets.csv_file import read_budgets_csv
@@ -23,6 +25,8 @@ from fedspend.client.state import file_name
 from fedspend.configuration.config import Config, load_config
 from fedspend.configuration.method_name import known_method
 from fedspend.configuration.sections import SECTIONS
+from fedspend.data.columns import CsvFrame
+from fedspend.data.tables import TABLE_OPTIONS, TableOptions
 from fedspend.errors import InvalidInput
 from fedspend.server.methods.table import METHODS, protects_records
 from fedspend.stored.files import LEDGER
@@ -56,6 +60,12 @@ class Project:
         if METHODS[method].unit is None:
             raise InvalidInput(
                 f"method {method!r} protects nobody, so there is nothing to deploy; choose another"
+            )
+        if found.data.name not in (None, "csv"):
+            raise InvalidInput(
+                f"{found.where('data.name')}: a project is made for CSV files, and data.name is "
+                f"{found.data.name!r}; make it with CSV files, then change the configs of server "
+                "and nodes by hand"
             )
         records = protects_records(method)
         listed = {} if records else _budgets(found)
@@ -121,6 +131,19 @@ class Project:
 
     # --- configs ---
 
+    @cached_property
+    def _columns(self) -> dict[str, list[str]]:
+        """The columns of features by name, from the file of public rows: then their order in a
+        node's file does not matter, and one that it lacks is noticed there.
+        """
+        given = self.config.values.get("data", {})
+        if "columns" in given or "text" in given or "test_path" not in given:
+            return {}
+        how = TableOptions(**{key: given[key] for key in TABLE_OPTIONS if key in given})
+        written = {key: given[key] for key in ("separator", "decimal") if key in given}
+        header = CsvFrame(read_table(given["test_path"], **written)).header
+        return {"columns": how.used(header)}
+
     def _training(self, folder: Path) -> str:
         """The server's config: the given one, without anybody's rows."""
         values = {section: dict(given) for section, given in self.config.values.items()}
@@ -132,7 +155,7 @@ class Project:
             )
         for key in ("path", "client", "split", "clients", "partition", *_CHOICES, *_OF_RECORDS):
             data.pop(key, None)
-        data["name"] = "csv"
+        data |= {"name": "csv"} | self._columns
         privacy = values.setdefault("privacy", {})
         privacy.setdefault("randomness", "os")
         if self.records:
@@ -161,10 +184,15 @@ class Project:
     def _node(self, client: str) -> str:
         data, given = {"name": "csv", "path": ROWS}, self.config.values.get("data", {})
         left_out = (*_PLACES, *_CHOICES, *(() if self.records else _OF_RECORDS))
-        data |= {key: value for key, value in given.items() if key not in left_out}
+        data |= {key: value for key, value in given.items() if key not in left_out} | self._columns
         node: dict[str, Any] = {"client": client, "key": "node.key"}
         privacy: dict[str, Any] = {"randomness": self.config.privacy.randomness or "os"}
-        values = {"node": node, "data": data, "model": self.config.values.get("model", {})}
+        values = {"node": node, "data": data}
+        values |= {
+            section: dict(self.config.values[section])
+            for section in ("task", "model")
+            if section in self.config.values
+        }
         if self.records:
             node["unit"] = "record"
             data.setdefault("record", "id")

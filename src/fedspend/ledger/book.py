@@ -714,6 +714,9 @@ class Ledger:
 
     def _in_project(self, bodies: list[Body]) -> list[Body]:
         """The entries, said to be the project's; the first of a new project enters its name."""
+        for body in bodies:
+            if body["kind"] == "register":
+                rules.refuse_second_accounts(self.state, body["unit"], body["names"])
         if not (bodies and self.project):
             return bodies
         new = self.project not in self.state.by_project

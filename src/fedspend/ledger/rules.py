@@ -158,6 +158,26 @@ def refuse_like_projects(state: State) -> None:
     read_ids(asked, what="project", known=state.projects, where="the ledger")
 
 
+def refuse_second_accounts(state: State, unit: str, names: Sequence[str]) -> None:
+    """A project that was left out, or put in, must not open accounts with all budgets anew. Between
+    two projects the same name may be of two people; there, somebody has said so.
+    """
+    for other in [""] if state.project else state.projects:
+        there = state.by_project[other][unit].number
+        twice = next((name for name in names if name in there), None)
+        if twice is None:
+            continue
+        has, change = (
+            (f"in project {other!r} of the ledger", f"name it with --project {other!r}")
+            if other
+            else ("in the ledger, outside of projects", "drop --project")
+        )
+        raise Refused(
+            f"{unit} {twice!r} has an account {has}, and another one would hold all of its budget "
+            f"anew; {change}, or, if it is someone else of that name, use another project or ledger"
+        )
+
+
 def said_of(project: str, body: Body) -> Body:
     """An entry that is about the accounts of `project`; without a project, as it is."""
     return body | {"project": project} if project and body["kind"] in OF_ACCOUNTS else body

@@ -102,11 +102,13 @@ def own_model(name: str, shape: Shape, outputs: int, **options: Any) -> nn.Modul
         ) from None
     try:
         found = make(shape, outputs, **options)
-    except TypeError as error:
+    except InvalidInput:
+        raise
+    except Exception as error:  # whatever a user's own function raises
         raise InvalidInput(
             f"model {name!r} is called with a row's shape, the number of outputs and "
-            f"model.options, which failed: {error}"
-        ) from None
+            f"model.options, which failed: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(found, nn.Module):
         raise InvalidInput(
             f"model {name!r} must return a torch.nn.Module, got {type(found).__name__}"

@@ -2,8 +2,8 @@
 
 Guarantee: everything that training changes is a float32 parameter, and so is clipped and gets
 noise. Running statistics (batch norm) are buffers: they would leave a client without passing
-through the mechanism, and no budget would cover them. Dropout and the like draw from a generator
-that is seeded for each client anew.
+through the mechanism, and no budget would cover them. Dropout and the like draw from torch's
+generator, which is seeded for each client anew, and for each step of a plan for records.
 """
 
 from __future__ import annotations

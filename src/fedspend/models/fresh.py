@@ -9,7 +9,8 @@ remember anything, because they are made of torch's own layers (or ours) without
 are reused as they are; all others are copied. A copy does not cover state outside the module: an
 attribute of its class, a global variable of its file, a closure variable of a hook.
 `refuse_memory_outside` tries a module that is not torch's own on made-up rows and refuses it if it
-remembers them in such a place. It cannot detect a module that would remember only particular rows.
+remembers them in such a place, or if it draws from a generator that clients would share. It cannot
+detect a module that would remember only particular rows.
 """
 
 from __future__ import annotations
@@ -71,13 +72,20 @@ def refuse_memory_outside(
             _tried(module, torch.ones(3, *row_shape, dtype=kind))
         with _as_begun():
             again = _tried(module, torch.zeros(2, *row_shape, dtype=kind))
+        with _as_begun(others=1):
+            drawn = _tried(module, torch.zeros(2, *row_shape, dtype=kind))
     except (RuntimeError, ValueError, TypeError, IndexError):
         return  # it cannot read such rows; training will show what is wrong
-    if len(first) != len(again) or not all(map(_same_bits, first, again)):
+    if not _same(first, again):
         raise InvalidInput(
             "the model remembers rows outside itself (in its class, in a global variable or in a "
             "hook), so one client's rows would change another's update; keep such state in "
             "attributes of the module"
+        )
+    if not _same(first, drawn):
+        raise InvalidInput(
+            "the model draws from numpy.random or random, whose state one client would leave to "
+            "the next; draw with torch, whose generator every client has afresh"
         )
 
 
@@ -92,18 +100,24 @@ def _tried(module: nn.Module, rows: torch.Tensor) -> list[torch.Tensor]:
     return [one.detach() for one in said] + [slope for slope in slopes if slope is not None]
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.numpy().tobytes() == other.numpy().tobytes()
+def _same(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """To the last bit."""
+    return len(ones) == len(others) and all(
+        one.numpy().tobytes() == other.numpy().tobytes()
+        for one, other in zip(ones, others, strict=True)
+    )
 
 
 @contextmanager
-def _as_begun() -> Iterator[None]:
-    """Gives the usual random generators the same seed each time; restores them afterwards."""
+def _as_begun(others: int = 0) -> Iterator[None]:
+    """Gives torch's generator the same seed each time, and Python's and numpy's the seed `others`;
+    restores them afterwards.
+    """
     plain, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the module may use it
     with single_threaded():
         torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)  # noqa: NPY002
+        random.seed(others)
+        np.random.seed(others)  # noqa: NPY002
         try:
             yield
         finally:

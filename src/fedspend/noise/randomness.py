@@ -39,6 +39,7 @@ Role = Literal[
     "metric-noise",
     "client-metric-noise",
     "metric-rounding",
+    "record-layers",
 ]
 
 # Part of every key, so that no two uses ever share a stream. Never renumber.
@@ -60,6 +61,7 @@ _ROLES: dict[Role, int] = {
     "metric-noise": 14,
     "client-metric-noise": 15,
     "metric-rounding": 16,
+    "record-layers": 17,
 }
 
 

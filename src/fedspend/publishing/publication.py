@@ -111,7 +111,7 @@ def _refuse_private_simulation(facts: Facts, folder: Path) -> None:
 def _account(folder: Path, facts: Facts, plan: AnyPlan) -> tuple[Run, Head]:
     assert facts.ledger is not None
     location = locate(facts.ledger.location, folder)
-    book = Ledger.find(location)
+    book = Ledger.find(location, project=facts.ledger.project)
     if book is None:
         raise Refused(f"the ledger {location} of the run in {folder} is gone; restore it first")
     with book:

@@ -210,10 +210,10 @@ def from_arrays(
     """The setup of a run on arrays: (features, labels) by client id, or one pair per client."""
     how = checked_options(options)
     task = task_of(how.loss, how.metrics)
+    needed = {"model=": model, "plan=": plan, "test=(features, labels)": test}
+    missing = [name for name, given in needed.items() if given is None]
     if model is None or plan is None or test is None:
-        raise InvalidInput(
-            "train(clients=...) also needs model=, plan= and test=(features, labels)"
-        )
+        raise InvalidInput(f"train(clients=...) also needs {' and '.join(missing)}")
     plan = plan_of_updates(plan)
     check_module(model)
     training = _training(how, model, plan)

@@ -103,6 +103,7 @@ def about_model(setup: Setup) -> dict[str, Any]:
         dataset.kind,
         setup.integers,
         buffers_digest(setup.module),
+        dataset.columns,
     ).as_json()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspend.errors import FedspendWarning
+from fedspend.errors import OperatorWarning
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.runs.setup import Setup
 from fedspend.server.rounds import FOR_THE_OPERATOR, Statistics, TrainingState
@@ -69,9 +69,9 @@ class Observer:
         zeroed = int(statistics.get("discarded", 0)) - int(statistics.get("lost", 0))
         if zeroed > 0:
             message = f"round {round}: {zeroed} updates were not finite and counted as zero"
-            warnings.warn(message, FedspendWarning, stacklevel=3)
+            warnings.warn(message, OperatorWarning, stacklevel=3)
         for client, why in reports.items():
-            warnings.warn(f"round {round}, client {client!r}: {why}", FedspendWarning, stacklevel=3)
+            warnings.warn(f"round {round}, client {client!r}: {why}", OperatorWarning, stacklevel=3)
 
     def spent(self, round: int) -> dict[str, float]:
         """Largest epsilon spent so far in each group; none is known of another aggregation."""

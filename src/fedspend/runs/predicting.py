@@ -26,7 +26,7 @@ from fedspend.basics.tensors import read_sealed
 from fedspend.data.columns import CsvFrame, Frame
 from fedspend.data.dataset import Features, as_features, scaled
 from fedspend.data.loading import TABLES
-from fedspend.data.tables import CLIENT, SPLIT, TABLE_OPTIONS, TableOptions
+from fedspend.data.tables import TABLE_OPTIONS, TableOptions
 from fedspend.data.texts import Beginnings, NextToken
 from fedspend.errors import InvalidInput
 from fedspend.models import MODELS, build
@@ -50,6 +50,7 @@ class About:
     kind: str
     integers: bool
     buffers: str | None = None  # the digest of the module's buffers, if it has any
+    columns: tuple[str, ...] = ()  # of the table that it was trained on, in this order
 
     @classmethod
     def of(cls, facts: Facts, folder: Path) -> About | None:
@@ -63,6 +64,7 @@ class About:
                 str(said["kind"]),
                 said["integers"] is True,
                 said.get("buffers"),
+                tuple(map(str, said.get("columns", ()))),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise InvalidInput(
@@ -70,13 +72,14 @@ class About:
             ) from None
 
     def as_json(self) -> dict[str, Any]:
-        told = {
+        told: dict[str, Any] = {
             "input_shape": list(self.input_shape),
             "outputs": self.outputs,
             "kind": self.kind,
             "integers": self.integers,
         }
-        return told if self.buffers is None else told | {"buffers": self.buffers}
+        told |= {} if self.buffers is None else {"buffers": self.buffers}
+        return told | ({"columns": list(self.columns)} if self.columns else {})
 
 
 @public
@@ -271,7 +274,7 @@ def _rows(data: str | Path | Array, settings: Mapping[str, Any], about: About) -
     elif str(data).endswith(".npz"):
         found = _arrays(Path(data), settings)
     else:
-        found = _cells(CsvFrame(read_table(data)), settings)
+        found = _cells(CsvFrame(read_table(data)), settings, about.columns)
     mapped = str(settings.get("model.features", "none"))
     if mapped != "none":
         return maps.features(mapped, found)
@@ -297,8 +300,10 @@ def _arrays(path: Path, settings: Mapping[str, Any]) -> Features:
     return scaled(as_features(f"{path}: features", found), settings.get("data.bounds"))
 
 
-def _cells(frame: Frame, settings: Mapping[str, Any]) -> Features:
-    """A table's columns, by what the run declared of them; without a declaration, all of them."""
+def _cells(frame: Frame, settings: Mapping[str, Any], trained: Sequence[str]) -> Features:
+    """The columns that the model was `trained` with, by name, read as the run declared them; of an
+    older run, which does not say which they were, those that are declared, or all.
+    """
     told: dict[str, Any] = {}
     if settings.get("data.name") in TABLES:
         told = {key: settings[f"data.{key}"] for key in TABLE_OPTIONS if f"data.{key}" in settings}
@@ -306,14 +311,11 @@ def _cells(frame: Frame, settings: Mapping[str, Any]) -> Features:
     if how.texts is not None:
         next_token = isinstance(how.target, NextToken)
         return (Beginnings(how.texts) if next_token else how.texts).read(frame)
-    label: Sequence[str] = (how.label,) if isinstance(how.label, str) else how.label
-    special = {*label, how.client or CLIENT, how.split or SPLIT, how.record, how.budget}
-    used = [column for column in frame.header if column not in special]
-    if how.columns is not None:
-        used = [how.columns] if isinstance(how.columns, str) else list(how.columns)
+    used = list(trained) or how.used(frame.header)
     missing = next((column for column in used if column not in frame.header), None)
     if missing is not None or not used:
         raise InvalidInput(
-            f"{frame.name}: column {missing!r} is missing, which the model was trained with; add it"
+            f"{frame.name}: column {missing!r} is missing, which the model was trained with; add "
+            f"it (the file has {', '.join(frame.header)})"
         )
     return how.declared(used).read(frame)

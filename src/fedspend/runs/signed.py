@@ -78,7 +78,7 @@ def _releases(stored: StoredRun, ledger: str | None) -> dict[str, str] | None:
     named = stored.facts().ledger
     if named is None:
         return None
-    book = Ledger.find(ledger or locate(named.location, stored.folder))
+    book = Ledger.find(ledger or locate(named.location, stored.folder), project=named.project)
     if book is None:
         raise NotSigned(f"the ledger {named.location} of the run is gone")
     with book:

@@ -3,10 +3,11 @@ much noise came with them.
 
 Guarantee: everyone who was asked is in exactly one of `answered` and `discarded`, and only once.
 The received variance counts the noise of those who answered and nobody else's, so whatever does not
-arrive is topped up. An answer from outside is checked before it is added: its client, round and
-run, its length, that it is finite, and its norm. Under central noise an answer with too large a
-norm is clipped again (on the grid, where that cannot be done exactly, it is discarded); under
-distributed noise its norm says nothing, because it includes noise, which was counted.
+arrive is topped up. An answer from outside, or from a user's own engine, is checked before it is
+added: its client, round and run, its length, that it is finite, and its norm. Under central noise
+an answer with too large a norm is clipped again (on the grid, where that cannot be done exactly, it
+is discarded); under distributed noise its norm says nothing, because it includes noise, which was
+counted.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ class Tally:
     """Takes answers one at a time, in any order, and keeps only their sum."""
 
     def __init__(
-        self, tasks: Sequence[ClientTask], size: int, *, outside: bool = False, apart: bool = False
+        self, tasks: Sequence[ClientTask], size: int, *, checked: bool = False, apart: bool = False
     ) -> None:
-        """`outside`: answers come from other machines, so none of them is trusted. `apart`: each is
-        kept by itself, too; for simulations.
+        """`checked`: answers come from other machines or from a user's own engine, so none of them
+        is trusted. `apart`: each is kept by itself, too; for simulations.
         """
         self._vectors: dict[str, FloatArray] | None = {} if apart else None
-        self._tasks, self._outside = {task.client: task for task in tasks}, outside
+        self._tasks, self._checked = {task.client: task for task in tasks}, checked
         self._total, self._bits, self._metrics = np.zeros(size), 0.0, 0.0
         self._answered: dict[str, None] = {}  # in order
         self._discarded: dict[str, str] = {}
@@ -95,11 +96,11 @@ class Tally:
         if self._counted(contribution.client):
             self._reports[contribution.client] = "it answered twice; the first answer counts"
             return
-        problem = self._problem(contribution, task) if self._outside else ""
+        problem = self._problem(contribution, task) if self._checked else ""
         if problem:
             self.discard(contribution.client, problem)
             return
-        vector = self._within(contribution, task) if self._outside else contribution.vector
+        vector = self._within(contribution, task) if self._checked else contribution.vector
         self._total += vector
         if self._vectors is not None:
             self._vectors[contribution.client] = np.array(vector, dtype=np.float64)
@@ -220,11 +221,11 @@ def gather(
     replies: Iterable[Reply | Lost],
     size: int,
     *,
-    outside: bool = False,
+    checked: bool = False,
     apart: bool = False,
 ) -> Answers:
     """Collects the replies as they come in."""
-    tally = Tally(tasks, size, outside=outside, apart=apart)
+    tally = Tally(tasks, size, checked=checked, apart=apart)
     for reply in replies:
         if isinstance(reply, Lost):
             tally.discard(reply.client, reply.why)

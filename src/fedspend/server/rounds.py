@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
-from fedspend.engines.base import Carrying, Engine, Reaching
+from fedspend.engines.base import Carrying, Engine, Reaching, is_trusted
 from fedspend.errors import Refused
 from fedspend.noise.grid import Grid, check_steps
 from fedspend.noise.numbers import NumberGrid
@@ -255,7 +255,8 @@ def play(
         cohort = draw_cohort(terms.sampling_rate, randomness, t)
         tasks = tasks_of(cohort, terms, training.clients, shared)
     apart = training.aggregation is not None
-    answers = gather(tasks, engine.run(tasks), shared.size, outside=engine.outside, apart=apart)
+    checked = not is_trusted(engine)
+    answers = gather(tasks, engine.run(tasks), shared.size, checked=checked, apart=apart)
     total = answers.total
     if training.aggregation is not None:
         refuse_priced(training.aggregation.name, simulation=randomness.simulation)
