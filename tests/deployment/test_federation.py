@@ -15,8 +15,7 @@ from deployment.watching import (
     alive,
     changed,
     logs,
-    rounds_of,
-    wait_until,
+    wait_for_rounds,
 )
 from safetensors.numpy import load_file
 
@@ -70,11 +69,9 @@ def test_a_federation_that_is_killed_and_resumed_ends_with_the_model_of_one_mach
         made.approve()
         run = tmp_path / "run"
         again = settings_of(made.folder, run, {"resume": True})
-        made.submit(**again)
-        wait_until(lambda: rounds_of(run) >= 1, "round 1")
+        wait_for_rounds(made, made.submit(**again), run, 1)
         os.kill(server_app(made), signal.SIGKILL)
-        made.submit(**again)
-        wait_until(lambda: rounds_of(run) >= 2, "round 2")
+        wait_for_rounds(made, made.submit(**again), run, 2)
         made.restart()
         status, _ = wait_for(made, made.submit(**again), PATIENCE)
         assert status == "finished:completed", logs(made.folder)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from fedspend.flower.loopback import Loopback, wait_for
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
 from fedspend.stored.run import StoredRun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 PATIENCE = 300.0  # seconds for whatever is waited for
+_ASK = 30.0  # seconds between two questions how a run is: each starts a process
 
 
 def changed(path: Path, *changes: tuple[str, str]) -> None:
@@ -23,11 +26,30 @@ def changed(path: Path, *changes: tuple[str, str]) -> None:
     path.write_text(text)
 
 
-def wait_until(done: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE
+class NotThere(AssertionError):
+    """What was waited for did not come in time."""
+
+
+def wait_until(done: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < end, f"{what} did not come"
+        if time.monotonic() > end:
+            raise NotThere(f"{what} did not come")
         time.sleep(0.2)
+
+
+def wait_for_rounds(made: Loopback, flower_run: str, run: Path, rounds: int) -> None:
+    """Until so many rounds have been played. A run that ends before that says why."""
+    end = time.monotonic() + PATIENCE
+    while rounds_of(run) < rounds:
+        with suppress(NotThere):
+            wait_until(lambda: rounds_of(run) >= rounds, f"round {rounds}", _ASK)
+            return
+        over = made.status(flower_run).startswith("finished")
+        told = wait_for(made, flower_run)[1] if over else ""
+        played = rounds_of(run) >= rounds  # it may have been on its way
+        assert played or not over, f"the run is over without round {rounds}\n{told}"
+        assert time.monotonic() < end, f"round {rounds} did not come\n{logs(made.folder)}"
 
 
 def rounds_of(run: Path) -> int:

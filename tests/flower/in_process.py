@@ -110,6 +110,7 @@ class InProcessGrid(Grid):
     extra: list[Message] = field(default_factory=list)  # delivered without being asked for
     packed: bool = True  # as between machines; not where there are very many
     sent: list[tuple[str, int, str]] = field(default_factory=list)  # kind, node, message
+    slow: Mapping[str, float] = field(default_factory=dict)  # seconds to an introduction, by client
     most_held: int = 0
     carried: int = 0  # bytes, if messages are packed
 
@@ -166,6 +167,8 @@ class InProcessGrid(Grid):
             return []
         asked = travelled(asked, self._weigh) if self.packed else asked
         if asked.metadata.message_type == HELLO:
+            if self.clock.now() < due + self.slow.get(place.node.client, 0.0):
+                return []
             del self._waiting[name]
             return [self._reply(asked, place.node.hello(asked.content))]
         if asked.metadata.message_type == LOOK:

@@ -14,8 +14,10 @@ from flower.in_process import Fault, cut, edited, engine_on, grid_of, unasked
 
 from fedspend.client.contribution import Contribution
 from fedspend.client.task import LocalTraining
+from fedspend.engines.base import Elsewhere, Patience
+from fedspend.engines.flower.engine import FlowerEngine
 from fedspend.engines.flower.line import TransportFailed
-from fedspend.engines.flower.wire import TASK, Refusal, greeting_content, sent_content
+from fedspend.engines.flower.wire import HELLO, TASK, Refusal, greeting_content, sent_content
 from fedspend.engines.local import local
 from fedspend.errors import InvalidInput, Refused
 from fedspend.noise.grid import Grid
@@ -84,9 +86,6 @@ def test_a_real_run_adds_up_as_answers_come():
     for number, place in enumerate(grid.places.values()):
         place.key = f"key {number}".encode()
     keys = {place.node.client: place.key.decode() for place in grid.places.values()}
-    from fedspend.engines.base import Elsewhere, Patience
-    from fedspend.engines.flower.engine import FlowerEngine
-
     there = Elsewhere(grid, Patience(60.0), keys, plan="a root")
     engine = FlowerEngine(replace(real, elsewhere=there), grid.clock)
     tasks = round_of(real)
@@ -391,9 +390,6 @@ def test_a_thousand_clients_are_added_up_as_they_come():
 
 
 def opened(grid, some=None, keys=None, begun=False, deadline=20.0):
-    from fedspend.engines.base import Elsewhere, Patience
-    from fedspend.engines.flower.engine import FlowerEngine
-
     there = Elsewhere(grid, Patience(deadline), keys, begun, plan="a root")
     return FlowerEngine(replace(some or work(), elsewhere=there), grid.clock)
 
@@ -435,6 +431,23 @@ def test_a_resumed_run_waits_a_while_for_nodes_that_start_later_than_its_quorum(
     before = grid.clock.now()
     engine.reach()  # once: who is away for long does not hold up every round
     assert grid.clock.now() == before
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_node_that_is_greeted_again_because_it_is_slow_is_there_once(begun):
+    some = work()
+    grid = grid_of(some, slow={"2": 50.0})
+    there = Elsewhere(grid, Patience(deadline=240.0, quorum=1.0), begun=begun)
+    engine = FlowerEngine(replace(some, elsewhere=there), grid.clock)
+    engine.reach()
+    slow = next(node for node, place in grid.places.items() if place.node.client == "2")
+    assert sum(kind == HELLO and node == slow for kind, node, _ in grid.sent) == 2
+    assert 50.0 <= grid.clock.now() < 60.0  # its second introduction is not waited for
+    grid.clock.sleep(60.0)
+    engine.reach()
+    assert engine._nodes.problems == {}
+    tasks = round_of(some)
+    assert equal(gather(tasks, engine.run(tasks), SIZE), alone())
 
 
 def test_a_node_too_many_is_an_error_before_round_1():

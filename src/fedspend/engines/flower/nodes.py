@@ -144,6 +144,8 @@ class Nodes:
             return
         if reply.has_error():  # it may have been busy or restarted: it is greeted again
             return
+        # A slow one was greeted more than once: its other introductions say nothing new.
+        self._sent = {one: other for one, other in self._sent.items() if other != node}
         try:
             said = read_introduction(reply.content)
         except InvalidInput as error:
