@@ -84,9 +84,13 @@ def with_large_clip(name: str, budgets: tuple[float, ...], spending: str) -> Arm
 
 
 def arms() -> list[Arm]:
+    """The small CNN first, then the others, tight budgets before large ones."""
+    small, *larger = NETWORKS
+    cells = [(small, budgets) for budgets in BUDGETS]
+    cells += [(name, budgets) for budgets in BUDGETS for name in larger]
     found = []
-    for name, budgets in itertools.product(NETWORKS, BUDGETS):
+    for name, budgets in cells:
         found += [arm(name, budgets, *one) for one in itertools.product(SCHEDULES, SPENDING)]
-        if name == "small CNN":
+        if name == small:
             found += [with_large_clip(name, budgets, spending) for spending in SPENDING]
     return found

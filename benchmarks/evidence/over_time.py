@@ -189,15 +189,21 @@ def cells() -> list[tuple[str, tuple[float, ...]]]:
 
 
 # the question itself, and variants of it
-WAYS = ("uniform", "exact", "optimal"), ("literal",), ("geometric 1.05",), ("geometric 0.95",)
+WAYS = ("uniform", "exact", "optimal"), ("literal",), ("geometric 1.05", "geometric 0.95")
 
 
 def arms() -> list[Arm]:
-    """In the order in which they are run: what the question is about first, variants later."""
-    first, *rest = [
-        [arm(data, budgets, schedule, spending) for spending in spendings for schedule in SCHEDULES]
-        for spendings in WAYS
-        for data, budgets in cells()
-    ]
-    main, variants = rest[: len(cells()) - 1], rest[len(cells()) - 1 :]
+    """In the order in which they are run: what the question is about first, variants later, of
+    which those where clients differ come first.
+    """
+
+    def cell(data: str, budgets: tuple[float, ...], spendings: tuple[str, ...]) -> list[Arm]:
+        pairs = itertools.product(spendings, SCHEDULES)
+        return [arm(data, budgets, schedule, spending) for spending, schedule in pairs]
+
+    question, literally, geometric = WAYS
+    first, *main = [cell(*one, question) for one in cells()]
+    alike_last = sorted(cells(), key=lambda one: len(set(one[1])) == 1)
+    variants = [cell(*one, literally) for one in cells()]
+    variants += [cell(*one, geometric) for one in alike_last]
     return [one for block in (first, untuned(), *main, crossed(), *variants) for one in block]
