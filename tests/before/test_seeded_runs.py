@@ -19,7 +19,10 @@ HALF_A_POINT = 0.005
 # Mended since: an empty client's bit is 0, and was +1/2, so that zeroing it moved the sum of bits.
 MENDED = ("reference-adaptive-clip-with-empty-clients", "dense-adaptive-clip-with-empty-clients")
 
-pytestmark = pytest.mark.filterwarnings("ignore:noise on a class")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:noise on a class"),
+    pytest.mark.usefixtures("quick_verify"),  # test_old_files verifies plans
+]
 
 
 @pytest.fixture(autouse=True)

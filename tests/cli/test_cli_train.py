@@ -143,7 +143,7 @@ def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
         "-o",
         str(folder),
         "--set",
-        "train.rounds=120",
+        "train.rounds=40",
     ]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -157,15 +157,15 @@ def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
     assert process.returncode == 130, said
     assert "--resume" in said.splitlines()[-1]
     done = len((folder / "metrics.jsonl").read_text().splitlines())
-    assert 1 <= done < 120
+    assert 1 <= done < 40
     assert (folder / "report.html").exists()
     assert (
         main(
-            ["train", config, "-o", str(folder), "--set", "train.rounds=120", "--resume", "--quiet"]
+            ["train", config, "-o", str(folder), "--set", "train.rounds=40", "--resume", "--quiet"]
         )
         == 0
     )
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 120
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 40
 
 
 def test_compare_shows_paired_differences(config, tmp_path, capsys):
@@ -177,6 +177,8 @@ def test_compare_shows_paired_differences(config, tmp_path, capsys):
         "fedavg,idp-fedavg,time-adaptive",
         "--seeds",
         "2",
+        "--workers",
+        "1",
         "-o",
         str(folder),
         "--json",
@@ -237,6 +239,8 @@ def test_compare_varies_settings(config, tmp_path, capsys):
         "shape.lus=0.5",
         "--seeds",
         "2",
+        "--workers",
+        "1",
     ]
     assert main([*alone, "--json"]) == 0
     assert (
@@ -248,6 +252,7 @@ def test_compare_varies_settings(config, tmp_path, capsys):
 def test_compare_compares_policies(config, capsys):
     """Arms with different policies are different runs, not one run under several names."""
     argv = ["compare", config, "--methods", "idp-fedavg,time-adaptive", "--seeds", "1"]
+    argv += ["--workers", "1"]
     policies = "privacy.policy=uniform,spend-as-you-go,geometric"
     assert main([*argv, "--vary", policies, "--set", "train.rounds=12", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -283,6 +288,8 @@ def test_compare_names_the_method_whose_settings_vary(config, capsys):
                 "--vary",
                 "train.rounds=1,2",
                 "--seeds",
+                "1",
+                "--workers",
                 "1",
                 "--quiet",
             ]
