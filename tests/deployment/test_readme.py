@@ -51,7 +51,7 @@ class Player:
             else:
                 self.type(own)
 
-    def type(self, text):
+    def type(self, text, code=0):
         done = subprocess.run(
             ["sh", "-e", "-c", text],
             cwd=self.folder,
@@ -62,7 +62,7 @@ class Player:
             check=False,
         )
         told = done.stdout + done.stderr
-        assert done.returncode == 0, f"{text}\n{told}\n{logs(self.folder)}"
+        assert done.returncode == code, f"{text}\n{told}\n{logs(self.folder)}"
         self.last = told
 
     def start(self, text, client):
@@ -166,6 +166,8 @@ def test_the_readme_of_a_project_is_what_has_to_be_typed_and_a_node_that_dies_is
             player.play(who, text)
             told[text.strip()] = getattr(player, "last", "")
         killer.join()
+        player.type("sh server/run.sh first", code=1)  # there is such a run: refused
+        assert "run.sh: first did not complete (Flower says finished:failed" in player.last
     finally:
         player.stop()
     looked = told["sh server/run.sh look check=true"]

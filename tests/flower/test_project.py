@@ -4,6 +4,7 @@ wrong with one that cannot.
 
 import datetime
 import json
+import os
 import re
 import shlex
 import shutil
@@ -426,7 +427,17 @@ def test_a_fault_at_the_server_is_found_with_its_remedy(copied, fault):
     assert not (copied / "server" / "runs").exists()
 
 
+def other_bounds(node):
+    """A config of the node with bounds that the server's does not have."""
+    edited(node, "[data]\n", "[data]\nbounds = [-1, 1]\n")
+
+
 NODE_FAULTS = {
+    "declaration": (
+        lambda here: other_bounds(here / "node.toml"),
+        "declaration",
+        "this node declares its data otherwise than",
+    ),
     "rows are gone": (lambda here: (here / "rows.csv").unlink(), "client", "rows.csv"),
     "rows of others": (
         lambda here: edited(here / "node.toml", 'client = "north"', 'client = ""'),
@@ -470,6 +481,25 @@ def test_a_fault_at_a_node_is_found_with_its_remedy(copied, fault):
         return
     found = wrong(copied / "nodes" / "north" / "node.toml")
     assert words in found[name], found
+
+
+def test_what_is_declared_is_shown_and_compared_where_both_configs_are(copied, tmp_path):
+    server, node = copied / "server/training.toml", copied / "nodes/north/node.toml"
+    ours = verdicts(server)["declaration"]
+    assert re.match(r"columns [0-9a-f]{12}, bounds .*; must be the same everywhere", ours.words)
+    theirs = verdicts(node)["declaration"]
+    assert theirs.good is True
+    assert theirs.words.partition(";")[0] == ours.words.partition(";")[0]
+    assert theirs.words.endswith(f"the same as in {server}")
+    away = shutil.copytree(node.parent, tmp_path / "away") / "node.toml"
+    assert verdicts(away)["declaration"].words == ours.words
+    other_bounds(away)
+    assert verdicts(away)["declaration"].good is True  # there is nothing to compare it with
+    found = wrong(away, server=server)["declaration"]
+    assert found.startswith(f"this node declares its data otherwise than {server} does, in bounds")
+    (away.parent / "rows.csv").unlink()
+    told = verdicts(away, server=server)["declaration"]
+    assert (told.good, told.words) == (None, "cannot be told until the rows can be read")
 
 
 @pytest.fixture
@@ -516,6 +546,80 @@ def test_a_superlink_that_is_not_there_or_has_another_name_is_found(copied):
     assert "HOST:PORT" in wrong(server, superlink="nonsense")["superlink"]
 
 
+# --- run.sh ---------------------------------------------------------------------------------------
+
+FLWR = """#!/bin/sh
+echo "$@" >> "$FLWR_HOME/typed"
+case $1 in
+    run) {run} ;;
+    log) {log} ;;
+    list) {list} ;;
+esac
+"""
+# as Flower 1.41 prints it; a failure is said in the same way, with exit code 0
+STARTED = """printf '{\\n  "success": true,\\n  "run-id": "77",\\n  "fab-id": "a"\\n}\\n'"""
+NOT_STARTED = """printf '{\\n  "success": false,\\n  "error-message": "unavailable"\\n}\\n'"""
+LISTED = (
+    """printf '{\\n  "runs": [{\\n  "run-id": "77",\\n  "status": "%s",\\n"""
+    """  "status-details": "N/A"\\n}]}\\n' """
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "said"),
+    [
+        ({}, 0, ""),
+        ({"list": f"{LISTED} finished:failed"}, 1, "did not complete (Flower says finished:failed"),
+        ({"list": f"{LISTED} finished:stopped"}, 1, "(Flower says finished:stopped of run 77)"),
+        ({"list": f"{LISTED} running", "log": "exit 1"}, 1, "(Flower says running"),
+        ({"log": "echo gone; exit 1"}, 0, ""),  # a line that broke says nothing about the run
+        ({"list": "exit 1"}, 1, "(Flower says nothing"),
+        ({"list": NOT_STARTED}, 1, "(Flower says nothing"),
+        ({"run": NOT_STARTED}, 1, "first did not start; what Flower says is above"),
+        ({"run": "echo broken >&2; exit 1"}, 1, "first did not start"),
+    ],
+)
+def test_run_sh_exits_as_the_run_ended(copied, tmp_path, answers, code, said):
+    fake = tmp_path / "bin" / "flwr"
+    fake.parent.mkdir()
+    usual = {
+        "run": STARTED,
+        "log": "echo a line of the log",
+        "list": f"{LISTED} finished:completed",
+    }
+    text = FLWR
+    for command, answer in (usual | answers).items():
+        text = text.replace(f"{{{command}}}", answer)
+    fake.write_text(text)
+    fake.chmod(0o700)
+    done = subprocess.run(
+        ["sh", "server/run.sh", "first", "check=true"],
+        cwd=copied,
+        env={**os.environ, "PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("run.sh: ")]
+    assert len(told) == code
+    assert said in "".join(told)
+    typed = (copied / "server" / "flwr" / "typed").read_text().splitlines()
+    here = copied.resolve() / "server"
+    assert typed[0] == (
+        "run ../app consortium --format json --run-config "
+        f'config="{here}/training.toml" output="{here}/runs/first" check=true'
+    )
+    if "run" in answers:
+        assert len(typed) == 1
+    else:
+        assert typed[1:] == [
+            "log 77 consortium --stream",
+            "list consortium --run-id 77 --format json",
+        ]
+        assert "first is Flower's run 77" in done.stdout
+
+
 # --- a look at connected nodes --------------------------------------------------------------------
 
 
@@ -547,7 +651,8 @@ def test_everyone_is_seen_and_nothing_is_begun(federation):
 
 
 @pytest.mark.parametrize(
-    "fault", ["missing", "stranger", "twice", "seeded", "clock", "version", "swapped"]
+    "fault",
+    ["missing", "stranger", "twice", "seeded", "clock", "version", "swapped", "declaration"],
 )
 def test_what_is_wrong_with_a_node_is_seen(federation, fault, monkeypatch):
     config, grid = federation
@@ -560,6 +665,10 @@ def test_what_is_wrong_with_a_node_is_seen(federation, fault, monkeypatch):
         grid.places[99] = first
     elif fault == "swapped":
         first.key, second.key = second.key, first.key
+    elif fault == "declaration":
+        place = config.parent.parent / "nodes" / second.node.client / "node.toml"
+        other_bounds(place)
+        second.node = open_node(place)
     elif fault == "seeded":
         object.__setattr__(first.node, "simulation", True)
     elif fault == "clock":
@@ -585,6 +694,7 @@ def test_what_is_wrong_with_a_node_is_seen(federation, fault, monkeypatch):
         "stranger": "file of keys",
         "twice": "twice",
         "swapped": "with a key of",
+        "declaration": "otherwise than this server does, in bounds: compare data.bounds of",
         "seeded": "draws from a seed",
         "clock": "7,200 seconds ahead",
         "version": "install the same",

@@ -166,6 +166,18 @@ def test_the_same_seed_ends_with_the_same_model(consortium, monkeypatch, changes
     assert same_model(result, fedspend.train(alone))
 
 
+def test_a_silo_that_declares_its_data_otherwise_is_named_before_anything_is_planned(
+    consortium, monkeypatch
+):
+    configs = configs_of(consortium)
+    configs[1]["data"]["bounds"] = [-3, 3]
+    grid = grid_of(consortium, monkeypatch, configs)
+    with pytest.raises(InvalidInput, match=r"client 'south', declares .* server does, in bounds"):
+        fedspend.train(server_config(consortium), grid=grid, output=consortium / "run")
+    assert not (consortium / "run").exists()
+    assert len(grid.sent) == len(SILOS)  # the offer; no plan came of it
+
+
 def configs_of(folder, **privacy):
     return [node_config(folder, silo, **privacy) for silo in SILOS]
 
@@ -470,16 +482,18 @@ def test_a_certificate_hides_the_plan_and_opens_to_it_alone(consortium):
 
 def test_what_is_handed_in_does_not_depend_on_rows(consortium):
     """Not even its length says how many records there are."""
-    lengths = set()
+    lengths, declared = set(), set()
     for silo in SILOS:
         said = said_to(
             open_node(node_config(consortium, silo)),
             Hello(True, 0, 0, silo_offer=offer().to_text()),
         )
         lengths.add(len(said.certificate))
-        of_the_model = {"parameters", "loss", "model"}
-        assert set(vars(said)) == {"client", "version", "simulation", "certificate"} | of_the_model
+        declared.add(said.meaning)
+        public = {"parameters", "loss", "model", "meaning"}
+        assert set(vars(said)) == {"client", "version", "simulation", "certificate"} | public
     assert lengths == {64}
+    assert len(declared) == 1
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,12 @@ def check_arguments(add: Any) -> None:
     add("--superlink", metavar="HOST:PORT", help="also try to reach the SuperLink there")
     add("--tls", metavar="DIR", help="folder of certificates (default: tls, beside the config)")
     add("--app", metavar="DIR", help="server: folder of the app (default: ../app)")
+    add(
+        "--server",
+        metavar="CONFIG.toml",
+        help="node: the server's config, to compare what both declare of the data with (default: "
+        "../../server/training.toml, if it is there)",
+    )
     add("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -127,7 +133,9 @@ def check(args: argparse.Namespace) -> int:
     from fedspend.cli.terminal import console
     from fedspend.flower.checking import check as checked
 
-    found = checked(args.config, superlink=args.superlink, tls=args.tls, app=args.app)
+    found = checked(
+        args.config, superlink=args.superlink, tls=args.tls, app=args.app, server=args.server
+    )
     if args.json:
         import json
 

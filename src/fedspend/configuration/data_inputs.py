@@ -21,6 +21,7 @@ from fedspend.configuration.sections import NONE, PRIVATE, SECTIONS
 from fedspend.data import Dataset, Federation
 from fedspend.data.dataset import Rows, without_tests_of
 from fedspend.data.loading import DATA_SETS, FILES, NATURAL, OWN, TABLES, read
+from fedspend.data.meaning import summary
 from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
@@ -97,6 +98,11 @@ class Source:
         )
         found = self._for_loss(found, kind)
         return found.only_tests() if self.elsewhere else found
+
+    @property
+    def meaning(self) -> str:
+        """What the rows mean to the model, to be compared with what they mean elsewhere."""
+        return summary(self.rows, self.config.model.features)
 
     def _for_loss(self, rows: Rows, kind: str) -> Rows:
         """The rows, if their targets are what the loss takes."""

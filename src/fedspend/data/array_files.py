@@ -67,6 +67,7 @@ def read_npy(
         if public is None
         else _as_they_are(str(public_path), _FEATURES, public),
         record_of=None if record is None else _ids(arrays[record], f"{path}: record"),
+        meaning={} if target.names is None else {"labels": target.meaning},
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -143,6 +143,7 @@ class Rows:
     elsewhere: bool = False  # the clients keep their rows themselves
     kind: str = CLASSES  # what a target is (`tasks.kinds`)
     columns: tuple[str, ...] = ()  # of a table, in the order of the features
+    meaning: Mapping[str, Any] = field(default_factory=dict)  # what was declared (`meaning`)
 
     def only_tests(self) -> Rows:
         """These rows as test rows, for a server whose clients keep their own."""
@@ -157,6 +158,7 @@ class Rows:
             elsewhere=True,
             kind=self.kind,
             columns=self.columns,
+            meaning=self.meaning,
         )
 
     @cached_property
@@ -434,6 +436,13 @@ def scaled(features: Features, bounds: Bounds | None) -> Features:
             )
         result[:, int(column)] = np.clip((features[:, int(column)] - low) / (high - low), 0, 1)
     return result
+
+
+def array_bounds(bounds: Bounds | None) -> Any:
+    """Bounds of an array in one spelling: a pair, or pairs by column number."""
+    if not isinstance(bounds, Mapping):
+        return None if bounds is None else read_bounds("bounds", bounds)
+    return {str(int(n)): read_bounds("bounds", pair) for n, pair in bounds.items()}
 
 
 def read_bounds(what: str, pair: Any) -> tuple[float, float]:

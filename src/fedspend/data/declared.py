@@ -126,6 +126,21 @@ class Declared:
         """Names of all features, in order."""
         return tuple(name for column in self.columns for name in column.features)
 
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """For `meaning.summary`. By name, so that another order is another order and nothing else.
+        Marks say how a file is written, and are not in it.
+        """
+        numbers = [column for column in self.columns if isinstance(column, NumberColumn)]
+        others = [column for column in self.columns if isinstance(column, CategoryColumn)]
+        stated = [one for one in self.columns if one.missing is not None or one.indicator]
+        return {
+            "columns": [column.name for column in self.columns],
+            "bounds": {one.name: one.bounds for one in numbers if one.bounds is not None},
+            "levels": {one.name: [one.levels, one.other] for one in others},
+            "missing": {one.name: [one.missing, one.indicator] for one in stated},
+        }
+
     def read(self, frame: Frame) -> Features:
         """The features of every row."""
         result = np.empty((len(frame), len(self.features)), dtype=np.float32)

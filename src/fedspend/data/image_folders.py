@@ -65,6 +65,7 @@ def read_images(
         np.array(read_column([one.client for one in found], what="client")),
         public_features=None if plain is None else pixels(plain, size),
         record_of=None if record is None else np.array([one.record for one in found]),
+        meaning={"labels": target.meaning},
     )
 
 

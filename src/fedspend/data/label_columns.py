@@ -38,6 +38,11 @@ class OneOf:
     def columns(self) -> tuple[str, ...]:
         return (self.column,)
 
+    @property
+    def meaning(self) -> list[Any]:
+        """For `meaning.summary`, like those of the other kinds."""
+        return [self.kind, *(self.names or map(str, range(self.classes)))]
+
     def read(self, frame: Frame) -> IntArray:
         column = frame.column(self.column)
         if self.names is None:
@@ -63,6 +68,10 @@ class Numbers:
     def classes(self) -> int:
         return len(self.columns)
 
+    @property
+    def meaning(self) -> list[Any]:
+        return [self.kind, *self.bounds]
+
     def read(self, frame: Frame) -> npt.NDArray[np.float32]:
         found = np.empty((len(frame), len(self.columns)), dtype=np.float32)
         for n, (name, (low, high)) in enumerate(zip(self.columns, self.bounds, strict=True)):
@@ -82,6 +91,10 @@ class AnyOf:
     @property
     def classes(self) -> int:
         return len(self.columns)
+
+    @property
+    def meaning(self) -> list[Any]:
+        return [self.kind, *self.names]
 
     def read(self, frame: Frame) -> npt.NDArray[np.float32]:
         return np.stack(

@@ -23,7 +23,7 @@ from fedspend.basics.csv_rows import read_table
 from fedspend.budgets.identity import read_array
 from fedspend.budgets.identity import read_ids as read_any_ids
 from fedspend.data.columns import CsvFrame, Frame, distinct_ids
-from fedspend.data.dataset import Bounds, Features, Rows, as_features, scaled
+from fedspend.data.dataset import Bounds, Features, Rows, array_bounds, as_features, scaled
 from fedspend.data.declared import Declared, declared
 from fedspend.data.label_columns import Target, target_of
 from fedspend.data.targets import Targets, as_targets, read_classes
@@ -178,7 +178,7 @@ def table_rows(
         found = _divided(
             values, labels, target.classes, clients, budgets, records, test, unlabelled
         )
-        return replace(found, kind=target.kind, columns=layout.columns)
+        return replace(found, kind=target.kind, columns=layout.columns, meaning=layout.meaning)
     test_features: Features | None = None
     test_labels: Targets | None = None
     if tests is not None:
@@ -195,6 +195,7 @@ def table_rows(
         records,
         kind=target.kind,
         columns=layout.columns,
+        meaning=layout.meaning,
     )
 
 
@@ -222,6 +223,12 @@ class Layout:
         if not isinstance(self.features, Declared):
             return ()
         return tuple(column.name for column in self.features.columns)
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What is declared, for `meaning.summary`."""
+        target = {"label": self.target.columns, "labels": self.target.meaning}
+        return self.features.meaning | target
 
 
 def layout_of(frame: Frame, how: TableOptions, test_path: str | Path | None = None) -> Layout:
@@ -389,7 +396,9 @@ def read_npz(
             )
         )
     tested = test_features, test_labels
-    return Rows(features, labels, known, *tested, mine, None, public, ids, kind=targets)
+    meaning = {"scale": array_bounds(bounds)}
+    found = features, labels, known, *tested, mine, None, public, ids
+    return Rows(*found, kind=targets, meaning=meaning)
 
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -44,6 +44,12 @@ class Texts:
     def features(self) -> tuple[str, ...]:
         return tuple(f"token {place + 1} of {self.column}" for place in range(self.length))
 
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """For `meaning.summary`."""
+        levels = [self.vocabulary, self.characters, self.other]
+        return {"columns": [self.column], "levels": {self.column: levels}}
+
     def sequences(self, frame: Frame) -> list[list[int]]:
         """The tokens of every text, not yet cut."""
         choose(f"column in {frame.name}:", self.column, frame.header)
@@ -79,6 +85,10 @@ class Beginnings:
     def features(self) -> tuple[str, ...]:
         return self.texts.features
 
+    @property
+    def meaning(self) -> dict[str, Any]:
+        return self.texts.meaning
+
     def read(self, frame: Frame) -> Features:
         rows, _ = next_tokens(self.texts.sequences(frame), self.texts.length)
         return rows.astype(np.float32)
@@ -98,6 +108,10 @@ class NextToken:
     @property
     def classes(self) -> int:
         return self.texts.tokens
+
+    @property
+    def meaning(self) -> list[Any]:
+        return [self.kind]  # the vocabulary is that of the features
 
     def read(self, frame: Frame) -> IntArray:
         _, targets = next_tokens(self.texts.sequences(frame), self.texts.length)

@@ -47,6 +47,7 @@ class Elsewhere:
     plan: str = ""  # root of the slices that the clients have approved; simulations may have none
     silo_plan: str = ""  # the public plan of a run whose records stay at their silos, and
     certificates: Mapping[str, str] | None = None  # what each of them handed in for it
+    meaning: str = ""  # what rows mean to the server (`data.meaning`)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import ssl
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,12 @@ from fedspend.configuration.data_inputs import Source, is_real
 from fedspend.configuration.effects import refuse_without_effect
 from fedspend.configuration.method_name import known_method
 from fedspend.configuration.silo_inputs import offer_of, silos_of
+from fedspend.data.meaning import Agreement, parts_of
 from fedspend.engines.flower.keys import check_covers, read_keys
 from fedspend.engines.table import ENGINES
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.flower.loopback import QUIET
-from fedspend.flower.node import open_node
+from fedspend.flower.node import Node, open_node
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import Finding, none_failed
 from fedspend.ledger.storage import is_url, may_hold_ledger, path_of
@@ -81,12 +83,14 @@ def check(
     superlink: str | None = None,
     tls: str | Path | None = None,
     app: str | Path | None = None,
+    server: str | Path | None = None,
 ) -> Checked:
     """Check the machine of a server or of a node, whichever the config describes.
 
     `superlink` is HOST:PORT. `tls` is the folder of certificates (default: tls beside the config),
     `app` that of the app that Flower sends to nodes (at a server; default: app beside the config's
-    folder, if it is there).
+    folder, if it is there). `server` is the server's config, to compare a node's with (default: as
+    in a project, if it is there).
     """
     path = Path(config)
     if not path.is_file():
@@ -95,7 +99,7 @@ def check(
     role = "node" if found.node.client is not None else "server"
     here = path.resolve().parent
     folder = here / "tls" if tls is None else Path(tls)
-    listed = _node(found, here) if role == "node" else _server(found, here, app)
+    listed = _node(found, here, server) if role == "node" else _server(found, here, app)
     checks = [
         *_guarded("versions", versions),
         *_guarded("telemetry", quiet),
@@ -266,6 +270,20 @@ def ledger(location: str | None, unit: str, *, simulation: bool) -> Verdict:
         return True, f"{location}: {book.state.entries:,} entries in an unbroken chain, {held}"
 
 
+def declaration(mine: Callable[[], str], other: Path | None) -> Verdict:
+    """What rows mean on this machine and, at a node, whether they mean the same to the server."""
+    try:
+        said = mine()
+    except FedspendError:
+        return None, "cannot be told until the rows can be read"
+    words = ", ".join(f"{part} {digest}" for part, digest in parts_of(said).items())
+    if other is None:
+        return True, f"{words}; must be the same everywhere"
+    if wrong := Agreement(Source(load_config(other)).meaning).difference(said, str(other)):
+        return False, f"this node {wrong}"
+    return True, f"{words}; the same as in {other}"
+
+
 # --- the server -----------------------------------------------------------------------------------
 
 Checks = Iterator[tuple[str, Callable[[], Verdict]]]
@@ -273,7 +291,9 @@ Checks = Iterator[tuple[str, Callable[[], Verdict]]]
 
 def _server(config: Config, here: Path, app: str | Path | None) -> Checks:
     unit = "record" if protects_records(known_method(config)) else "client"
-    yield "config", lambda: server_config(config)
+    source = Source(config)
+    yield "config", lambda: server_config(config, source)
+    yield "declaration", lambda: declaration(lambda: source.meaning, None)
     yield "keys", lambda: keys_of(config)
     yield "roster", lambda: roster(config)
     if unit == "client":
@@ -283,11 +303,11 @@ def _server(config: Config, here: Path, app: str | Path | None) -> Checks:
     yield "app", lambda: app_folder(folder, given=app is not None)
 
 
-def server_config(config: Config) -> Verdict:
+def server_config(config: Config, source: Source) -> Verdict:
     if not ENGINES[config.engine.name].elsewhere:
         return False, f'engine.name is {config.engine.name!r}; set engine.name = "flower"'
     refuse_without_effect(config)
-    rows = Source(config).rows.test_features
+    rows = source.rows.test_features
     count = 0 if rows is None else len(rows)
     kind = "a real run" if is_real(config) else "a SIMULATION, which protects nobody"
     return True, f"method {known_method(config)}, {counted(count, 'row')} to evaluate on, {kind}"
@@ -366,9 +386,10 @@ def app_folder(folder: Path, *, given: bool) -> Verdict:
 # --- a node ---------------------------------------------------------------------------------------
 
 
-def _node(config: Config, here: Path) -> Checks:
-    simulation = not is_real(config)
-    yield "client", lambda: node_rows(config)
+def _node(config: Config, here: Path, server: str | Path | None) -> Checks:
+    simulation, opened = not is_real(config), cache(partial(open_node, config.path or {}))
+    yield "client", lambda: node_rows(opened())
+    yield "declaration", lambda: declaration(lambda: opened().meaning, _server_of(here, server))
     yield "randomness", lambda: randomness(config)
     yield "key", lambda: node_key(Path(config.value("node.key") or here / "node.key"))
     yield "state", lambda: state(state_folder(config))
@@ -378,8 +399,15 @@ def _node(config: Config, here: Path) -> Checks:
     )
 
 
-def node_rows(config: Config) -> Verdict:
-    node = open_node(config.path if config.path is not None else {})
+def _server_of(here: Path, given: str | Path | None) -> Path | None:
+    """The server's config: the one that is named, or that of the project, if it is there."""
+    if given is not None:
+        return Path(given)
+    beside = here.parent.parent / "server" / "training.toml"
+    return beside if beside.is_file() else None
+
+
+def node_rows(node: Node) -> Verdict:
     unit = "each record" if node.silo is not None else "the client as a whole"
     return True, (
         f"{node.client}: its rows can be read, the model has {node.parameters:,} numbers; "

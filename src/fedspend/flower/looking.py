@@ -19,9 +19,10 @@ from flwr.app import Message
 import fedspend
 from fedspend.budgets.csv_file import read_budgets_csv
 from fedspend.configuration.config import Config, load_config, needed
-from fedspend.configuration.data_inputs import is_real
+from fedspend.configuration.data_inputs import Source, is_real
 from fedspend.configuration.method_name import known_method
 from fedspend.configuration.silo_inputs import silos_of
+from fedspend.data.meaning import Agreement
 from fedspend.engines.flower.keys import read_keys
 from fedspend.engines.flower.line import Clock, Line
 from fedspend.engines.flower.wire import (
@@ -62,12 +63,13 @@ def findings(grid: Any, config: Config, clock: Clock | None = None) -> list[Find
     owner = {} if keys is None else {key: client for client, key in keys.items()}
     line = Line(grid, config.engine.deadline, clock)
     answers = _answers(line, len(wanted), config.engine.deadline)
+    meaning = Agreement(Source(config).meaning)
     told: dict[str, Finding] = {}
     strangers: list[Finding] = []
     for node, (key, answer) in answers.items():
         whose = owner.get(key.decode("ascii", "replace").strip())
         client = whose if answer is None or isinstance(answer, Refusal) else answer[0].client
-        one = Finding(*_judged(node, whose, answer, config, keyed=keys is not None))
+        one = Finding(*_judged(node, whose, answer, config, meaning, keyed=keys is not None))
         if client not in wanted:
             strangers.append(Finding(f"node {node}", False, f"{one.words}; not on the roster"))
         elif client in told:
@@ -122,7 +124,13 @@ def _read(reply: Message, sent: float) -> Answer:
 
 
 def _judged(
-    node: int, whose: str | None, answer: Answer, config: Config, *, keyed: bool
+    node: int,
+    whose: str | None,
+    answer: Answer,
+    config: Config,
+    meaning: Agreement,
+    *,
+    keyed: bool,
 ) -> tuple[str, bool | None, str]:
     name = whose or f"node {node}"
     if answer is None:
@@ -133,6 +141,7 @@ def _judged(
     unit = "record" if protects_records(known_method(config)) else "client"
     ours = f"{fedspend.__version__}, flwr {version('flwr')}, torch {torch.__version__}"
     theirs = f"{said.version}, flwr {said.flwr}, torch {said.torch}"
+    other = meaning.difference(said.meaning)
     for wrong, words in (
         (keyed and whose is None, "its key is not in the file of keys: add it, or disconnect it"),
         (keyed and whose != said.client, f"it says it is {said.client!r}, with a key of {whose!r}"),
@@ -152,6 +161,7 @@ def _judged(
             not said.simulation and not is_real(config),
             "has real rows, and the server's randomness is seeded",
         ),
+        (bool(other), other),
         (
             abs(off) > CLOCKS,
             f"its clock is {abs(off):,.0f} seconds {'ahead' if off > 0 else 'behind'}: set it",
@@ -159,6 +169,7 @@ def _judged(
     ):
         if wrong:
             return said.client, False, words
+    meaning.heard(said.client, said.meaning)
     account = "its ledger is there" if said.ledger else "its ledger begins with its first run"
     about = (
         f"fedspend {theirs}, a model of {said.parameters:,} numbers, {account}, clock within "

@@ -71,6 +71,7 @@ class Node:
     model: str  # tells it apart from models of the same size
     silo: Silo | None = None  # if its records have budgets of their own
     ledger: str | None = None  # where its own account is
+    meaning: str = ""  # what it declares of its rows (`data.meaning`)
 
     def hello(self, content: RecordDict) -> RecordDict:
         """Who this is, in reply to a server's first message."""
@@ -101,6 +102,7 @@ class Node:
                 self.loss,
                 self.model,
                 certificate,
+                self.meaning,
             )
         )
 
@@ -117,6 +119,7 @@ class Node:
                 parameters=self.parameters,
                 ledger=self.ledger is not None and may_hold_ledger(self.ledger),
                 clock=time.time(),
+                meaning=self.meaning,
             )
         )
 
@@ -210,14 +213,15 @@ def open_node(
     if settings.node.unit == "client":
         books = own_account(settings)
         made = node_of(client, work, local(work, workers=0), states, account or books)
-        return replace(made, ledger=None if books is None else books.location)
+        location = None if books is None else books.location
+        return replace(made, ledger=location, meaning=source.meaning)
     from fedspend.configuration.silo_inputs import own_records  # other nodes do without
     from fedspend.flower.silo import Silo
 
     records = own_records(source, rows, client)
     silo = Silo(client, settings, records, account_of(settings))
     work = replace(work, shards={client: records.shards[0]})
-    return silo_node(silo, work, states)
+    return replace(silo_node(silo, work, states), meaning=source.meaning)
 
 
 def silo_node(silo: Silo, work: Workload, states: States) -> Node:

@@ -176,7 +176,7 @@ def from_config(
     else:
         members = _records(source, ledger, stored)
     if grid is not None and there is None:
-        there = _elsewhere(config, grid, members.federation.clients, ledger, begun=going_on)
+        there = _elsewhere(source, grid, members.federation.clients, ledger, begun=going_on)
     made, federation = members.plan, _with_features(config, members.federation, source)
     evaluation, held_out = evaluation_of(source), None
     if evaluation.mode == PRIVATE:
@@ -236,12 +236,12 @@ def frozen_part(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _elsewhere(
-    config: Config, grid: Any, clients: tuple[str, ...], ledger: Ledger | None, *, begun: bool
+    source: Source, grid: Any, clients: tuple[str, ...], ledger: Ledger | None, *, begun: bool
 ) -> Elsewhere:
     """How clients on other machines are reached, and whose key is whose; refuses other keys than
     the ledger knows.
     """
-    engine, keys = config.engine, None
+    engine, keys = source.config.engine, None
     if not ENGINES[engine.name].elsewhere:
         raise InvalidInput(
             f"clients are to run on other machines, but engine.name is {engine.name!r}; set "
@@ -258,7 +258,7 @@ def _elsewhere(
         engine.quorum,
         "stop" if engine.without_quorum == "stop" else "release",
     )
-    return Elsewhere(grid, patience, keys, begun)
+    return Elsewhere(grid, patience, keys, begun, meaning=source.meaning)
 
 
 def _files_of_keys() -> ModuleType:
@@ -354,7 +354,7 @@ def _silos(
         keys = tuple(_files_of_keys().read_keys(config.engine.keys))
     silos = silos_of(config, keys)
     offer = offer_of(config, silos)
-    there = _elsewhere(config, grid, silos, ledger, begun=begun)
+    there = _elsewhere(source, grid, silos, ledger, begun=begun)
     federation = by_id(source.dataset, silos)
     if stored is not None:
         made = checked_silo_plan(stored, offer)

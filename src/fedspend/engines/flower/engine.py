@@ -89,7 +89,9 @@ class FlowerEngine:
             silo_plan=there.silo_plan,
         )
         self._line = Line(there.grid, there.patience.deadline, clock)
-        self._nodes = Nodes(self._line, self._clients, hello, there.keys, there.certificates)
+        self._nodes = Nodes(
+            self._line, self._clients, hello, there.keys, there.certificates, there.meaning
+        )
         self.traffic = Traffic()
         self._resumed = there.begun  # and no round has been played since
         if not there.begun:

@@ -2,7 +2,8 @@
 
 Guarantee: a node stands for a client only if it said so itself and, where the roster has keys, if
 Flower has authenticated it by that client's key. Nodes with unknown keys, two nodes for one client,
-and nodes of another version, model or kind of randomness stand for nobody, and it is said why.
+and nodes of another version, model or kind of randomness, or to which the numbers of a row mean
+something else than to the server or to another node, stand for nobody, and it is said why.
 Node ids are Flower's and change; nothing is remembered by them longer than a node is connected.
 """
 
@@ -14,6 +15,7 @@ from flwr.app import Message
 
 import fedspend
 from fedspend.basics.words import counted
+from fedspend.data.meaning import Agreement
 from fedspend.engines.flower.line import Line
 from fedspend.engines.flower.wire import (
     HELLO,
@@ -42,8 +44,12 @@ class Nodes:
         hello: Hello,
         keys: Mapping[str, str] | None,
         certificates: Mapping[str, str] | None = None,
+        meaning: str = "",
     ) -> None:
-        """`certificates` are those that silos have handed in already."""
+        """`certificates` are those that silos have handed in already; `meaning` says what rows
+        mean to the server.
+        """
+        self._meaning = Agreement(meaning)
         self._certificates = certificates
         self.handed_in: dict[str, str] = {}
         self._line, self._roster, self._hello = line, tuple(roster), hello
@@ -160,6 +166,7 @@ class Nodes:
         else:
             self._at[said.client] = node
             self.handed_in[said.client] = said.certificate
+            self._meaning.heard(said.client, said.meaning)
 
     def _other_model(self, said: Introduction) -> str:
         """Why a node does not train what this run trains; empty if it does."""
@@ -195,6 +202,9 @@ class Nodes:
             )
         if self._certificates and self._certificates.get(said.client) != said.certificate:
             return f"{who} holds another certificate than the one in the plan; start another run"
+        # before the model, whose size follows from it
+        if other := self._meaning.difference(said.meaning):
+            return f"{who} {other}"
         # while terms are offered, nobody knows the model yet
         if not self._hello.silo_offer and (wrong := self._other_model(said)):
             return f"{who} {wrong}"

@@ -24,6 +24,7 @@ def handed_in(
             "a real run needs the nodes' public keys: name a file of keys with engine.keys"
         )
     hello = Hello(simulation, parameters=0, size=0, silo_offer=offer)
-    nodes = Nodes(Line(there.grid, there.patience.deadline), silos, hello, there.keys)
+    line = Line(there.grid, there.patience.deadline)
+    nodes = Nodes(line, silos, hello, there.keys, meaning=there.meaning)
     nodes.wait_for_all(there.patience.deadline)
     return {silo: nodes.handed_in[silo] for silo in silos}

@@ -32,7 +32,7 @@ from fedspend.client.contribution import Contribution
 from fedspend.client.task import ClientTask
 from fedspend.errors import InvalidInput
 
-WIRE = "fedspend wire 2"
+WIRE = "fedspend wire 3"
 # how messages are addressed: Flower runs the function of the node's app that has this name
 HELLO, TASK = "query.fedspend_hello", "train.fedspend_task"
 LOOK = "query.fedspend_look"
@@ -97,6 +97,7 @@ class Introduction:
     loss: str
     model: str
     certificate: str = ""  # of a silo: a commitment to the plan of its own records
+    meaning: str = ""  # what it declares of its rows, in digests (`data.meaning`)
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class Condition:
     parameters: int
     ledger: bool  # whether its own ledger is there
     clock: float  # seconds since 1970, by its own clock
+    meaning: str = ""  # as in an introduction
 
 
 Greeting = TypeVar("Greeting", Hello, Introduction, Refusal, Look, Condition)
