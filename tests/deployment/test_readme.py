@@ -134,7 +134,7 @@ def written(folder):
         server / "training.toml",
         ("rounds = 4", "rounds = 2"),
         ("rate = 0.8", "rate = 1.0"),
-        ("deadline = 120", "deadline = 45\nretries = 0"),
+        ("deadline = 120", "deadline = 90\nretries = 0"),
     )
     project = Project.read(server / "training.toml", port=free_port())
     project.write(folder)
