@@ -15,7 +15,7 @@ import time
 import pytest
 
 from fedspend.cli.main import main
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 from fedspend.explanation.observed import at_once, sights
 from fedspend.pages.planner import export
 from fedspend.pages.planner.answers import answer, plan_of
@@ -159,6 +159,12 @@ def test_bad_settings_are_named(name, value):
 def test_files_that_are_no_plan_are_refused(text, why):
     with pytest.raises(InvalidInput, match=why):
         settings_of(text, "mine")
+
+
+def test_a_plan_that_was_altered_is_refused_by_its_own_name():
+    text = fedspend.plan([4.0], delta=1e-3, rounds=2, rate=0.5).file_text()
+    with pytest.raises(Refused, match=r"^mine: the content does not match its hash"):
+        settings_of(text.replace('"rounds": 2', '"rounds": 3'), "mine")
 
 
 def test_an_exported_page_carries_the_planners_answers(monkeypatch):

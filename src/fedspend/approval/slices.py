@@ -157,14 +157,14 @@ class Slice:
 
 
 def load_slice(path: str | Path) -> Slice:
-    """A slice from its file. One that is damaged, or whose path does not lead to its root, is
-    refused; that it keeps its promise is for `Plan.verify` to say.
+    """A slice from its file. One that is damaged is bad input, and one whose path does not lead to
+    its root is refused; that it keeps its promise is for `Plan.verify` to say.
     """
     try:
         return read_slice(parsed(Path(path)))
     except FedspendError as error:
         said = str(error).replace("not a plan:", "not a slice:").replace("the plan:", "the slice:")
-        raise InvalidInput(f"{path}: {said}") from None
+        raise type(error)(f"{path}: {said}") from None
 
 
 def read_slice(content: Content) -> Slice:
@@ -177,7 +177,7 @@ def read_slice(content: Content) -> Slice:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
         raise InvalidInput("the slice is damaged: a part has the wrong type or length") from None
     if found.root != content["root"]:
-        raise InvalidInput(
+        raise Refused(
             "the slice does not belong to the root that it names: it was changed, or its proof is "
             "forged; ask the server for another"
         )

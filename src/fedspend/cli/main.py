@@ -121,7 +121,10 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
             "Differentially private federated learning in which every participant sets a privacy "
             "budget."
         ),
-        epilog="fedspend COMMAND --help explains a command.",
+        epilog=(
+            "fedspend COMMAND --help explains a command. Exit codes: 0 done; 1 refused, or a check "
+            "failed; 2 bad input; 3 a database, disk or network failed."
+        ),
         allow_abbrev=False,
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
