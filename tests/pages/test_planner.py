@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+import fedspend
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput, Refused
 from fedspend.explanation.observed import at_once, sights

@@ -2,7 +2,8 @@
 
 Guarantee: an argument that is misspelt, missing or of the wrong kind is one `InvalidInput` that
 names it and the nearest one, before anything is done. Messages speak of arguments where the command
-line's speak of flags; the command line itself (`command_line`) hears them as they were written.
+line's speak of flags; the command line itself (`command_line`) hears them as they were written, but
+for flags that its command does not have.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -152,9 +153,33 @@ def for_python(message: str, arguments: Sequence[str] = ()) -> str:
     said = re.sub(r"--model ([\w.]+:\w+)", r"model='\1'", said)
     for flag in _FLAG.findall(said):
         if flag.replace("-", "_") not in arguments and flag not in (*_CALLED, *_SWITCHES):
-            # this function has no such argument, and the sentence names another way
-            said = re.sub(rf"--{flag}\b( [^\s;]*[^\s;,])?,? or ", "", said)
+            said = _without(flag, said)
     return _FLAG.sub(_as_argument, said) + command + shell
+
+
+def for_command(message: str, flags: Collection[str]) -> str:
+    """A message, without the advice to give a flag that the command does not have, where the
+    sentence names another way.
+
+    >>> advice = "delta is missing: give --delta, or delta under [privacy], or --set a.b=VALUE"
+    >>> for_command(advice, ["--set"])
+    'delta is missing: give delta under [privacy], or --set a.b=VALUE'
+    >>> for_command(advice, [])
+    'delta is missing: give delta under [privacy]'
+    >>> for_command("spend what is left (--remaining), or see fedspend plan --ledger", [])
+    'spend what is left, or see fedspend plan --ledger'
+    """
+    said, command, shell = message.partition("fedspend ")
+    for flag in _FLAG.findall(said):
+        if f"--{flag}" not in flags:
+            said = _without(flag, said)
+            said = re.sub(rf",? or (?:give )?--{flag}\b(?: [^\s;,]+)?|\s\(--{flag}\)", "", said)
+    return said + command + shell
+
+
+def _without(flag: str, said: str) -> str:
+    """A sentence that goes on with another way, without the flag."""
+    return re.sub(rf"--{flag}\b( [^\s;]*[^\s;,])?,? or ", "", said)
 
 
 def _as_argument(found: re.Match[str]) -> str:

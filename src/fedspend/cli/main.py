@@ -21,7 +21,7 @@ from concurrent.futures import BrokenExecutor
 from types import FrameType
 from typing import Any, NoReturn
 
-from fedspend.basics.door import command_line
+from fedspend.basics.door import command_line, for_command
 from fedspend.basics.extras import explained as explained_missing
 from fedspend.cli import (
     audit,
@@ -221,10 +221,24 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _of_command(args: argparse.Namespace) -> int:
-    with short_warnings():
-        code: int = COMMANDS[args.command].run(args)
-        sys.stdout.flush()
+    try:
+        with short_warnings():
+            code: int = COMMANDS[args.command].run(args)
+            sys.stdout.flush()
+    except FedspendError as error:
+        error.args = (for_command(str(error), flags_of(args)), *error.args[1:])
+        raise
     return code
+
+
+def flags_of(args: argparse.Namespace) -> set[str]:
+    """The flags that the given command, or its action, has, and those of all."""
+    top, parsers = build_parser()
+    parser: argparse.ArgumentParser = parsers[args.command]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            parser = action.choices.get(getattr(args, action.dest), parser)
+    return {option for one in (top, parser) for act in one._actions for option in act.option_strings}
 
 
 def explained(run: Callable[[], int]) -> int:
