@@ -23,7 +23,7 @@ import numpy as np
 
 from fedspend.approval.tree import climbed, is_hash, levels, path_of
 from fedspend.basics.arrays import FloatArray
-from fedspend.basics.files import write_whole
+from fedspend.basics.files import make_folder, write_whole
 from fedspend.client.state import file_name
 from fedspend.errors import FedspendError, InvalidInput, Refused
 from fedspend.noise.grid import FEWEST_BITS, FINE_BITS
@@ -290,7 +290,7 @@ class Offer:
         """Write the plan, the offer and every client's slice; their files. The offer comes last:
         without it, the folder is not one of slices.
         """
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, private=True)
         self.plan.save(folder / PLAN_FILE)
         written = []
         for number, client in enumerate(self.plan.clients):
