@@ -34,7 +34,10 @@ def texts(path: Path) -> list[tuple[int, str]]:
         and isinstance(node.body[0], ast.Expr)
     }
     pieces = {
-        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
     }
     found = []
     for node in ast.walk(tree):
@@ -59,7 +62,9 @@ def test_a_flag_that_is_advised_is_one_of_the_command(module):
     for line, text in texts(SOURCE / module):
         for whose, flag in advised.advised(text):
             there = own | OF_FLOWER if whose is None else FLAGS[whose]
-            assert flag in there, f"{module}:{line}: {whose or 'this command'} has no {flag}: {text}"
+            assert flag in there, (
+                f"{module}:{line}: {whose or 'this command'} has no {flag}: {text}"
+            )
 
 
 def test_a_flag_that_is_not_there_is_noticed():

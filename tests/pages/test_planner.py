@@ -154,6 +154,7 @@ def test_bad_settings_are_named(name, value):
         ("a = ", "neither a plan nor a config"),
         ("[privacy]\nbudgets = 'b.csv'\n", "budgets by group"),
         ("[privacy]\nepsilon = 1\nnoise_multiplier = 2\n", "records"),
+        ("[privacy]\nepsilon = 1\n", "set data.clients, or, .* fedspend plan mine -o plan.json"),
         ("[privacy]\nepsilon = -1\n[data]\nclients = 4\n", "epsilon"),
     ],
 )
@@ -206,7 +207,7 @@ def test_a_name_in_a_page_cannot_end_its_data():
     ("arguments", "why"),
     [
         (["--port", "70000"], "65535"),
-        (["--port", "x"], "invalid int"),
+        (["--port", "x"], "must be a whole number"),
         (["--export", "planner.pdf"], ".html"),
         (["--export", "nowhere/planner.html"], "nowhere"),
         (["missing.toml"], "missing.toml"),

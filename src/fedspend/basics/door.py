@@ -144,8 +144,19 @@ def for_python(message: str, arguments: Sequence[str] = ()) -> str:
     "if you trust it, name it: model='my_models:make'"
     >>> for_python("make one with: fedspend ledger init --ledger a.db")
     'make one with: fedspend ledger init --ledger a.db'
+    >>> for_python("see fedspend ledger balance; or go on with --resume")
+    'see fedspend ledger balance; or go on with resume=True'
     """
-    said, command, shell = message.partition("fedspend ")
+    return _outside_commands(message, lambda said: _for_python(said, arguments))
+
+
+def _outside_commands(message: str, reword: Callable[[str], str]) -> str:
+    """The message, reworded but for commands, which go from `fedspend` to a semicolon."""
+    parts = re.split(r"(fedspend [^;]*)", message)
+    return "".join(part if n % 2 else reword(part) for n, part in enumerate(parts))
+
+
+def _for_python(said: str, arguments: Sequence[str]) -> str:
     # some messages name both already
     said = re.sub(r"--[a-z-]+(?: [A-Z]+)? \((\w+=) in Python(, [^)]*)?\)", r"\1\2", said)
     said = re.sub(r"(--(?:set|vary|grid|over)) ([^\s:]+=[^:]*):", r"\1 '\2':", said, count=1)
@@ -154,7 +165,7 @@ def for_python(message: str, arguments: Sequence[str] = ()) -> str:
     for flag in _FLAG.findall(said):
         if flag.replace("-", "_") not in arguments and flag not in (*_CALLED, *_SWITCHES):
             said = _without(flag, said)
-    return _FLAG.sub(_as_argument, said) + command + shell
+    return _FLAG.sub(_as_argument, said)
 
 
 def for_command(message: str, flags: Collection[str]) -> str:
@@ -169,12 +180,15 @@ def for_command(message: str, flags: Collection[str]) -> str:
     >>> for_command("spend what is left (--remaining), or see fedspend plan --ledger", [])
     'spend what is left, or see fedspend plan --ledger'
     """
-    said, command, shell = message.partition("fedspend ")
+    return _outside_commands(message, lambda said: _for_command(said, flags))
+
+
+def _for_command(said: str, flags: Collection[str]) -> str:
     for flag in _FLAG.findall(said):
         if f"--{flag}" not in flags:
             said = _without(flag, said)
             said = re.sub(rf",? or (?:give )?--{flag}\b(?: [^\s;,]+)?|\s\(--{flag}\)", "", said)
-    return said + command + shell
+    return said
 
 
 def _without(flag: str, said: str) -> str:

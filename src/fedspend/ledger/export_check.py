@@ -72,8 +72,8 @@ def _document(path: Path) -> dict[str, Any]:
     if isinstance(document, dict) and isinstance(document.get("entries"), list):
         return document
     raise InvalidInput(
-        f"{path} is no export of a ledger, or it was cut off; make one with: fedspend ledger export "
-        "-o FILE.json"
+        f"{path} is no export of a ledger, or it was cut off; make one with: fedspend ledger "
+        "export -o FILE.json"
     )
 
 

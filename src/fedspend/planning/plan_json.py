@@ -1,9 +1,8 @@
 """What all plan files share: JSON that people can read, and that anyone can check with a script.
 
 Guarantee: saving and loading is lossless to the last bit; a file is written whole or not at all; a
-file that is malformed or of an unknown version is bad input (`InvalidInput`); one whose content does
-not match its hash failed a check, and is `Refused`.
-`docs/reference/plan-format.md` describes every key.
+file that is malformed or of an unknown version is bad input, and one whose content does not match
+its hash is refused, as a check that failed. `docs/reference/plan-format.md` describes every key.
 
 Columns of equal numbers are stored as runs: `[[2.5, 12], [1.9, 13]]` is twelve rounds of 2.5, then
 thirteen of 1.9.

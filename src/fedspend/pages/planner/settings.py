@@ -239,7 +239,13 @@ def _of_config(tables: dict[str, Any], name: str) -> Settings:
         )
     if not {"preferences", "noise_multiplier"}.isdisjoint(privacy):
         raise InvalidInput(f"{name} plans records; the planner is for plans of clients")
-    config = any_config(kept | {"data": {"clients": clients} if clients else {}})
+    if not clients:
+        raise InvalidInput(
+            f"{name} does not say how many clients there are, and the planner reads no rows; set "
+            "data.clients, or, where the rows name clients, open their plan: fedspend plan "
+            f"{name} -o plan.json"
+        )
+    config = any_config(kept | {"data": {"clients": clients}})
     request = resolve(config, Flags()).request
     plan_like = replace(request, accountant="rdp")
     found = Settings(
