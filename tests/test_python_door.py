@@ -527,3 +527,33 @@ def test_the_first_accounts_of_a_ledger_with_runs_on_others(tmp_path):
         every, few = ledger.balances(), balances(ledger.state.of_first("client", 2), "client")
     for column in ("spent", "reserved", "remaining", "total", "withdrawn"):
         assert list(getattr(few, column)) == list(getattr(every, column)[:2]), column
+
+
+# --- places where nothing can be written ---
+
+
+def test_what_is_saved_where_no_file_can_be_is_one_line(tmp_path):
+    """Whatever writes a file: a plan, an export of a ledger, a report, predictions."""
+    from fedspend.basics.files import write_whole
+
+    plan = fedspend.plan([2.0, 8.0], delta=1e-3, rounds=2, rate=0.5, accountant="rdp")
+    (tmp_path / "file").write_text("kept")
+    for name, why in (
+        ("missing/dir/plan.json", r"plan.json': there is no directory '.*missing/dir'; create it"),
+        ("file/plan.json", "there is no directory '.*file'"),
+        ("", "is a directory; name a file in it"),
+    ):
+        for save in (plan.save, lambda path: write_whole(path, b"")):
+            with pytest.raises(InvalidInput, match=why):
+                save(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_folders_that_cannot_be_made_are_one_line(tmp_path):
+    from fedspend.basics.files import make_folder
+
+    (tmp_path / "file").write_text("kept")
+    for make in (make_folder, fedspend.new_keys):
+        with pytest.raises(InvalidInput, match=r"cannot make the folder '.*file/x': Not a dir"):
+            make(tmp_path / "file" / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -127,7 +127,7 @@ def changed(content, where, value):
 )
 def test_whatever_is_changed_in_a_slice_its_proof_fails(where, value):
     content = offered().slice_of(0).content()
-    with pytest.raises(InvalidInput, match="does not belong to the root"):
+    with pytest.raises(Refused, match="does not belong to the root"):
         read_slice(changed(content, where, value))
 
 
@@ -135,8 +135,16 @@ def test_a_column_under_anothers_proof_is_refused():
     offer = offered()
     mine, other = offer.slice_of(0).content(), offer.slice_of(1).content()
     for key in ("own", "opening", "path"):
-        with pytest.raises(InvalidInput, match="does not belong to the root"):
+        with pytest.raises(Refused, match="does not belong to the root"):
             read_slice(mine | {key: other[key]})
+
+
+def test_the_file_of_a_changed_slice_is_named_and_refused(tmp_path):
+    """A check that failed, like a plan that was altered; a file that is no slice is bad input."""
+    path = tmp_path / "north.slice.json"
+    path.write_text(json.dumps(offered().slice_of(0).content() | {"root": "0" * 64}))
+    with pytest.raises(Refused, match=r"north\.slice\.json: .* ask the server for another"):
+        load_slice(path)
 
 
 @pytest.mark.parametrize(

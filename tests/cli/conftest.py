@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import advised
 import pytest
 
 
 @pytest.fixture
 def refused(run, tmp_path):
     """Run `fedspend` with bad arguments: exit code 2, one line on stderr, nothing on stdout,
-    nothing written. Returns the line.
+    nothing written, and no flag advised that the command does not have. Returns the line.
     """
 
     def contents() -> dict[Path, bytes]:
@@ -30,6 +31,7 @@ def refused(run, tmp_path):
         assert lines[0].startswith("fedspend: ")
         assert outcome.out == ""
         assert contents() == before
+        assert not advised.lacking(lines[0], argv)
         return lines[0]
 
     return refused

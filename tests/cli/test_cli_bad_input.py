@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedspend.basics.toml_text import config_text
@@ -178,3 +179,77 @@ def test_a_narrow_window_cuts_no_id(run, book, monkeypatch, columns):
         done = run("ledger", *asked, "--ledger", book)
         assert "c0ffee123456" in done.out
         assert "…" not in done.out
+
+
+# --- what a newcomer types ---
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ('"1,000"', "must be a positive number, got '1,000'; write 1000 or 1.000, whichever"),
+        ("1'000", 'got "1\'000"; write 1000'),
+        ("1_000.5", "got '1_000.5'; write 1000.5"),
+        ("nan", "got 'nan'"),
+        ("inf", "got 'inf'"),
+        ("0", "got '0'"),
+        ("-1", "got '-1'"),
+    ],
+)
+def test_budgets_that_are_no_positive_numbers(refused, tmp_path, cell, why):
+    budgets = tmp_path / "budgets.csv"
+    budgets.write_text(f"client,epsilon\na,2\nb,{cell}\n")
+    terms = ("--delta", "1e-3", "--rounds", "2", "--rate", "0.5")
+    line = refused("plan", "--budgets", budgets, *terms)
+    assert "budgets.csv:3: epsilon" in line
+    assert why in line
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            '[data]\nname = "csv"\nlabels = ["no"]\n',
+            "labels in [data] must be a list of at least 2",
+        ),
+        ('[data]\nname = "cvs"\npath = "x"\n', ":2: unknown data set 'cvs'; did you mean 'csv'?"),
+        ("rounds = 3\n", ":1: unknown section 'rounds'; it is a key of [train]"),
+        (
+            "[privacy]\nmomentum = 3\n",
+            ":2: unknown key 'momentum' in [privacy]; it is a key of [train",
+        ),
+        ("[privcy]\n", ":1: unknown section 'privcy'; did you mean 'privacy'?"),
+        ("[train]\nround = 3\n", ":2: unknown key 'round' in [train]; did you mean 'rounds'?"),
+        ("[train]\nseed = 1.5\n", "seed in [train] must be a whole number of at least 0, got 1.5"),
+    ],
+)
+def test_configs_that_are_misspelt(refused, tmp_path, text, why):
+    config = tmp_path / "config.toml"
+    config.write_text(text)
+    terms = ("--epsilon", "2:5", "--delta", "1e-3", "--rounds", "2", "--rate", "0.5")
+    assert f"config.toml{why}" in (line := refused("plan", config, *terms)) or why in line
+
+
+def test_a_config_that_is_a_directory(refused, tmp_path):
+    for command in (("plan",), ("train", "-o", tmp_path / "run")):
+        line = refused(*command, tmp_path)
+        assert line.endswith(f"{tmp_path} is a directory; name a config file in it, NAME.toml")
+
+
+def test_flags_of_other_commands_and_kinds(refused):
+    line = refused("train", "examples/quickstart.toml", "--epsilon", "3")
+    assert "fedspend train has no --epsilon, which is for plan; see its --help" in line
+    line = refused("compare", "examples/quickstart.toml", "--seeds", "1.5")
+    assert "--seeds: must be a whole number, got '1.5'" in line
+    line = refused("plan", "--epsilon", "2:3", "--delta", "small")
+    assert "--delta: must be a number, got 'small'" in line
+    assert "epsilon must be a finite number, got 'abc'" in refused("plan", "--epsilon", "abc")
+
+
+def test_a_budget_of_next_to_nothing_is_planned_without_a_word_of_numpy(recwarn):
+    from fedspend.accounting.calibration import first_guess
+
+    guess = first_guess(np.array([1e-300, 2.0]), 1e-3, 0.5, 2)
+    assert np.isfinite(guess).all()
+    assert guess[0] > guess[1]
+    assert not list(recwarn)

@@ -208,7 +208,7 @@ def test_a_file_that_was_altered_is_refused(made, tmp_path):
     content = json.loads(made.file.read_text())
     content["clip"] *= 2
     (tmp_path / "altered.json").write_text(json.dumps(content))
-    with pytest.raises(InvalidInput, match="does not match its hash"):
+    with pytest.raises(Refused, match="does not match its hash"):
         fedspend.verify(tmp_path / "altered.json")
 
 

@@ -95,9 +95,11 @@ def test_sixty_thousand_images_take_about_a_second():
 def test_a_share_that_leaves_one_side_empty_is_refused():
     owners, features, labels = rows(3)
     with pytest.raises(
-        InvalidInput, match="a share of 1e-09 takes 0 of 3 rows; at least one must be taken"
+        InvalidInput, match=r"a share of 1e-09 takes 0 of 3 rows; .* another share or seed"
     ):
         choose(owners, features, labels, 1e-9)
+    with pytest.raises(InvalidInput, match="choose another share, or have more rows"):
+        chosen_rows(owners, features, labels, 1e-9, "hold-out", 0, secret=b"k" * 32)
 
 
 # --- in a federation ---

@@ -110,8 +110,18 @@ BAD = [
     (
         CSV,
         {"bounds": {"agee": [0, 1]}},
-        "unknown feature column in bounds: 'agee'; did you mean 'age'",
+        r"unknown column in .*data.csv: 'agee', which bounds names; did you mean 'age'\? \(its "
+        r"columns are age, label, hospital, part, dose\)",
     ),
+    (
+        CSV,
+        {"categories": {"blood": ["A", "B"]}},
+        r"'blood', which categories names \(its columns are age, label, hospital, part, dose\)",
+    ),
+    (CSV, {"other": ["blood"]}, "'blood', which other names"),
+    (CSV, {"missing": {"blood": 1}}, "'blood', which missing names"),
+    (CSV, {"columns": ["blood"]}, r"'blood' \(its columns are age, label, hospital, part, dose\)"),
+    (CSV, {"bounds": {"label": [0, 1]}}, "unknown feature column in bounds: 'label'"),
     (CSV, {"bounds": {"age": [1, 0]}}, "bounds of age must be two numbers, the lower one first"),
     (CSV, {"bounds": "0-1"}, "two numbers, lowest and highest"),
     (CSV, {"classes": None}, "classes is missing.*leak"),
@@ -200,6 +210,23 @@ def test_other_files_under_the_name_npz(tmp_path):
         np.save(file, np.ones(3))
     with pytest.raises(InvalidInput, match="a single array"):
         load("npz", path=path, classes=2)
+
+
+def test_arrays_and_tables_that_are_taken_for_each_other(tmp_path, npz):
+    npz({})
+    found = next(tmp_path.glob("*.npz"))
+    with pytest.raises(InvalidInput, match=r'an NPZ file of arrays .*name = "npz" reads one'):
+        load("csv", path=found, classes=2)
+    (tmp_path / "rows.csv").write_text(CSV)
+    with pytest.raises(InvalidInput, match=r'rows.csv: .* text; .* CSV file, say name = "csv"'):
+        load("npz", path=tmp_path / "rows.csv", classes=2)
+
+
+def test_a_table_with_many_columns_lists_some(tmp_path):
+    names = [f"c{n}" for n in range(30)]
+    (tmp_path / "wide.csv").write_text(",".join(names) + "\n" + ",".join("0" * 30) + "\n")
+    with pytest.raises(InvalidInput, match=r"c18, c19 and 10 more\); correct the name"):
+        load("csv", path=tmp_path / "wide.csv", classes=2, label="sick")
 
 
 # --- folders of NPY files -------------------------------------------------------------------------

@@ -103,10 +103,12 @@ def test_what_is_asked_must_be_one_thing(export, capsys):
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"entries": 3}', "[" * 100_000])
-def test_what_is_no_export_fails(tmp_path, body, capsys):
+def test_what_is_no_export_is_bad_input(tmp_path, body, capsys):
     (tmp_path / "x.json").write_text(body)
-    assert main(["ledger", "verify", str(tmp_path / "x.json")]) == 1
-    assert "no export of a ledger" in capsys.readouterr().out
+    assert main(["ledger", "verify", str(tmp_path / "x.json")]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert "no export of a ledger" in shown.err
 
 
 def test_every_statement_beside_the_entries_is_checked(export):

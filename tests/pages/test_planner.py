@@ -14,8 +14,9 @@ import time
 
 import pytest
 
+import fedspend
 from fedspend.cli.main import main
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 from fedspend.explanation.observed import at_once, sights
 from fedspend.pages.planner import export
 from fedspend.pages.planner.answers import answer, plan_of
@@ -153,12 +154,19 @@ def test_bad_settings_are_named(name, value):
         ("a = ", "neither a plan nor a config"),
         ("[privacy]\nbudgets = 'b.csv'\n", "budgets by group"),
         ("[privacy]\nepsilon = 1\nnoise_multiplier = 2\n", "records"),
+        ("[privacy]\nepsilon = 1\n", "set data.clients, or, .* fedspend plan mine -o plan.json"),
         ("[privacy]\nepsilon = -1\n[data]\nclients = 4\n", "epsilon"),
     ],
 )
 def test_files_that_are_no_plan_are_refused(text, why):
     with pytest.raises(InvalidInput, match=why):
         settings_of(text, "mine")
+
+
+def test_a_plan_that_was_altered_is_refused_by_its_own_name():
+    text = fedspend.plan([4.0], delta=1e-3, rounds=2, rate=0.5).file_text()
+    with pytest.raises(Refused, match=r"^mine: the content does not match its hash"):
+        settings_of(text.replace('"rounds": 2', '"rounds": 3'), "mine")
 
 
 def test_an_exported_page_carries_the_planners_answers(monkeypatch):
@@ -199,7 +207,7 @@ def test_a_name_in_a_page_cannot_end_its_data():
     ("arguments", "why"),
     [
         (["--port", "70000"], "65535"),
-        (["--port", "x"], "invalid int"),
+        (["--port", "x"], "must be a whole number"),
         (["--export", "planner.pdf"], ".html"),
         (["--export", "nowhere/planner.html"], "nowhere"),
         (["missing.toml"], "missing.toml"),

@@ -333,3 +333,37 @@ def test_columns_of_new_rows_are_found_by_name(tmp_path):
     with pytest.raises(InvalidInput, match=r"new\.csv: column 'a' is missing.*id, b") as refused:
         predicted("id,b", ["7,-2", "8,3"])
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "data", "header"),
+    [
+        (
+            "classification",
+            {"label": "e", "labels": ["no", "yes"]},
+            "prediction,output_no,output_yes",
+        ),
+        ("classification", {"label": "c", "classes": 2}, "prediction,output_1,output_2"),
+        ("binary", {"label": "e", "labels": ["no", "yes"]}, "prediction,output_yes"),
+        (
+            "multi-label",
+            {"label": ["c", "d"]},
+            "prediction_c,prediction_d,output_c,output_d",
+        ),
+        ("squared", {"label": "b", "label_bounds": [-5, 5]}, "prediction,output_1"),
+    ],
+)
+def test_predictions_are_named_by_what_the_label_was_declared_to_be(
+    tmp_path, capsys, loss, data, header
+):
+    path, folder = tmp_path / "rows.csv", tmp_path / "run"
+    path.write_text("client,a,b,c,d,e\nnorth,1,0.5,1,0,no\nsouth,2,-3.25,0,1,yes\n")
+    fedspend.train(csv_config(path, loss, columns=["a"], **data), output=folder)
+    capsys.readouterr()
+    assert main(["predict", str(folder), str(path), "--outputs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], len(lines)) == (header, 3)
+    assert all(line.count(",") == header.count(",") for line in lines)
+    assert main(["predict", str(folder), str(path)]) == 0
+    shown = [one for one in header.split(",") if one.startswith("prediction")]
+    assert capsys.readouterr().out.splitlines()[0].split(",") == shown

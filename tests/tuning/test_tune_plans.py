@@ -150,7 +150,7 @@ def test_it_is_saved_and_read_back(tmp_path):
     assert verify_tune(again).failures == []
     text = (tmp_path / "tune.json").read_text()
     (tmp_path / "tune.json").write_text(text.replace('"mean": 3.0', '"mean": 2.0'))
-    with pytest.raises(InvalidInput, match="altered"):
+    with pytest.raises(Refused, match="altered"):
         load_tune_plan(tmp_path / "tune.json")
 
 

@@ -104,9 +104,10 @@ def first_guess(budget: FloatArray, delta: float, rate: float, rounds: int) -> F
     """
     log_delta = -np.log(delta)
     zcdp = (np.sqrt(budget + log_delta) - np.sqrt(log_delta)) ** 2
-    guess: FloatArray = np.clip(
-        np.log(np.maximum(rate * np.sqrt(rounds / (2 * zcdp)), 1.0)), _LOW, _HIGH
-    )
+    with np.errstate(divide="ignore"):  # a budget of next to nothing: the largest noise
+        guess: FloatArray = np.clip(
+            np.log(np.maximum(rate * np.sqrt(rounds / (2 * zcdp)), 1.0)), _LOW, _HIGH
+        )
     return guess
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedspend.approval.tree import climbed, is_hash, levels, path_of
 from fedspend.basics.arrays import FloatArray
-from fedspend.basics.files import write_whole
+from fedspend.basics.files import make_folder, write_whole
 from fedspend.client.state import file_name
 from fedspend.errors import FedspendError, InvalidInput, Refused
 from fedspend.noise.grid import FEWEST_BITS, FINE_BITS
@@ -157,14 +157,14 @@ class Slice:
 
 
 def load_slice(path: str | Path) -> Slice:
-    """A slice from its file. One that is damaged, or whose path does not lead to its root, is
-    refused; that it keeps its promise is for `Plan.verify` to say.
+    """A slice from its file. One that is damaged is bad input, and one whose path does not lead to
+    its root is refused; that it keeps its promise is for `Plan.verify` to say.
     """
     try:
         return read_slice(parsed(Path(path)))
     except FedspendError as error:
         said = str(error).replace("not a plan:", "not a slice:").replace("the plan:", "the slice:")
-        raise InvalidInput(f"{path}: {said}") from None
+        raise type(error)(f"{path}: {said}") from None
 
 
 def read_slice(content: Content) -> Slice:
@@ -177,7 +177,7 @@ def read_slice(content: Content) -> Slice:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
         raise InvalidInput("the slice is damaged: a part has the wrong type or length") from None
     if found.root != content["root"]:
-        raise InvalidInput(
+        raise Refused(
             "the slice does not belong to the root that it names: it was changed, or its proof is "
             "forged; ask the server for another"
         )
@@ -290,7 +290,7 @@ class Offer:
         """Write the plan, the offer and every client's slice; their files. The offer comes last:
         without it, the folder is not one of slices.
         """
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, private=True)
         self.plan.save(folder / PLAN_FILE)
         written = []
         for number, client in enumerate(self.plan.clients):

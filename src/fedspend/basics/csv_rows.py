@@ -22,10 +22,11 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bar
 # a comma followed by groups of three digits: in some countries it marks thousands
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 # how files of other kinds begin
+_ZIP = b"PK\x03\x04"
 _OTHER_KINDS = (
-    (b"PK\x03\x04", "a spreadsheet (xlsx, ods) or another zip archive"),
+    (_ZIP, "a spreadsheet (xlsx, ods) or another zip archive"),
     (b"\xd0\xcf\x11\xe0", "an old spreadsheet (xls)"),
-    (b"PAR1", "a Parquet file"),
+    (b"PAR1", 'a Parquet file (in your own data, name = "parquet" reads one)'),
     (b"\x1f\x8b", "compressed with gzip"),
     (b"SQLite format 3\0", "a SQLite database"),
     (b"%PDF", "a PDF"),
@@ -147,6 +148,10 @@ def text_of(path: str | Path) -> str:
     except OSError as error:
         raise InvalidInput(f"{name}: cannot be read: {error.strerror}") from None
     kind = next((kind for start, kind in _OTHER_KINDS if raw.startswith(start)), None)
+    # the first file in a zip archive has its name after 30 bytes
+    first = raw[30 : 30 + int.from_bytes(raw[26:28], "little")]
+    if raw.startswith(_ZIP) and first.endswith(b".npy"):
+        kind = 'an NPZ file of arrays (in your own data, name = "npz" reads one)'
     if kind is not None:
         raise InvalidInput(f"{name}: this is {kind}, not a CSV file; save it as CSV in UTF-8")
     try:

@@ -2,7 +2,8 @@
 
 Guarantee: an argument that is misspelt, missing or of the wrong kind is one `InvalidInput` that
 names it and the nearest one, before anything is done. Messages speak of arguments where the command
-line's speak of flags; the command line itself (`command_line`) hears them as they were written.
+line's speak of flags; the command line itself (`command_line`) hears them as they were written, but
+for flags that its command does not have.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -143,8 +144,19 @@ def for_python(message: str, arguments: Sequence[str] = ()) -> str:
     "if you trust it, name it: model='my_models:make'"
     >>> for_python("make one with: fedspend ledger init --ledger a.db")
     'make one with: fedspend ledger init --ledger a.db'
+    >>> for_python("see fedspend ledger balance; or go on with --resume")
+    'see fedspend ledger balance; or go on with resume=True'
     """
-    said, command, shell = message.partition("fedspend ")
+    return _outside_commands(message, lambda said: _for_python(said, arguments))
+
+
+def _outside_commands(message: str, reword: Callable[[str], str]) -> str:
+    """The message, reworded but for commands, which go from `fedspend` to a semicolon."""
+    parts = re.split(r"(fedspend [^;]*)", message)
+    return "".join(part if n % 2 else reword(part) for n, part in enumerate(parts))
+
+
+def _for_python(said: str, arguments: Sequence[str]) -> str:
     # some messages name both already
     said = re.sub(r"--[a-z-]+(?: [A-Z]+)? \((\w+=) in Python(, [^)]*)?\)", r"\1\2", said)
     said = re.sub(r"(--(?:set|vary|grid|over)) ([^\s:]+=[^:]*):", r"\1 '\2':", said, count=1)
@@ -152,9 +164,36 @@ def for_python(message: str, arguments: Sequence[str] = ()) -> str:
     said = re.sub(r"--model ([\w.]+:\w+)", r"model='\1'", said)
     for flag in _FLAG.findall(said):
         if flag.replace("-", "_") not in arguments and flag not in (*_CALLED, *_SWITCHES):
-            # this function has no such argument, and the sentence names another way
-            said = re.sub(rf"--{flag}\b( [^\s;]*[^\s;,])?,? or ", "", said)
-    return _FLAG.sub(_as_argument, said) + command + shell
+            said = _without(flag, said)
+    return _FLAG.sub(_as_argument, said)
+
+
+def for_command(message: str, flags: Collection[str]) -> str:
+    """A message, without the advice to give a flag that the command does not have, where the
+    sentence names another way.
+
+    >>> advice = "delta is missing: give --delta, or delta under [privacy], or --set a.b=VALUE"
+    >>> for_command(advice, ["--set"])
+    'delta is missing: give delta under [privacy], or --set a.b=VALUE'
+    >>> for_command(advice, [])
+    'delta is missing: give delta under [privacy]'
+    >>> for_command("spend what is left (--remaining), or see fedspend plan --ledger", [])
+    'spend what is left, or see fedspend plan --ledger'
+    """
+    return _outside_commands(message, lambda said: _for_command(said, flags))
+
+
+def _for_command(said: str, flags: Collection[str]) -> str:
+    for flag in _FLAG.findall(said):
+        if f"--{flag}" not in flags:
+            said = _without(flag, said)
+            said = re.sub(rf",? or (?:give )?--{flag}\b(?: [^\s;,]+)?|\s\(--{flag}\)", "", said)
+    return said
+
+
+def _without(flag: str, said: str) -> str:
+    """A sentence that goes on with another way, without the flag."""
+    return re.sub(rf"--{flag}\b( [^\s;]*[^\s;,])?,? or ", "", said)
 
 
 def _as_argument(found: re.Match[str]) -> str:

@@ -11,14 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedspend.errors import InvalidInput, Refused
+from fedspend.errors import InvalidInput, Refused, exit_code_of
 
 
 def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
     """Write a file atomically and durably: a crash or a full disk leaves the old file intact.
 
-    A private file can be read by its owner only, any other by everyone.
+    A private file can be read by its owner only, any other by everyone. A place where none can be
+    is bad input.
     """
+    why = _obstacle(path)
+    if why is not None:
+        raise InvalidInput(f"cannot write: {str(path)!r}{why}")
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -36,17 +40,34 @@ def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
 
 def check_writable(flag: str, name: str) -> None:
     """`name`, given with `flag`, must be a file in an existing directory that can be written to."""
-    path = Path(name)
+    why = _obstacle(Path(name))
+    if why is not None:
+        raise InvalidInput(f"{flag} {name!r}{why}")
+
+
+def _obstacle(path: Path) -> str | None:
+    """Why no file can be written under this name, in words that go on after it."""
     if path.is_dir():
-        raise InvalidInput(f"{flag} {name!r} is a directory; name a file in it")
+        return " is a directory; name a file in it"
     if not path.parent.is_dir():
-        raise InvalidInput(
-            f"{flag} {name!r}: there is no directory {str(path.parent)!r}; create it first"
-        )
+        return f": there is no directory {str(path.parent)!r}; create it first"
     if not os.access(path.parent, os.W_OK):
+        return f": directory {str(path.parent)!r} cannot be written to; name another"
+    return None
+
+
+def make_folder(folder: Path, *, private: bool = False) -> None:
+    """Make a folder where there is none, with those that it is in; a place where none can be is bad
+    input. A private one is for its owner only.
+    """
+    try:
+        folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+    except OSError as error:
+        if exit_code_of(error) != InvalidInput.exit_code:
+            raise
         raise InvalidInput(
-            f"{flag} {name!r}: directory {str(path.parent)!r} cannot be written to; name another"
-        )
+            f"cannot make the folder {str(folder)!r}: {error.strerror}; name another"
+        ) from None
 
 
 def sync_folder(folder: Path) -> None:
@@ -80,7 +101,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 @contextmanager
 def in_turn(folder: Path) -> Iterator[None]:
     """Lock a folder, waiting for whoever works in it; made if it is not there (0700)."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, private=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

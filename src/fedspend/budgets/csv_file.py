@@ -8,6 +8,7 @@ hundred thousand lines take a fraction of a second.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from fedspend.budgets.identity import read_ids as read_any_ids
 from fedspend.budgets.population import Population, can_be_number, check_count
 from fedspend.errors import InvalidInput
 
+# what marks thousands in some countries
+_SEPARATOR = re.compile(r"[,'’_ \u00a0\u202f]")
+_THOUSANDS = re.compile(rf"[+-]?\d{{1,3}}({_SEPARATOR.pattern}\d{{3}})+(\.\d+)?")
 COLUMNS = ("client", "epsilon", "saving_rate", "transition", "group")
 
 
@@ -136,5 +140,15 @@ def read_numbers(
         row = next(n for n, cell in enumerate(cells) if not fine[n] or "_" in cell)
         if not cells[row].strip():
             raise InvalidInput(f"{at(row)}: {column} is empty; every line needs one")
-        raise InvalidInput(f"{at(row)}: {column} must be {wanted}, got {cells[row].strip()!r}")
+        cell = cells[row].strip()
+        raise InvalidInput(f"{at(row)}: {column} must be {wanted}, got {cell!r}{_plainly(cell)}")
     return values
+
+
+def _plainly(cell: str) -> str:
+    """How to write a number in which thousands are marked; a comma may mark decimals, too."""
+    if not _THOUSANDS.fullmatch(cell):
+        return ""
+    whole, decimal = _SEPARATOR.sub("", cell), cell.replace(",", ".")
+    either = cell.count(",") == 1 and "." not in cell
+    return f"; write {whole}" + (f" or {decimal}, whichever is meant" if either else "")

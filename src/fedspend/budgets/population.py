@@ -94,12 +94,13 @@ def parse_groups(text: str, clients: int | None = None) -> Population:
     """
     parts = [part.strip() for part in text.split(",")]
     if len(parts) == 1 and ":" not in text:
+        everyone = Group(positive("epsilon", text))
         if clients is None:
             raise InvalidInput(
                 f"epsilon {text!r} is one budget for everyone, so the number of clients is needed; "
                 "give --clients N"
             )
-        return from_groups([Group(positive("epsilon", text))], clients)
+        return from_groups([everyone], clients)
     counts: list[tuple[float, int]] = []
     for part in parts:
         epsilon, colon, count = part.partition(":")

@@ -125,10 +125,10 @@ def show(result: Comparison, only: str | None) -> None:
 
 
 def write(result: Comparison, folder: Path) -> None:
-    from fedspend.basics.files import write_whole
+    from fedspend.basics.files import make_folder, write_whole
     from fedspend.basics.tables import Table
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     rows = result.rows()
     body = json.dumps(
         {

@@ -21,7 +21,7 @@ from concurrent.futures import BrokenExecutor
 from types import FrameType
 from typing import Any, NoReturn
 
-from fedspend.basics.door import command_line
+from fedspend.basics.door import command_line, for_command
 from fedspend.basics.extras import explained as explained_missing
 from fedspend.cli import (
     audit,
@@ -91,6 +91,8 @@ class Parser(argparse.ArgumentParser):
     """argparse that raises instead of printing its usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
+        for kind, wanted in (("int", "a whole number"), ("float", "a number")):
+            message = message.replace(f": invalid {kind} value:", f": must be {wanted}, got")
         raise InvalidInput(f"{message}; see {self.prog} --help")
 
 
@@ -121,7 +123,10 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
             "Differentially private federated learning in which every participant sets a privacy "
             "budget."
         ),
-        epilog="fedspend COMMAND --help explains a command.",
+        epilog=(
+            "fedspend COMMAND --help explains a command. Exit codes: 0 done; 1 refused, or a check "
+            "failed; 2 bad input; 3 a database, disk or network failed."
+        ),
         allow_abbrev=False,
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
@@ -186,15 +191,29 @@ def unknown(argument: str, parser: argparse.ArgumentParser) -> str:
         return f"unexpected argument {argument!r}; see {parser.prog} --help"
     flag = argument.partition("=")[0]
     known = [option for action in parser._actions for option in action.option_strings]
+    others = [
+        name
+        for name, other in build_parser()[1].items()
+        if any(flag in action.option_strings for action in other._actions)
+    ]
+    if others and not alike(flag, known):
+        return f"{parser.prog} has no {flag}, which is for {', '.join(others)}; see its --help"
     return f"unknown option {flag!r}; {nearest(flag, known)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
-    # an abbreviation first: --eps is --epsilon
-    near = [one for one in known if one.startswith(name) and len(name.strip("-")) > 1]
-    near = near or difflib.get_close_matches(name, known, 1, cutoff=0.5)
+    near = alike(name, known)
     return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
+
+
+def alike(name: str, known: Iterable[str]) -> list[str]:
+    """Names that this one may be meant for."""
+    bare = {one.strip("-"): one for one in known}
+    given = name.strip("-")
+    # an abbreviation first: --eps is --epsilon
+    near = [one for word, one in bare.items() if word.startswith(given) and len(given) > 1]
+    return near or [bare[word] for word in difflib.get_close_matches(given, bare, 1, cutoff=0.65)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -218,10 +237,26 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _of_command(args: argparse.Namespace) -> int:
-    with short_warnings():
-        code: int = COMMANDS[args.command].run(args)
-        sys.stdout.flush()
+    try:
+        with short_warnings():
+            code: int = COMMANDS[args.command].run(args)
+            sys.stdout.flush()
+    except FedspendError as error:
+        error.args = (for_command(str(error), flags_of(args)), *error.args[1:])
+        raise
     return code
+
+
+def flags_of(args: argparse.Namespace) -> set[str]:
+    """The flags that the given command, or its action, has, and those of all."""
+    top, parsers = build_parser()
+    parser: argparse.ArgumentParser = parsers[args.command]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            parser = action.choices.get(getattr(args, action.dest), parser)
+    return {
+        option for one in (top, parser) for act in one._actions for option in act.option_strings
+    }
 
 
 def explained(run: Callable[[], int]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedspend.basics.files import check_writable as check_writable
-from fedspend.errors import InvalidInput
+from fedspend.errors import FedspendError, InvalidInput
 
 if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
@@ -34,5 +34,5 @@ def stored_hash(path: Path) -> str | None:
 
     try:
         return load_any_plan(path).hash
-    except InvalidInput:
+    except FedspendError:
         return None

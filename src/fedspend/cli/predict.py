@@ -35,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where Python finds it, or from this folder",
     )
     add("-o", "--output", metavar="FILE.csv", help="write the predictions here, not to the screen")
-    add("--outputs", action="store_true", help="also what the model gave, one column each")
+    add(
+        "--outputs",
+        action="store_true",
+        help="also what the model gave: a column for each class or label, by its name if declared",
+    )
     add("--json", action="store_true", help="print JSON instead of CSV")
 
 
@@ -52,11 +56,20 @@ def run(args: argparse.Namespace) -> int:
         told = {"kind": found.kind, "predictions": found.values.tolist()}
         if found.names is not None:
             told["classes"] = list(found.names)
+        if found.columns:
+            told["labels"] = list(found.columns)
         if args.outputs:
             told["outputs"] = found.outputs.tolist()
         body = json.dumps(told) + "\n"
     else:
-        body = as_csv(found.shown(), found.outputs.reshape(len(found), -1).tolist(), args.outputs)
+        cells = found.shown()
+        if args.outputs:
+            gave = found.outputs.reshape(len(found), -1).tolist()
+            cells = [
+                said + [f"{value:.7g}" for value in row]
+                for said, row in zip(cells, gave, strict=True)
+            ]
+        body = as_csv(found.header(outputs=args.outputs), cells)
     if args.output is None:
         sys.stdout.write(body)
     else:
@@ -64,20 +77,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def as_csv(shown: list[list[str]], outputs: list[list[float]], with_outputs: bool) -> str:
+def as_csv(header: list[str], cells: list[list[str]]) -> str:
     """A line for each row, under a header.
 
-    >>> print(as_csv([["1"]], [[0.25, 0.75]], True).strip())
-    prediction,output_1,output_2
-    1,0.25,0.75
+    >>> print(as_csv(["prediction", "output_no", "output_yes"], [["yes", "0.25", "0.75"]]).strip())
+    prediction,output_no,output_yes
+    yes,0.25,0.75
     """
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    width = len(shown[0]) if shown else 1
-    head = ["prediction"] if width == 1 else [f"prediction_{n + 1}" for n in range(width)]
-    if with_outputs and outputs:
-        head += [f"output_{n + 1}" for n in range(len(outputs[0]))]
-    table.writerow(head)
-    for said, gave in zip(shown, outputs, strict=True):
-        table.writerow([*said, *(f"{value:.7g}" for value in gave)] if with_outputs else said)
+    csv.writer(text, lineterminator="\n").writerows([header, *cells])
     return text.getvalue()

@@ -1,7 +1,8 @@
 """`fedspend verify`: checks a plan, a run directory or a publication, independently of its maker.
 
 A plan's claims are recomputed by accountants that share no code with the planner. Exits with 0 if
-everything that can be checked is right, with 1 if something is not.
+everything that can be checked is right, with 1 if something is not or was altered, with 2 if there
+is no plan, run or publication to check.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DESCRIPTION = (
     "that everything in a run directory belongs together: plan, settings, certificate, ledger, "
     "releases, model and report; or check a publication (fedspend publish), as a stranger or, with "
     "--open, as one of its clients. Exit code 0: everything that can be checked is right; 1: "
-    "something is not."
+    "something is not, or was altered; 2: there is nothing of that kind to check."
 )
 EXAMPLES = """examples:
   fedspend verify plan.json

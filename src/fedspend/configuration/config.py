@@ -208,6 +208,8 @@ def any_config(config: AnyConfig, overrides: Sequence[str] = ()) -> Config:
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a directory; name a config file in it, NAME.toml")
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -356,6 +358,11 @@ def lookup(known: Mapping[str, Any], name: str, kind: str, inside: str, where: s
         return known[name]
     near = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
+    homes = [f"[{section}]" for section, keys in SECTIONS.items() if name in keys]
+    # one letter too many is likelier than the wrong section
+    misspelt = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.8)
+    if homes and not misspelt and len(homes) < len(SECTIONS) // 2:
+        hint = f"it is a key of {' and '.join(homes)}; write it there"
     raise InvalidInput(f"{where}: unknown {kind} {shown(name)}{inside}; {hint}")
 
 

@@ -362,7 +362,14 @@ RULES = (
 
 
 def without_effect(config: Config) -> dict[str, Rule]:
-    """The keys that were given but have no effect."""
+    """The keys that were given but have no effect. A data set that nobody knows is told first: it
+    would seem to take no key at all.
+    """
+    if config.data.name is not None:
+        try:
+            DATA_SETS[config.data.name]
+        except InvalidInput as error:
+            raise InvalidInput(f"{config.where('data.name')}: {error}") from None
     return {
         key: rule
         for rule in (*RULES, *of_own_entries())

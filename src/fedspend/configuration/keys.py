@@ -260,14 +260,17 @@ def letters(help: str) -> Key[str]:
     return Key(read, 'different characters in quotes, for example "abc"', help)
 
 
-def levels(help: str) -> Key[list[str]]:
-    """A list of different words; numbers and booleans are taken as the words that they are."""
+def levels(help: str, least: int = 1) -> Key[list[str]]:
+    """A list of at least so many different words; numbers and booleans are taken as the words that
+    they are.
+    """
 
     def read(value: Any) -> list[str]:
-        require(isinstance(value, list) and len(value) > 0)
+        require(isinstance(value, list) and len(value) >= least)
         return several(text(""), "").read([_as_word(item) for item in value])
 
-    return Key(read, 'a list of different words, for example ["no", "yes"]', help)
+    many = "" if least < 2 else f"at least {least} "
+    return Key(read, f'a list of {many}different words, for example ["no", "yes"]', help)
 
 
 def _as_word(value: Any) -> Any:

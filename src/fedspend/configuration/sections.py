@@ -118,7 +118,10 @@ class DataSettings:
         )
     )
     labels: list[str] | None = setting(
-        levels("your own data: the labels, in order, where they are words; declared, never read")
+        levels(
+            "your own data: the labels, in order, where they are words; declared, never read",
+            least=2,
+        )
     )
     label_bounds: Bounds | None = setting(
         _bounds("your own data: public bounds of a label that is a number, which is scaled by them")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedspend.basics.arrays import BoolArray, FloatArray
+from fedspend.basics.choices import near
 from fedspend.basics.csv_rows import Table
 from fedspend.budgets.csv_file import Lines, read_numbers, refuse_empty
 from fedspend.budgets.identity import read_column, read_ids
@@ -64,6 +65,25 @@ class Frame(Protocol):
     def column(self, name: str) -> Column: ...
 
     def __len__(self) -> int: ...
+
+
+MOST_LISTED = 20
+
+
+def check_column(frame: Frame, name: str, named_by: str = "") -> None:
+    """Refuse a column that the table does not have; the message lists those that it has.
+
+    `named_by` says what names it, if that is not plain.
+    """
+    if name in frame.header:
+        return
+    some = ", ".join(frame.header[:MOST_LISTED])
+    more = f" and {len(frame.header) - MOST_LISTED} more" * (len(frame.header) > MOST_LISTED)
+    asked = f", which {named_by} names" if named_by else ""
+    raise InvalidInput(
+        f"unknown column in {frame.name}: {name!r}{asked}{near(name, frame.header, '; ')} (its "
+        f"columns are {some}{more}); correct the name, or add the column"
+    )
 
 
 # --- CSV ------------------------------------------------------------------------------------------

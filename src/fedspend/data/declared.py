@@ -17,7 +17,7 @@ import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray
 from fedspend.basics.choices import choose
-from fedspend.data.columns import Column, Frame
+from fedspend.data.columns import Column, Frame, check_column
 from fedspend.data.dataset import Bounds, Features, read_bounds
 from fedspend.errors import InvalidInput, finite_number
 
@@ -146,7 +146,7 @@ class Declared:
         result = np.empty((len(frame), len(self.features)), dtype=np.float32)
         at = 0
         for column in self.columns:
-            choose(f"column in {frame.name}:", column.name, frame.header)
+            check_column(frame, column.name)
             width = len(column.features)
             result[:, at : at + width] = column.read(frame.column(column.name), self.marks)
             at += width

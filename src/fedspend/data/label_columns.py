@@ -152,7 +152,7 @@ def read_names(labels: Sequence[Any]) -> tuple[str, ...]:
     names = () if isinstance(labels, str) else tuple(str(name).strip() for name in labels)
     if len(set(names)) < max(2, len(names)) or not all(names):
         raise InvalidInput(
-            f"classes must be a list of at least two different labels, got {labels!r}"
+            f"labels must be a list of at least two different labels, got {labels!r}"
         )
     return names
 

@@ -45,9 +45,11 @@ def chosen_rows(
     else:
         chosen = chosen_ids(owners, record_of.tolist(), share, purpose, seed, secret)
     if not (chosen.any() and not chosen.all()):
+        # under the secret key of a real run, the seed chooses nothing
+        remedy = "another share or seed" if secret is None else "another share, or have more rows"
         raise InvalidInput(
             f"a share of {share:g} takes {int(chosen.sum())} of {len(labels)} rows; at least one "
-            "must be taken and one left: choose another share or seed"
+            f"must be taken and one left: choose {remedy}"
         )
     return chosen
 

@@ -9,7 +9,7 @@ line. Ids of clients and records are normalised; two that look alike are refused
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedspend.basics.choices import choose
 from fedspend.basics.csv_rows import read_table
 from fedspend.budgets.identity import read_array
 from fedspend.budgets.identity import read_ids as read_any_ids
-from fedspend.data.columns import CsvFrame, Frame, distinct_ids
+from fedspend.data.columns import CsvFrame, Frame, check_column, distinct_ids
 from fedspend.data.dataset import Bounds, Features, Rows, array_bounds, as_features, scaled
 from fedspend.data.declared import Declared, declared
 from fedspend.data.label_columns import Target, target_of
@@ -88,6 +88,13 @@ class TableOptions:
             indicators=self.indicators,
             missing_marks=self.missing_marks,
         )
+
+    def by_column(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """What is declared of single columns: under which key, and of which."""
+        for key in ("bounds", "categories", "missing", "indicators", "other"):
+            given = getattr(self, key)
+            if isinstance(given, Mapping) or key in ("indicators", "other"):
+                yield key, map(str, given or ())
 
     @property
     def target(self) -> Target | NextToken:
@@ -202,7 +209,7 @@ def table_rows(
 def labelled(layout: Layout, frame: Frame) -> tuple[Features, Targets]:
     """Features and labels of another table that is laid out in the same way."""
     for column in layout.target.columns:
-        choose(f"column in {frame.name}:", column, frame.header)
+        check_column(frame, column)
     return layout.features.read(frame), layout.target.read(frame)
 
 
@@ -249,7 +256,7 @@ def layout_of(frame: Frame, how: TableOptions, test_path: str | Path | None = No
             f"{', '.join(special)}"
         )
     for column in special:
-        choose(f"column in {frame.name}:", column, frame.header)
+        check_column(frame, column)
     if how.texts is not None:
         return Layout(target, _of_text(how, target, others), client, split, how.record, how.budget)
     used = [column for column in frame.header if column not in special]
@@ -261,7 +268,10 @@ def layout_of(frame: Frame, how: TableOptions, test_path: str | Path | None = No
             f"{', '.join(special)}, got {used}"
         )
     for column in used:
-        choose(f"column in {frame.name}:", column, frame.header)
+        check_column(frame, column)
+    for key, named in how.by_column():
+        for column in named:
+            check_column(frame, column, key)
     features = how.declared(used)
     return Layout(target, features, client, split, how.record, how.budget)
 
@@ -403,11 +413,20 @@ def read_npz(
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
+        with path.open("rb") as begun:
+            head = begun.read(1000)
+        if head.isascii() and b"\0" not in head and not head.startswith(b"PK") and head:
+            raise InvalidInput(
+                f"{path}: not an npz file of plain arrays, but text; if it is a CSV file, say name "
+                '= "csv", otherwise save with numpy.savez'
+            )
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise ValueError("a single array")
         with file:
             return {key: file[key] for key in file.files}
+    except InvalidInput:
+        raise
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = (str(error).splitlines() or ["damaged"])[0]
         raise InvalidInput(

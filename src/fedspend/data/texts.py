@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedspend.basics.arrays import IntArray
-from fedspend.basics.choices import choose
-from fedspend.data.columns import Frame
+from fedspend.data.columns import Frame, check_column
 from fedspend.data.dataset import Features
 from fedspend.data.sequences import next_tokens, padded
 from fedspend.errors import InvalidInput, whole_number
@@ -52,7 +51,7 @@ class Texts:
 
     def sequences(self, frame: Frame) -> list[list[int]]:
         """The tokens of every text, not yet cut."""
-        choose(f"column in {frame.name}:", self.column, frame.header)
+        check_column(frame, self.column)
         column = frame.column(self.column)
         number = {token: n + 1 for n, token in enumerate(self.vocabulary)}
         rest = self.tokens - 1 if self.other else None

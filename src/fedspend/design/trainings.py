@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar, cast
 
 import numpy as np
 
-from fedspend.basics.files import append_line, as_line, read_lines, write_whole
+from fedspend.basics.files import append_line, as_line, make_folder, read_lines, write_whole
 from fedspend.configuration.config import Config
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.tasks.words import ACCURACY
@@ -108,7 +108,7 @@ class Trainings(Generic[L]):
                 f"{folder} is not empty and is not the folder of a search; choose another folder"
             )
         else:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             write_whole(
                 folder / "search.json",
                 (json.dumps({"settings": settings}, indent=1) + "\n").encode(),

@@ -2,7 +2,8 @@
 
 Guarantee: if the result is ok, the exported entries are one unbroken chain, everything else in the
 file follows from them, and every balance was recomputed by the second accountant and is within its
-budget. Whatever the file holds, the answer is a list of findings, never an exception.
+budget. Whatever an export holds, the answer is a list of findings, never an exception; a file that
+is none is bad input.
 """
 
 from __future__ import annotations
@@ -28,9 +29,7 @@ _NUMBERS = ("budget", "delta", "spent", "reserved", "remaining")
 def audit_export(path: str | Path, *, heads: Sequence[str] = ()) -> Audit:
     """Check an export; it must contain `heads` (`ENTRIES:HASH`, or files that hold one)."""
     result, wanted = Audit(), [named_head(text) for text in heads]
-    document = _document(Path(path), result)
-    if document is None:
-        return result
+    document = _document(Path(path))
     try:
         found = _read(document)
     except Exception as error:  # a forged entry may fail in any way
@@ -60,8 +59,8 @@ class _Read:
     hashes: list[str]
 
 
-def _document(path: Path, result: Audit) -> dict[str, Any] | None:
-    """The JSON object in the file; None, with a finding, if it holds something else."""
+def _document(path: Path) -> dict[str, Any]:
+    """The export in the file."""
     try:
         body = path.read_bytes()
     except OSError as error:
@@ -72,12 +71,10 @@ def _document(path: Path, result: Audit) -> dict[str, Any] | None:
         document = None
     if isinstance(document, dict) and isinstance(document.get("entries"), list):
         return document
-    words = (
-        f"{path} is no export of a ledger, or it is damaged; make one with: fedspend ledger export "
-        "-o FILE.json"
+    raise InvalidInput(
+        f"{path} is no export of a ledger, or it was cut off; make one with: fedspend ledger "
+        "export -o FILE.json"
     )
-    result.checks.append(Finding("chain", False, words))
-    return None
 
 
 def _read(document: dict[str, Any]) -> _Read:

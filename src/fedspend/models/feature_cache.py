@@ -25,6 +25,7 @@ from fedspend.basics.arrays import IntArray
 from fedspend.basics.files import write_whole
 from fedspend.data.dataset import Dataset, Features
 from fedspend.data.sources import cache_folder
+from fedspend.errors import InvalidInput
 from fedspend.models import features as maps
 
 MOST_BYTES = 2 << 30
@@ -82,7 +83,7 @@ def _cached(name: str, images: Features, shards: Sequence[IntArray] | None) -> F
             return found
     made = _made(name, images, shards)
     if made.nbytes <= MOST_BYTES:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, InvalidInput):
             path.parent.mkdir(parents=True, exist_ok=True)
             body = io.BytesIO()
             np.save(body, made)

@@ -1,8 +1,8 @@
 """What all plan files share: JSON that people can read, and that anyone can check with a script.
 
 Guarantee: saving and loading is lossless to the last bit; a file is written whole or not at all; a
-file that is malformed, of an unknown version, or whose content does not match its hash is refused.
-`docs/reference/plan-format.md` describes every key.
+file that is malformed or of an unknown version is bad input, and one whose content does not match
+its hash is refused, as a check that failed. `docs/reference/plan-format.md` describes every key.
 
 Columns of equal numbers are stored as runs: `[[2.5, 12], [1.9, 13]]` is twelve rounds of 2.5, then
 thirteen of 1.9.
@@ -26,7 +26,7 @@ import numpy as np
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.basics.files import write_whole
-from fedspend.errors import FedspendError, InvalidInput
+from fedspend.errors import FedspendError, InvalidInput, Refused
 
 Content = dict[str, Any]
 P_co = TypeVar("P_co", covariant=True)
@@ -102,7 +102,7 @@ def load(path: Path, *kinds: Kind[P_co]) -> P_co:
             raise InvalidInput(f'not a plan: a plan is a JSON object with "format": {formats}')
         return built(kind, content)
     except FedspendError as error:
-        raise InvalidInput(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
     except MemoryError:
         raise InvalidInput(f"{path}: the plan is too large for this machine's memory") from None
 
@@ -136,7 +136,9 @@ def parsed_text(body: bytes) -> Content:
 
 
 def built(kind: Kind[P_co], content: Content) -> P_co:
-    """The plan that `content` describes; anything of the wrong type or shape is bad input."""
+    """The plan that `content` describes; anything of the wrong type or shape is bad input, and
+    content that its hash does not fit is refused.
+    """
     if content.get("version") != kind.version:
         raise InvalidInput(
             f"the plan has version {content.get('version')!r}, but this fedspend reads version "
@@ -148,9 +150,9 @@ def built(kind: Kind[P_co], content: Content) -> P_co:
     except (ValueError, RecursionError):  # numbers or depths that a plan does not have
         same = False
     if not same:
-        raise InvalidInput(
+        raise Refused(
             "the content does not match its hash: the file was altered or damaged after it was "
-            "saved"
+            "saved; restore it from a copy, or plan again"
         )
     wanted = {"format", "version", *kind.keys}
     unknown, missing = sorted(set(content) - wanted), sorted(wanted - set(content))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspend.basics.door import public
-from fedspend.basics.files import sync_folder, write_whole
+from fedspend.basics.files import make_folder, sync_folder, write_whole
 from fedspend.basics.words import counted
 from fedspend.client.state import file_name
 from fedspend.errors import InvalidInput
@@ -106,7 +106,7 @@ def publish(
         document["signature"] = signed(PUBLICATION, document, key)
         signed_by = fingerprint(raw(key.public_key()))
     _write_openings(openings, publication.openings, publication.owner)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, body in files.items():
         write_whole(folder / name, body, private=False)
     write_whole(folder / DOCUMENT, readable(document).encode(), private=False)
@@ -129,7 +129,7 @@ def _refuse_taken(folder: Path, openings: Path) -> None:
 
 def _write_openings(folder: Path, clients: dict[str, Any], owner: dict[str, Any]) -> None:
     """One file for each client. Many small files: they are made durable together."""
-    (folder / CLIENTS).mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder / CLIENTS, private=True)
     folder.chmod(0o700)
     for client, opening in clients.items():
         _write_private(folder / CLIENTS / f"{file_name(client)}.json", readable(opening).encode())

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.basics.files import append_line, as_line, one_at_a_time, write_whole
+from fedspend.basics.files import append_line, as_line, make_folder, one_at_a_time, write_whole
 from fedspend.basics.tensors import REMEDY, seal
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
@@ -92,7 +92,7 @@ class RunDirectory:
         first: a run that has begun must not be without it.
         """
         refuse_taken(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         made = cls(folder)
         if secret is not None:
             made._write(HOLD_OUT, secret)

@@ -183,16 +183,32 @@ def _refuse_unasked_code(settings: Mapping[str, Any], folder: Path, allowed: Any
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """`values` has a prediction for each row: a class, a number, labels of 0 and 1, or tokens;
-    `outputs` is what the model gave. `names` are the classes, where they are words.
+    `outputs` is what the model gave. `names` are the classes, where they are words; `columns` those
+    of the label, where there are several.
     """
 
     values: Array
     outputs: npt.NDArray[np.float32]
     kind: str
     names: tuple[str, ...] | None = None
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def header(self, *, outputs: bool = False) -> list[str]:
+        """What the cells of `shown` are called and, with `outputs`, those of what the model gave:
+        by the label's columns or classes, where they are declared; otherwise numbered from 1.
+        """
+        shown = _titles("prediction", self._width(self.values), self.columns)
+        if not outputs:
+            return shown
+        width, known = self._width(self.outputs), self.columns or self.names or ()
+        # one score for two classes is that of the second
+        return shown + _titles("output", width, known[1:] if self.kind == BINARY else known)
+
+    def _width(self, table: Array) -> int:
+        return int(np.prod(table.shape[1:]))
 
     def shown(self) -> list[list[str]]:
         """Each prediction as the cells of a row."""
@@ -237,7 +253,23 @@ def predict(
     outputs = scores(module, flat_vector(module), given).numpy()
     names = facts.settings.get("data.labels")
     known = tuple(map(str, names)) if isinstance(names, list) and about.kind != SEVERAL else None
-    return Predictions(_values(outputs, about.kind, facts.settings), outputs, about.kind, known)
+    label = facts.settings.get("data.label")
+    columns = tuple(map(str, label)) if isinstance(label, list) else ()
+    values = _values(outputs, about.kind, facts.settings)
+    return Predictions(values, outputs, about.kind, known, columns)
+
+
+def _titles(what: str, width: int, names: Sequence[str]) -> list[str]:
+    """A title for each of `width` columns, by its name if there is one for each.
+
+    >>> _titles("output", 2, ["no", "yes"]), _titles("output", 2, []), _titles("prediction", 1, [])
+    (['output_no', 'output_yes'], ['output_1', 'output_2'], ['prediction'])
+    """
+    if len(names) == width:
+        return [f"{what}_{name}" for name in names]
+    return (
+        [what] if width == 1 and what == "prediction" else [f"{what}_{n + 1}" for n in range(width)]
+    )
 
 
 def _values(outputs: npt.NDArray[np.float32], kind: str, settings: Mapping[str, Any]) -> Array:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedspend.basics.door import public
-from fedspend.basics.files import sync_folder
+from fedspend.basics.files import make_folder, sync_folder
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def new_keys(folder: str | Path = ".") -> KeyPair:
     for path in paths:
         if path.exists() or path.is_symlink():
             raise InvalidInput(f"{path} exists and is not overwritten; name another folder")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, private=True)
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     shared = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedspend.basics.files import append_line, as_line, read_lines, write_whole
+from fedspend.basics.files import append_line, as_line, make_folder, read_lines, write_whole
 from fedspend.errors import InvalidInput
 from fedspend.tuning.grid import Setting
 
@@ -39,7 +39,7 @@ class Kept:
                 f"{folder} is not empty and is not the folder of a {what}; choose another folder"
             )
         else:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             body = json.dumps(wanted, indent=1, sort_keys=True, allow_nan=False) + "\n"
             write_whole(folder / SETTINGS, body.encode())
         lines = read_lines(self._file)

@@ -20,7 +20,7 @@ import numpy as np
 from fedspend.accounting.accountants import AUTO
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.trials import BITS, Trials
-from fedspend.basics.files import one_at_a_time
+from fedspend.basics.files import make_folder, one_at_a_time
 from fedspend.basics.words import counted
 from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import Source, is_real
@@ -181,7 +181,7 @@ def tune_private(
         location = opened.asked or str(LEDGER.of(folder))
         if where is None and opened.asked is not None:
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with one_at_a_time(folder):
             refuse_used(folder)  # nobody came first while we were planning
             run = new_run_id()

@@ -106,7 +106,8 @@ def verify(
         `.failures` say why.
 
     Raises:
-        InvalidInput: the file is no plan, or was altered.
+        InvalidInput: the file is no plan.
+        Refused: the file was altered after it was saved.
 
     >>> from fedspend import plan
     >>> verify(plan([2.0, 8.0], delta=1e-2, rounds=3, rate=1.0, accountant="rdp")).ok

@@ -20,7 +20,7 @@ from fedspend.accounting.accountants import AUTO
 from fedspend.basics.toml_text import config_text
 from fedspend.configuration.config import any_config
 from fedspend.configuration.plan_inputs import Flags, resolve
-from fedspend.errors import InvalidInput, finite_number, whole_number
+from fedspend.errors import FedspendError, InvalidInput, finite_number, whole_number
 from fedspend.planning.plan import Plan
 from fedspend.planning.policies import POLICIES
 from fedspend.planning.protocol import load_any_plan
@@ -239,7 +239,13 @@ def _of_config(tables: dict[str, Any], name: str) -> Settings:
         )
     if not {"preferences", "noise_multiplier"}.isdisjoint(privacy):
         raise InvalidInput(f"{name} plans records; the planner is for plans of clients")
-    config = any_config(kept | {"data": {"clients": clients} if clients else {}})
+    if not clients:
+        raise InvalidInput(
+            f"{name} does not say how many clients there are, and the planner reads no rows; set "
+            "data.clients, or, where the rows name clients, open their plan: fedspend plan "
+            f"{name} -o plan.json"
+        )
+    config = any_config(kept | {"data": {"clients": clients}})
     request = resolve(config, Flags()).request
     plan_like = replace(request, accountant="rdp")
     found = Settings(
@@ -269,8 +275,8 @@ def _of_plan(text: str, name: str) -> Settings:
         path.write_text(text, encoding="utf-8")
         try:
             found = load_any_plan(path)
-        except InvalidInput as error:
-            raise InvalidInput(str(error).replace(str(path), name)) from None
+        except FedspendError as error:
+            raise type(error)(str(error).replace(str(path), name)) from None
     plan = Plan.expect(found, f"{name} plans records; the planner is for plans of clients")
     policy, table = _shown(plan.policy, name), plan.schedules
     first, last = table.sampling_rate[0], float(table.sampling_rate.max())
