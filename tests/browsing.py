@@ -84,6 +84,7 @@ def look(browser: Any, address: str, *, width: int = 1280, scheme: str = "light"
     )
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get("about:blank")  # the page before may still ask a server that is gone
     browser.get_log("browser"), browser.get_log("performance")
     browser.get(address)
 

@@ -12,7 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution
 
 import fedspend
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.errors import FedspendWarning, InvalidInput
+from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.planning.plan import Plan
 
 TERMS = {"delta": 1e-5, "rounds": 12, "rate": 0.8}
@@ -111,7 +111,6 @@ def tamper(path, change):
         lambda c: c["schedules"][0]["noise_multiplier"][0].__setitem__(0, 0.5),
         lambda c: c["guarantee"].update(delta=0.1),
         lambda c: c["orders"].pop(),
-        lambda c: c.pop("hash"),
         lambda c: c.update(hash="sha256:0"),
         lambda c: c.update(extra=1),
     ],
@@ -120,7 +119,16 @@ def test_an_altered_file_is_refused(plan, tmp_path, change):
     path = tmp_path / "plan.json"
     plan.save(path)
     tamper(path, change)
-    with pytest.raises(InvalidInput, match="hash"):
+    with pytest.raises(Refused, match="hash"):
+        Plan.load(path)
+
+
+@pytest.mark.parametrize("change", [lambda c: c.pop("hash"), lambda c: c.update(hash=1e300)])
+def test_a_file_without_a_hash_is_no_plan(plan, tmp_path, change):
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    tamper(path, change)
+    with pytest.raises(InvalidInput, match="has no hash"):
         Plan.load(path)
 
 

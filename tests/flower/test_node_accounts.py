@@ -314,7 +314,7 @@ def test_the_slice_of_another_client_or_of_a_stranger_is_refused(federated, tmp_
     forged = json.loads(slice_file(tmp_path, "north").read_text())
     forged["own"]["plan"]["clients"]["budget"] = [1.0]
     (tmp_path / "forged.json").write_text(json.dumps(forged))
-    with pytest.raises(InvalidInput, match="its proof is forged"):
+    with pytest.raises(Refused, match="its proof is forged"):
         approve_own(config, tmp_path / "forged.json")
     assert not (tmp_path / "north" / "ledger.db").exists()
 

@@ -416,7 +416,7 @@ def test_every_method_verifies_and_survives_its_file(method, tmp_path):
     ] == plan.active_by_step[0]
     text = (tmp_path / "plan.json").read_text()
     (tmp_path / "plan.json").write_text(text.replace('"c0"', '"c9"'))
-    with pytest.raises(InvalidInput, match="hash"):
+    with pytest.raises(Refused, match="hash"):
         RecordPlan.load(tmp_path / "plan.json")
 
 

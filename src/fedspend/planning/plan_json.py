@@ -145,6 +145,8 @@ def built(kind: Kind[P_co], content: Content) -> P_co:
             f"{kind.version} only"
         )
     stored = content.pop("hash", None)
+    if not isinstance(stored, str):
+        raise InvalidInput("not a plan: it has no hash")
     try:
         same = stored == hash_of(canonical(content))
     except (ValueError, RecursionError):  # numbers or depths that a plan does not have
