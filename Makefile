@@ -27,7 +27,7 @@ flower-adapter: $(VENV)/.flower
 
 # One thread a process: as many processes as cores run already.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal --durations 30 --durations-min 10
 
 # The same federation, with processes killed on the way: a few minutes. Its tests wait for Flower
 # and for deadlines, so they run side by side.
