@@ -67,7 +67,7 @@ test-dist:
 
 # Other run directories stay: those of real runs cannot be made again.
 clean:
-	rm -rf $(VENV) $(OUT) build dist
+	rm -rf $(VENV) runs/quickstart build dist
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -542,6 +542,8 @@ def test_what_is_saved_where_no_file_can_be_is_one_line(tmp_path):
         ("missing/dir/plan.json", r"plan.json': there is no directory '.*missing/dir'; create it"),
         ("file/plan.json", "there is no directory '.*file'"),
         ("", "is a directory; name a file in it"),
+        ("a" * 250, "File name too long; name another"),
+        ("a\0b", "null byte; name another"),
     ):
         for save in (plan.save, lambda path: write_whole(path, b"")):
             with pytest.raises(InvalidInput, match=why):

@@ -443,7 +443,7 @@ def run_arms(results: Results, arms: Sequence[Arm]) -> None:
             finish(results, arm)
         left = sum(outcome(seen, other) is None for other in missing)
         done = len(missing) - left
-        rest = (time.monotonic() - began) / done * left
+        rest = (time.monotonic() - began) / max(done, 1) * left
         print(f"{done} of {len(missing)} arms; {_minutes(rest)}", flush=True)
 
     shared(results.path.parent, missing, lambda arm: chosen_with(arm).key, one)

@@ -6,11 +6,16 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from dataclasses import replace
+
 import numpy as np
-from flower.in_process import InProcessGrid, Place
+from contracts.workshop import Data, logistic
+from flower.in_process import InProcessGrid, Place, grid_of
 
 import fedspend
+from fedspend.engines.base import Elsewhere, Patience
 from fedspend.engines.flower import line
+from fedspend.engines.flower.engine import FlowerEngine
 from fedspend.errors import InvalidInput
 from fedspend.flower.node import open_node
 
@@ -123,6 +128,29 @@ def test_what_the_server_does_not_declare_is_compared_between_nodes(trained, tmp
         "south": arrays(tmp_path, "south", bounds=[0, 10]),
     }
     assert len(trained(**both).metrics) == 1
+
+
+def test_a_node_that_is_put_right_and_comes_back_is_taken_with_those_it_kept_out():
+    """In a run that goes on: the first to speak was the wrong one."""
+    work = Data(sizes=(4, 9)).work(logistic())
+    grid = grid_of(work)
+    (wrong, first), (right, second) = grid.places.items()
+    first.node = replace(first.node, meaning="scale=1")
+    second.node = replace(second.node, meaning="scale=2")
+    grid.slow = {second.node.client: 1.0}
+    there = Elsewhere(grid, Patience(deadline=10.0), begun=True)
+    engine = FlowerEngine(replace(work, elsewhere=there), grid.clock)
+    engine.reach()
+    grid.clock.sleep(2.0)
+    engine.reach()
+    assert set(engine._nodes.problems) == {right}
+    del grid.places[wrong]
+    engine.reach()  # who was kept out stands for its client again
+    assert engine._nodes.problems == {}
+    grid.places[wrong + 1] = Place(replace(first.node, meaning="scale=2"))
+    engine._nodes.wait_for(2, 10.0)
+    assert engine._nodes.missing == ()
+    assert engine._nodes.problems == {}
 
 
 def test_nodes_that_differ_from_each_other_do_not_begin(trained, tmp_path):

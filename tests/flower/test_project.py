@@ -571,7 +571,13 @@ LISTED = (
         ({}, 0, ""),
         ({"list": f"{LISTED} finished:failed"}, 1, "did not complete (Flower says finished:failed"),
         ({"list": f"{LISTED} finished:stopped"}, 1, "(Flower says finished:stopped of run 77)"),
-        ({"list": f"{LISTED} running", "log": "exit 1"}, 1, "(Flower says running"),
+        (
+            {"list": f"{LISTED} running", "log": "exit 1"},
+            1,
+            "first is not over (Flower says running of run 77): follow it with 'flwr log 77 "
+            "consortium --stream', or end it with 'flwr stop 77 consortium'",
+        ),
+        ({"list": f"{LISTED} running", "log": "kill -INT $PPID; exit 130"}, 1, "is not over"),
         ({"log": "echo gone; exit 1"}, 0, ""),  # a line that broke says nothing about the run
         ({"list": "exit 1"}, 1, "(Flower says nothing"),
         ({"list": NOT_STARTED}, 1, "(Flower says nothing"),

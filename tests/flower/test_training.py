@@ -8,6 +8,7 @@ import signal
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from fedspend.engines.flower.keys import check_covers, read_keys
 from fedspend.engines.flower.line import TransportFailed
 from fedspend.engines.flower.wire import TASK
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
+from fedspend.flower import server_app
 from fedspend.flower.loopback import make_node_key
 from fedspend.flower.node import open_node
 from fedspend.flower.server_app import Asked, Remaining, serve
@@ -349,6 +351,13 @@ def test_sigterm_stops_after_the_round_and_resume_goes_on(tiny, elsewhere, tmp_p
     assert (tmp_path / "run" / "report.html").exists()
     grid.broken = lambda _: None
     assert same_model(serve(grid, asked), fedspend.train(tiny))
+
+
+def test_flower_does_not_take_a_run_that_was_stopped_for_completed(monkeypatch):
+    monkeypatch.setattr(server_app, "serve", lambda *_: None)
+    context = SimpleNamespace(run_config={"config": "/training.toml", "output": "/runs/first"})
+    with pytest.raises(Refused, match="stopped before its end; resume=true goes on"):
+        server_app.server_app()(None, context)
 
 
 def test_the_log_says_when_how_far_and_how_long(tiny, elsewhere, tmp_path, caplog):

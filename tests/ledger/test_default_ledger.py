@@ -109,6 +109,24 @@ def test_a_project_left_out_or_put_in_gives_no_budget_out_again(tmp_path, first,
         assert len(book.state.runs) == 1
 
 
+@pytest.mark.parametrize("first", ["clinics", None])
+def test_a_lookalike_across_the_border_of_a_project_gets_no_second_budget(tmp_path, first):
+    ledger = tmp_path / "accounts.db"
+    train(**arrays(), ledger=ledger, project=first)
+    given = arrays()
+    renamed = fedspend.plan(
+        {name.title(): float(budget) for name, budget in BUDGETS.items()},
+        delta=1e-3,
+        rounds=3,
+        rate=0.9,
+    )
+    given |= {"plan": renamed, "clients": {n.title(): r for n, r in given["clients"].items()}}
+    with pytest.raises(Refused, match="'north', which 'North' looks like, has an account") as told:
+        train(**given, ledger=ledger, project=None if first else "clinics")
+    # another project would be refused, too, where the account is outside of projects
+    assert ("use another project or ledger" in str(told.value)) == (first is not None)
+
+
 def test_without_a_project_one_line_asks_for_it(ledger_of_this_user):
     with pytest.raises(InvalidInput, match=r"project=, ledger\.project in the config") as refused:
         train(**arrays())

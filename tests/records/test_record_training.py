@@ -22,6 +22,8 @@ from fedspend.client.gradients import DenseSum, GeneralSum, clipped_sum
 from fedspend.client.record_steps import draw_records
 from fedspend.client.task import LocalTraining
 from fedspend.configuration.config import load_config
+from fedspend.configuration.model_inputs import check_fits
+from fedspend.data.dataset import Rows
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.noise.randomness import Randomness
@@ -31,6 +33,7 @@ from fedspend.records.plan_file import RECORD_PLAN, to_content
 from fedspend.records.planning import RecordPlan, plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.verification import verify_records
+from fedspend.tasks.task import CLASSIFY
 
 TERMS = Terms(delta=1e-3, rounds=3, local_steps=4, client_rate=0.8, noise_multiplier=6.0)
 CONFIG = {
@@ -777,6 +780,24 @@ def test_what_layers_draw_gives_no_record_a_say_in_another_s_gradient(layer, blo
     moved = total(everyone) - total(others)
     assert np.linalg.norm(moved) <= 1 + 1e-6
     np.testing.assert_allclose(moved, total(np.arange(1)), atol=1e-6)
+
+
+class Flips(nn.Module):
+    """Draws in a way that torch cannot do alike for all rows."""
+
+    def forward(self, rows):
+        return rows * torch.bernoulli(torch.full_like(rows, 0.5))
+
+
+def test_a_model_that_cannot_be_taken_record_by_record_is_refused_before_anything_is_charged():
+    module = nn.Sequential(nn.Linear(3, 4), Flips(), nn.Linear(4, 2))
+    rows = Rows(np.ones((5, 3), np.float32), np.zeros(5, np.int64), classes=2)
+    check_fits(module, CLASSIFY, rows, integers=False)
+    with pytest.raises(InvalidInput, match=r"cannot be taken record by record: .*randomness"):
+        check_fits(module, CLASSIFY, rows, integers=False, by_record=True)
+    check_fits(
+        nn.Sequential(nn.Dropout(), nn.Linear(3, 2)), CLASSIFY, rows, integers=False, by_record=True
+    )
 
 
 @pytest.mark.parametrize("by_norm", [False, True], ids=["sampled", "by norm"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -20,10 +21,15 @@ def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
     A private file can be read by its owner only, any other by everyone. A place where none can be
     is bad input.
     """
-    why = _obstacle(path)
-    if why is not None:
-        raise InvalidInput(f"cannot write: {str(path)!r}{why}")
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and exit_code_of(error) != InvalidInput.exit_code:
+            raise
+        why = _obstacle(path) or f": {getattr(error, 'strerror', None) or error}; name another"
+        raise InvalidInput(f"cannot write: {str(path)!r}{why}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(body)
@@ -62,12 +68,11 @@ def make_folder(folder: Path, *, private: bool = False) -> None:
     """
     try:
         folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
-    except OSError as error:
-        if exit_code_of(error) != InvalidInput.exit_code:
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and exit_code_of(error) != InvalidInput.exit_code:
             raise
-        raise InvalidInput(
-            f"cannot make the folder {str(folder)!r}: {error.strerror}; name another"
-        ) from None
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"cannot make the folder {str(folder)!r}: {why}; name another") from None
 
 
 def sync_folder(folder: Path) -> None:

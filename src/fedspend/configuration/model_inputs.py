@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from fedspend import models
+from fedspend.client.gradients import clipped_sum
 from fedspend.configuration.config import Config, needed
 from fedspend.data.dataset import Dataset, Rows
-from fedspend.errors import InvalidInput
+from fedspend.errors import FedspendError, InvalidInput
 from fedspend.models.checking import refuse_mixing, tried_output
+from fedspend.models.flat import flat_vector
 from fedspend.models.inputs import check_known, check_whole, takes_integers
 from fedspend.tasks.kinds import CLASSES, TOKENS, outputs_of
 from fedspend.tasks.task import Task, tried
@@ -62,10 +64,16 @@ def integers_of(module: torch.nn.Module, rows: Dataset | Rows, *, given: bool = 
 
 
 def check_fits(
-    module: torch.nn.Module, task: Task, rows: Dataset | Rows, *, integers: bool
+    module: torch.nn.Module,
+    task: Task,
+    rows: Dataset | Rows,
+    *,
+    integers: bool,
+    by_record: bool = False,
 ) -> None:
     """Refuse a model that mixes rows or learns outside its parameters, one whose output the loss
-    cannot take, and an own loss that mixes rows.
+    cannot take, and an own loss that mixes rows; `by_record`, also one whose gradients cannot be
+    taken record by record.
     """
     refuse_mixing(module, tuple(rows.features.shape[1:]), integers=integers)
     output = tried_output(module, tuple(rows.features.shape[1:]), integers=integers)
@@ -88,4 +96,29 @@ def check_fits(
         raise InvalidInput(
             f"loss {task.name!r} cannot take the model's output of shape {tuple(output.shape)} "
             f"with targets of shape {tuple(target.shape)}: {reason}"
+        ) from None
+    if by_record:
+        _check_by_record(module, task, tuple(rows.features.shape[1:]), target, integers=integers)
+
+
+def _check_by_record(
+    module: torch.nn.Module,
+    task: Task,
+    shape: tuple[int, ...],
+    target: torch.Tensor,
+    *,
+    integers: bool,
+) -> None:
+    """Tried on made-up rows, so that no round is charged for a model that cannot do it."""
+    made_up = torch.zeros((2, *shape), dtype=torch.int64 if integers else torch.float32)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            clipped_sum(module, 1.0, task=task)(flat_vector(module), made_up, target)
+    except FedspendError:
+        raise
+    except Exception as error:  # whatever torch or a user's own module raises
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InvalidInput(
+            f"the model's gradients cannot be taken record by record: {reason}; use layers that "
+            "torch.func.vmap knows, and draw with nn.Dropout or torch.rand_like"
         ) from None

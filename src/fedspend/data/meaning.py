@@ -50,27 +50,29 @@ class Agreement:
     """What rows mean to everyone who has spoken so far; the server is the first."""
 
     def __init__(self, ours: str) -> None:
-        self._said = {part: (digest, "") for part, digest in parts_of(ours).items()}
+        self._by = {"": parts_of(ours)}  # client -> its digests; "" is the server
 
     def heard(self, client: str, said: str) -> None:
         """What nobody has stated before counts from now on."""
-        for part, digest in parts_of(said).items():
-            self._said.setdefault(part, (digest, client))
+        self._by[client] = parts_of(said)
+
+    def forget(self, client: str) -> None:
+        """It has gone: what it alone has stated counts no longer."""
+        self._by.pop(client, None)
 
     def difference(self, said: str, us: str = "this server") -> str:
         """In which parts somebody's rows mean something else, and what to compare; empty if in
         none.
         """
-        other = [
-            (part, self._said[part][1])
-            for part, digest in parts_of(said).items()
-            if part in self._said and self._said[part][0] != digest
-        ]
-        if not other:
+        theirs = parts_of(said)
+        different = {
+            whom: [part for part in theirs if ours.get(part, theirs[part]) != theirs[part]]
+            for whom, ours in self._by.items()
+        }
+        whom = next((one for one, parts in different.items() if parts), None)
+        if whom is None:
             return ""
-        whom = other[0][1]
-        parts = [part for part, who in other if who == whom]
-        first = f"client {whom!r}" if whom else us
+        parts, first = different[whom], f"client {whom!r}" if whom else us
         return (
             f"declares its data otherwise than {first} does, in {', '.join(parts)}: compare "
             f"{'; '.join(dict.fromkeys(WHERE[part] for part in parts))} of the two configs, and "

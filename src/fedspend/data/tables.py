@@ -234,7 +234,9 @@ class Layout:
     @property
     def meaning(self) -> dict[str, Any]:
         """What is declared, for `meaning.summary`."""
-        target = {"label": self.target.columns, "labels": self.target.meaning}
+        # what a single label is called changes no number; several must come in one order
+        names = self.target.columns if len(self.target.columns) > 1 else ()
+        target = {"label": names, "labels": self.target.meaning}
         return self.features.meaning | target
 
 

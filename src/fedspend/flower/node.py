@@ -197,7 +197,8 @@ def open_node(
     shown = replace(rows, features=features, test_features=None)
     module, task = build_model(settings, shown), configured_task(settings)
     integers = integers_of(module, shown)
-    check_fits(module, task, shown, integers=integers)
+    by_record = settings.node.unit != "client"
+    check_fits(module, task, shown, integers=integers, by_record=by_record)
     randomness = Randomness(settings.train.seed, "os" if is_real(settings) else "seeded")
     work = Workload(
         module=module,

@@ -20,7 +20,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedspend.errors import FedspendError, FedspendWarning, InvalidInput
+from fedspend.errors import FedspendError, FedspendWarning, InvalidInput, Refused
 from fedspend.flower.client_app import log_here
 from fedspend.flower.looking import look
 from fedspend.ledger.storage import is_url
@@ -90,8 +90,9 @@ def server_app() -> ServerApp:
             asked = Asked.read(context.run_config)
             if asked.check:
                 look(grid, asked.config)
-            else:
-                serve(grid, asked)
+            elif serve(grid, asked) is None:
+                # Flower takes a run whose app returns for completed
+                raise Refused("the run was stopped before its end; resume=true goes on")
         except FedspendError as error:
             LOG.error("%s", error)
             raise
@@ -119,7 +120,9 @@ class Remaining:
 
 @contextmanager
 def warnings_in_the_log() -> Iterator[None]:
-    """What the operator should hear goes to the log, each time."""
+    """What the operator should hear goes to the log, each time. Flower keeps it: some of it depends
+    on rows, so it is as private as the run directory.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("always", FedspendWarning)
         show = warnings.showwarning

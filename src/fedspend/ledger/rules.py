@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
-from fedspend.budgets.identity import hint_alike, normal, plain, read_ids, refuse_lookalikes
+from fedspend.budgets.identity import (
+    hint_alike,
+    look,
+    normal,
+    plain,
+    read_ids,
+    refuse_lookalikes,
+)
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.chain import Body, Head
 from fedspend.ledger.spending import overdrawn
@@ -162,19 +169,22 @@ def refuse_second_accounts(state: State, unit: str, names: Sequence[str]) -> Non
     """A project that was left out, or put in, must not open accounts with all budgets anew. Between
     two projects the same name may be of two people; there, somebody has said so.
     """
+    asked = {look(name): name for name in names}
     for other in [""] if state.project else state.projects:
         there = state.by_project[other][unit].number
-        twice = next((name for name in names if name in there), None)
+        twice = next((name for name in there if look(name) in asked), None)
         if twice is None:
             continue
-        has, change = (
-            (f"in project {other!r} of the ledger", f"name it with --project {other!r}")
+        own = asked[look(twice)]
+        looks = "" if own == twice else f", which {own!r} looks like,"
+        has, change, else_use = (
+            (f"in project {other!r} of the ledger", f"name it with --project {other!r}", "project")
             if other
-            else ("in the ledger, outside of projects", "drop --project")
+            else ("in the ledger, outside of projects", "drop --project", "name")
         )
         raise Refused(
-            f"{unit} {twice!r} has an account {has}, and another one would hold all of its budget "
-            f"anew; {change}, or, if it is someone else of that name, use another project or ledger"
+            f"{unit} {twice!r}{looks} has an account {has}, and another one would hold all of its "
+            f"budget anew; {change}, or, if it is someone else, use another {else_use} or ledger"
         )
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from fedspend.basics.choices import only
 from fedspend.basics.registry import Entry, Registry
-from fedspend.errors import InvalidInput, whole_number
+from fedspend.errors import FedspendError, InvalidInput, whole_number
 from fedspend.models.resnet import resnet18
 from fedspend.models.sequences import TokenLSTM, TokenTransformer
 from fedspend.models.tuning import tuned
@@ -102,7 +102,7 @@ def own_model(name: str, shape: Shape, outputs: int, **options: Any) -> nn.Modul
         ) from None
     try:
         found = make(shape, outputs, **options)
-    except InvalidInput:
+    except FedspendError:
         raise
     except Exception as error:  # whatever a user's own function raises
         raise InvalidInput(

@@ -265,11 +265,10 @@ def _titles(what: str, width: int, names: Sequence[str]) -> list[str]:
     >>> _titles("output", 2, ["no", "yes"]), _titles("output", 2, []), _titles("prediction", 1, [])
     (['output_no', 'output_yes'], ['output_1', 'output_2'], ['prediction'])
     """
-    if len(names) == width:
-        return [f"{what}_{name}" for name in names]
-    return (
-        [what] if width == 1 and what == "prediction" else [f"{what}_{n + 1}" for n in range(width)]
-    )
+    if width == 1 and what == "prediction":
+        return [what]
+    known = names if len(names) == width else range(1, width + 1)
+    return [f"{what}_{name}" for name in known]
 
 
 def _values(outputs: npt.NDArray[np.float32], kind: str, settings: Mapping[str, Any]) -> Array:

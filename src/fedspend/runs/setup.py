@@ -185,7 +185,8 @@ def from_config(
     module = build_model(config, federation.dataset)
     integers = integers_of(module, federation.dataset)
     task = configured_task(config)
-    check_fits(module, task, federation.dataset, integers=integers)
+    by_record = protects_records(name)
+    check_fits(module, task, federation.dataset, integers=integers, by_record=by_record)
     randomness = Randomness(config.train.seed, "os" if is_real(config) else "seeded")
     student = None
     if name == VOTES and members.of_clients is not None:

@@ -59,6 +59,7 @@ class Nodes:
         self._at: dict[str, int] = {}  # client -> node
         self._connected: dict[int, bytes] = {}
         self.problems: dict[int, str] = {}  # node -> why it stands for nobody
+        self._differing: set[int] = set()  # of these, to whom rows mean something else
 
     def at(self, client: str) -> int | None:
         """The client's node, if it is connected and has introduced itself."""
@@ -83,6 +84,12 @@ class Nodes:
         gone = [client for client, node in self._at.items() if node not in self._connected]
         for client in gone:
             del self._at[client]
+            self._meaning.forget(client)
+        if gone:  # who only differed from one of them is asked again
+            self.problems = {
+                node: why for node, why in self.problems.items() if node not in self._differing
+            }
+            self._differing.clear()
         for known in (self._greeted, self.problems):
             for node in [node for node in known if node not in self._connected]:
                 del known[node]
@@ -204,6 +211,7 @@ class Nodes:
             return f"{who} holds another certificate than the one in the plan; start another run"
         # before the model, whose size follows from it
         if other := self._meaning.difference(said.meaning):
+            self._differing.add(node)
             return f"{who} {other}"
         # while terms are offered, nobody knows the model yet
         if not self._hello.silo_offer and (wrong := self._other_model(said)):

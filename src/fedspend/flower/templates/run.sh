@@ -1,6 +1,7 @@
 #!/bin/sh
 # One run: sh run.sh NAME [resume=true] [check=true]. Its files are in runs/NAME. Exit code 0: it
-# completed; 1: it did not, because it was refused, failed, or was stopped.
+# completed; 1: it did not, because it was refused, failed, was stopped, or goes on: Ctrl-C ends this
+# script, and not the run.
 set -eu
 cd "$(dirname "$0")"
 . ./env.sh
@@ -18,7 +19,12 @@ told=$(flwr run ../app consortium --format json \
 run=$(printf '%s\n' "$told" | value run-id)
 [ -n "$run" ] || { echo "$told" >&2; fail "$name did not start; what Flower says is above"; }
 echo "$name is Flower's run $run"
+trap : INT  # so that it is still said how the run is
 flwr log "$run" consortium --stream || true
 status=$(flwr list consortium --run-id "$run" --format json | value status)
-[ "$status" = finished:completed ] ||
-    fail "$name did not complete (Flower says ${status:-nothing} of run $run); its log is above"
+case $status in
+finished:completed) ;;
+finished:*) fail "$name did not complete (Flower says $status of run $run); its log is above" ;;
+*) fail "$name is not over (Flower says ${status:-nothing} of run $run): follow it with \
+'flwr log $run consortium --stream', or end it with 'flwr stop $run consortium'" ;;
+esac
