@@ -39,8 +39,10 @@ def sampled_over_filter(results: Finished) -> Verdict | None:
     found = judged([ahead, faster], "rpdp over the filter, in accuracy and in time a step,")
     assert found is not None
     word, why = found
+    paper = pooled.PAPER[SAMPLED] - pooled.PAPER["filter by norm"]
     return word, (
-        f"{why} ({gain(*ahead)} points; {gain(*faster)} ms less a step); study `{pooled.STUDY}`"
+        f"{why} ({gain(*ahead)} points, the paper's {paper:+.1f}; {gain(*faster)} ms less a step); "
+        f"study `{pooled.STUDY}`"
         f"{fewer_seeds(len(pooled.SEEDS), 5)}"
     )
 
@@ -97,11 +99,17 @@ def pooled_table(results: Finished) -> str:
                     "-" if found is None else accuracy(*interval(100 * found["accuracy"])),
                 ),
                 gain(*interval(100 * (ours["accuracy"] - found["accuracy"]))) if both else "",
+                "-" if found is None else _learning_rate(results, method),
                 "-" if found is None else f"{1000 * np.median(found['step']):.1f}",
             ]
         )
-    headings = ["MNIST, pooled", "accuracy", f"{SAMPLED} minus this", "CPU ms a step"]
-    return markdown(headings, body)
+    headings = ["MNIST, pooled", "accuracy", f"{SAMPLED} minus this", "learning rate"]
+    return markdown([*headings, "CPU ms a step"], body)
+
+
+def _learning_rate(results: Finished, method: str) -> str:
+    lr = pooled.chosen(results, pooled.Pooled(method))
+    return f"{lr:g}, the largest of {pooled.TRIES} tried" if pooled.cut_off(lr) else f"{lr:g}"
 
 
 RECORDS = "[Records](records.md)"

@@ -26,6 +26,7 @@ import numpy as np
 from claims import shared
 from experiment import (
     HELD_OUT,
+    STEP,
     TUNING_SEED,
     Finished,
     Results,
@@ -42,7 +43,7 @@ SEEDS = ALL_SEEDS[:3]
 LEVELS = (2.0, 4.7, 11.8)
 ROUNDS, STEPS = 10, 50  # records are re-planned for each round of so many steps
 LONGER = 10  # the arm without privacy
-TRIES = 4
+START, TRIES = 0.5, 4  # of the search for a learning rate
 METHODS: dict[str, dict[str, Any]] = {
     "filter by norm": {"method.name": "filter", "method.charge": "norm"},
     "rpdp, clamped fit": {"method.name": "rpdp", "method.rates": "scf-clamped"},
@@ -122,8 +123,15 @@ def chosen(results: Results, arm: Pooled) -> float:
 
     if arm.method in LIKE:
         return chosen(results, replace(arm, method=LIKE[arm.method]))
-    (lr, _), _ = searched(score, (0.5, 5.0), TRIES, clips=False)
+    (lr, _), _ = searched(score, (START, 5.0), TRIES, clips=False)
     return lr
+
+
+def cut_off(lr: float) -> bool:
+    """Whether the search ended at the largest learning rate that so many tries can reach, so that a
+    larger one may be better: the first two neighbours are on either side, then one on each step.
+    """
+    return lr >= START * STEP ** (TRIES - 2)
 
 
 def line_of(results: Results, arm: Pooled, lr: float, seed: int, held_out: float) -> dict[str, Any]:
