@@ -352,6 +352,8 @@ def test_what_a_process_had_claimed_is_free_when_it_is_killed(tmp_path):
 
 
 def test_a_plan_is_verified_once_and_another_one_anew(monkeypatch):
+    import fedspend.runs.training  # noqa: F401  # else its modules would keep the patched function
+
     seen = []
     examine = certifying.examine
     monkeypatch.setattr(experiment, "_VERIFIED", set())
