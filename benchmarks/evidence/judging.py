@@ -1,7 +1,7 @@
 """What a verdict is: whether the gains that a table or figure claims are there.
 
-Guarantee: a gain is there if its 95% interval lies above 0; lines that are not run are not counted,
-and the reason says how many they are.
+Guarantee: a gain is there if its 95% interval lies above 0. Nothing is called reproduced of which a
+line was not run; the reason says how many those are.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ def rows_of(items: Sequence[Item], results: Finished) -> list[tuple[str, str, st
 
 
 def judged(found: Sequence[Gain | None], claim: str, study: str = "") -> Verdict | None:
-    """Whether gains that are claimed are there: 95% intervals above 0. None if nothing is run.
+    """Whether gains that are claimed are there: 95% intervals above 0. None if nothing is run; a
+    line that is not run is not there.
 
     >>> judged([(2.0, 1.0), (-2.0, 1.0), None], "gain")
     ('reproduced in part', 'gain clear of 0 in 1 of 2 lines, clearly the other way in 1, 1 not run')
+    >>> judged([(2.0, 1.0), None], "gain")
+    ('reproduced in part', 'gain clear of 0 in 1 of 1 lines, 1 not run')
     """
     finished = [one for one in found if one is not None]
     if not finished:
@@ -50,7 +53,7 @@ def judged(found: Sequence[Gain | None], claim: str, study: str = "") -> Verdict
     there = sum(map(is_clear, finished))
     word = (
         "reproduced"
-        if there == len(finished)
+        if there == len(found)
         else "not reproduced"
         if there == 0
         else "reproduced in part"
