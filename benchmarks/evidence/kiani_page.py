@@ -237,6 +237,7 @@ def shown(table: Table, results: Finished) -> str:
 
 def tables(results: Finished) -> str:
     in_order = sorted(kiani.tables(), key=lambda table: number_of(table.name))
+    in_order.append(kiani.random_groups())
     return "\n\n".join(with_seconds(partial(shown, table))(results) for table in in_order)
 
 
