@@ -594,8 +594,6 @@ def test_the_final_gradient_is_that_of_the_local_model():
     import torch
 
     from fedspend.client.rows import Rows
-    from fedspend.client.work import Tools
-    from fedspend.noise.randomness import Randomness
     from fedspend.tasks.task import CLASSIFY
 
     module = torch.nn.Linear(3, 2)
@@ -605,9 +603,8 @@ def test_the_final_gradient_is_that_of_the_local_model():
         torch.from_numpy(rng.integers(0, 2, 7)),
         np.arange(7),
     )
-    tools = Tools(module, Randomness(seed=1))
     start, update = (rng.normal(size=8).astype(np.float32) for _ in range(2))
-    slope = lus_final.gradient(start, torch.from_numpy(update), rows, tools)
+    slope = lus_final.gradient(start, torch.from_numpy(update), rows, CLASSIFY, module)
 
     def loss(flat):
         weight, bias = torch.from_numpy(flat[:6].reshape(2, 3)), torch.from_numpy(flat[6:])
