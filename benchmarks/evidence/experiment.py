@@ -66,6 +66,7 @@ class Arm:
     clip_times: float = 1.0  # uses that clip times this
     among: tuple[Settings, ...] = ()  # changes, of which the best on held-out rows is made
     also_at: tuple[Arm, ...] = ()  # they are tried at the choices for these arms, too
+    next_among: tuple[Settings, ...] = ()  # of these too, once that is chosen
     then: Settings = field(default_factory=dict)  # changes that are made once all is chosen
     tuning: tuple[int, ...] = (TUNING_SEED,)  # seeds whose mean on held-out rows decides
     over_lr: Settings = field(
@@ -353,24 +354,24 @@ def changed(arm: Arm, changes: Settings) -> Arm:
     """The arm with other settings; one that it divides by the learning rate stays divided."""
     over_lr = {name: changes.get(name, value) for name, value in arm.over_lr.items()}
     others = {name: value for name, value in changes.items() if name not in over_lr}
-    return replace(arm, settings={**arm.settings, **others}, over_lr=over_lr, among=(), then={})
+    return replace(arm, settings={**arm.settings, **others}, over_lr=over_lr)
 
 
 def settled(results: Results, arm: Arm) -> tuple[Arm, Choice, int]:
     """The arm as it is run in the end, with its learning rate and clip, and how many settings were
     tried: with the best, on held-out training rows, of the changes that it is to choose among, at
     its own learning rate and clip and at those of other arms, if it names some; the first one, if
-    others are only as good.
+    others are only as good. At the choice of another arm, what the search has met counts again.
     """
     choice, tried = tuned(results, arm)
-    best = arm
-    if arm.among:
-        choices = dict.fromkeys([choice, *(tuned(results, one)[0] for one in arm.also_at)])
-        made = [(changed(arm, one), at) for at in choices for one in arm.among]
-        found = key_of(arm.at(choice, 0))  # one that was tried in the search
-        tried += sum(key_of(one.at(at, 0)) != found for one, at in made)
+    best, seen = arm, {key_of(arm.at(choice, 0))}  # the search has tried that one
+    choices = dict.fromkeys([choice, *(tuned(results, one)[0] for one in arm.also_at)])
+    for changes in filter(None, (arm.among, arm.next_among)):
+        made = [(changed(best, one), at) for at in choices for one in changes]
         best, choice = max(made, key=lambda one: held_out_score(results, *one))
-    return changed(best, arm.then), choice, tried
+        seen |= {key_of(one.at(at, 0)) for one, at in made}
+        choices = {choice: None}
+    return changed(best, arm.then), choice, tried + len(seen) - 1
 
 
 def finish(results: Results, arm: Arm) -> None:
