@@ -447,6 +447,7 @@ def test_the_readme_lists_every_study_with_its_size():
         study.STUDY: len(study.arms()) for study in (*counted, client_losses, pooled, by_influence)
     }
     sizes |= {study: len(gu.trainings(study)) for study in gu.STUDIES}
+    sizes[cheng.CNN_STUDY] = len(cheng.cnn_arms())
     sizes[targets.STUDY] = len(targets.CELLS)
     for study, size in sizes.items():
         assert rows[study][3].split()[0].rstrip(",") == str(size)

@@ -266,8 +266,8 @@ def test_once_the_studies_are_run_verdicts_and_tables_are_there(results, fake, m
     monkeypatch.setattr(results, "add", lambda line: results.found.update({line["key"]: line}))
     made = {"norm": [0.2], "quantiles": [[0.1, 0.2, 0.3]], "clipped": [1.0], "seconds": 1.0}
     monkeypatch.setattr(norms, "measured", lambda _: made)
-    for study in (shaping, cheng, writers_cnn):
-        experiment.run_arms(results, study.arms())
+    for arms in (shaping.arms(), cheng.arms(), cheng.cnn_arms(), writers_cnn.arms()):
+        experiment.run_arms(results, arms)
     norms.run(results)
     told = {item.name: item.judge(finished(results)) for item in cheng_verdicts.ITEMS}
     assert [name for name, verdict in told.items() if verdict is None] == [

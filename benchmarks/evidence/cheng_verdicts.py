@@ -192,7 +192,7 @@ def with_its_cnn(results: Finished) -> Verdict | None:
             f"a first try drowned in the noise: DP-FedAvg has {accuracy_of(base)} (settled "
             f"beforehand: below {cheng.CNN_DROWNS:g} it is not counted)"
         )
-    found = judged([gained, None, None, None], "BLUR and LUS over plain", cheng.STUDY)
+    found = judged([gained, None, None, None], "BLUR and LUS over plain", cheng.CNN_STUDY)
     assert found is not None
     return found
 
@@ -312,7 +312,7 @@ ITEMS = (
     Item(
         "Table 1, a CNN of 1.0M parameters",
         "not run",
-        "not run yet: the last arms of `--only cheng`",
+        f"not run yet: `--only {cheng.CNN_STUDY}`",
         with_its_cnn,
     ),
     Item(

@@ -66,6 +66,7 @@ STUDIES: dict[str, Callable[[Results], None]] = {
     shaping.STUDY: of_arms(shaping.arms),
     pooled.STUDY: pooled.run,
     cheng.STUDY: of_arms(cheng.arms),
+    cheng.CNN_STUDY: of_arms(cheng.cnn_arms),
     norms.STUDY: by_one(norms.STUDY, norms.run),
     writers_cnn.STUDY: of_arms(writers_cnn.arms),
     networks.STUDY: of_arms(networks.arms),
