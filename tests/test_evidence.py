@@ -563,7 +563,7 @@ def test_losses_of_clients_are_those_on_their_own_rows():
 
 
 @pytest.mark.usefixtures("quick_verify")
-def test_lus_at_the_final_model_keeps_as_much_and_sometimes_other_values():
+def test_lus_at_the_final_model_keeps_as_much_and_sometimes_other_values(monkeypatch):
     in_memory.register()
     shaped = ARM.at((0.5, 1.0), 1) | {"shape.lus": 0.7, "privacy.epsilon": 1e4}
     without = shaped | {"shape.lus": 0.0}
@@ -572,6 +572,9 @@ def test_lus_at_the_final_model_keeps_as_much_and_sometimes_other_values():
     assert same["curve"] == plain["curve"], "without LUS it is the same training"
     last_batch, final = (experiment.measured(one) for one in (shaped, shaped | other))
     assert final["curve"] != last_batch["curve"]
+    monkeypatch.setattr(lus_final, "fast", lus_final.FinalGradient)
+    one_by_one = experiment.measured(shaped | other)
+    np.testing.assert_allclose(final["curve"], one_by_one["curve"], atol=0.01)
 
 
 def test_the_final_gradient_is_that_of_the_local_model():
