@@ -65,6 +65,10 @@ class Arm:
     like: Arm | None = None  # uses the learning rate and clip that were chosen for this arm
     clip_times: float = 1.0  # uses that clip times this
     among: tuple[Settings, ...] = ()  # changes, of which the best on held-out rows is made
+    also_at: tuple[Arm, ...] = ()  # they are tried at the choices for these arms, too
+    next_among: tuple[Settings, ...] = ()  # of these too, once that is chosen
+    then: Settings = field(default_factory=dict)  # changes that are made once all is chosen
+    tuning: tuple[int, ...] = (TUNING_SEED,)  # seeds whose mean on held-out rows decides
     over_lr: Settings = field(
         default_factory=dict
     )  # settings that are divided by the learning rate
@@ -335,32 +339,44 @@ def tuned(results: Results, arm: Arm) -> tuple[Choice, int]:
         return arm.start, 1
 
     def score(choice: Choice) -> float:
-        line = results.of(arm, choice, TUNING_SEED, HELD_OUT)
-        return float(line.get(arm.readout, -np.inf))
+        return held_out_score(results, arm, choice)
 
     return searched(score, arm.start, arm.tries, arm.clips, arm.rates)
 
 
-def settled(results: Results, arm: Arm) -> Arm:
-    """The arm with the best of the changes that it is to choose among, at its learning rate and
-    clip, on held-out training rows; the first one, if others are only as good.
+def held_out_score(results: Results, arm: Arm, choice: Choice) -> float:
+    """Accuracy on held-out training rows, the mean of the arm's tuning seeds."""
+    lines = [results.of(arm, choice, seed, HELD_OUT) for seed in arm.tuning]
+    return float(np.mean([line.get(arm.readout, -np.inf) for line in lines]))
+
+
+def changed(arm: Arm, changes: Settings) -> Arm:
+    """The arm with other settings; one that it divides by the learning rate stays divided."""
+    over_lr = {name: changes.get(name, value) for name, value in arm.over_lr.items()}
+    others = {name: value for name, value in changes.items() if name not in over_lr}
+    return replace(arm, settings={**arm.settings, **others}, over_lr=over_lr)
+
+
+def settled(results: Results, arm: Arm) -> tuple[Arm, Choice, int]:
+    """The arm as it is run in the end, with its learning rate and clip, and how many settings were
+    tried: with the best, on held-out training rows, of the changes that it is to choose among, at
+    its own learning rate and clip and at those of other arms, if it names some; the first one, if
+    others are only as good. At the choice of another arm, what the search has met counts again.
     """
-    if not arm.among:
-        return arm
-    choice, _ = tuned(results, arm)
-    made = [replace(arm, settings={**arm.settings, **one}, among=()) for one in arm.among]
-
-    def score(one: Arm) -> float:
-        line = results.of(one, choice, TUNING_SEED, HELD_OUT)
-        return float(line.get(arm.readout, -np.inf))
-
-    return max(made, key=score)
+    choice, tried = tuned(results, arm)
+    best, seen = arm, {key_of(arm.at(choice, 0))}  # the search has tried that one
+    choices = dict.fromkeys([choice, *(tuned(results, one)[0] for one in arm.also_at)])
+    for changes in filter(None, (arm.among, arm.next_among)):
+        made = [(changed(best, one), at) for at in choices for one in changes]
+        best, choice = max(made, key=lambda one: held_out_score(results, *one))
+        seen |= {key_of(one.at(at, 0)) for one, at in made}
+        choices = {choice: None}
+    return changed(best, arm.then), choice, tried + len(seen) - 1
 
 
 def finish(results: Results, arm: Arm) -> None:
     """Tune an arm, then run all its seeds; what is in the file already is not run again."""
-    choice, _ = tuned(results, arm)
-    one = settled(results, arm)
+    one, choice, _ = settled(results, arm)
     for seed in arm.seeds:
         results.of(one, choice, seed)
 
@@ -407,8 +423,7 @@ class Outcome:
 def outcome(results: Results, arm: Arm) -> Outcome | None:
     """What the file says of an arm; None if a part of it has not been run."""
     try:
-        choice, tried = tuned(results, arm)
-        one = settled(results, arm)
+        one, choice, tried = settled(results, arm)
         lines = tuple(results.of(one, choice, seed) for seed in arm.seeds)
     except Unfinished:
         return None

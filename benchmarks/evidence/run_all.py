@@ -26,11 +26,13 @@ import gu
 import influence
 import kiani
 import networks
+import norms
 import over_time
 import pooled
 import records_cnn
 import shaping
 import targets
+import writers_cnn
 from claims import claimed
 from experiment import Arm, Results, run_arms
 
@@ -64,6 +66,9 @@ STUDIES: dict[str, Callable[[Results], None]] = {
     shaping.STUDY: of_arms(shaping.arms),
     pooled.STUDY: pooled.run,
     cheng.STUDY: of_arms(cheng.arms),
+    cheng.CNN_STUDY: of_arms(cheng.cnn_arms),
+    norms.STUDY: by_one(norms.STUDY, norms.run),
+    writers_cnn.STUDY: of_arms(writers_cnn.arms),
     networks.STUDY: of_arms(networks.arms),
     records_cnn.STUDY: of_arms(records_cnn.arms),
     targets.STUDY: by_one(targets.STUDY, targets.run),
