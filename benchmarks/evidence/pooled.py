@@ -43,7 +43,7 @@ SEEDS = ALL_SEEDS[:3]
 LEVELS = (2.0, 4.7, 11.8)
 ROUNDS, STEPS = 10, 50  # records are re-planned for each round of so many steps
 LONGER = 10  # the arm without privacy
-START, TRIES = 0.5, 4  # of the search for a learning rate
+START, TRIES = 0.5, 8  # of the search for a learning rate
 METHODS: dict[str, dict[str, Any]] = {
     "filter by norm": {"method.name": "filter", "method.charge": "norm"},
     "rpdp, clamped fit": {"method.name": "rpdp", "method.rates": "scf-clamped"},
@@ -179,5 +179,5 @@ def measured(settings: dict[str, Any]) -> dict[str, Any]:
         "accuracy": result.accuracy,
         "seconds": round(time.process_time() - began, 2),
         "step": round((marks[-1] - marks[0]) / steps, 5) if steps else None,
-        "active": active[:: max(1, len(active) // 20)],
+        "active": [] if held_out else active,
     }
