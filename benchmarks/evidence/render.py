@@ -19,6 +19,7 @@ from pathlib import Path
 import figures
 import over_time_page
 import papers_page
+import records_page
 import targets_page
 from experiment import Finished
 
@@ -30,6 +31,7 @@ Block = Callable[[Finished], str]
 BLOCKS: dict[str, dict[str, Block]] = {
     "results/time.md": over_time_page.BLOCKS | targets_page.BLOCKS,
     "results/papers.md": papers_page.BLOCKS,
+    "results/records.md": records_page.BLOCKS,
     "results/index.md": {
         "time-short": over_time_page.in_short,
         "map": papers_page.map_of_results,
