@@ -57,7 +57,8 @@ def table(data: str, results: Finished) -> str:
         notes.append(f"Always guessing the commonest class: {100 * np.mean(guesses):.1f}.")
     if FEDERATIONS[data].same_minimum:
         notes.append(
-            "`minimum` is one run in three columns: the strictest budget is 0.1 under each."
+            "`minimum` is one run in three columns: the strictest budget is 0.1 under each "
+            "distribution, and the noise is the same."
         )
     noise = [line["noise"] for line in found if "noise" in line]
     if noise and "privacy.noise_multiplier" not in FEDERATIONS[data].privacy:
