@@ -20,7 +20,7 @@ import figures
 import over_time_page
 import papers_page
 import records_page
-import targets_page
+import time_page
 from experiment import Finished
 
 HERE = Path(__file__).parent
@@ -29,13 +29,11 @@ RESULTS = HERE / "results"
 Block = Callable[[Finished], str]
 
 BLOCKS: dict[str, dict[str, Block]] = {
-    "results/time.md": over_time_page.BLOCKS | targets_page.BLOCKS,
+    "results/time.md": time_page.BLOCKS,
+    "results/time-choices.md": over_time_page.CHOICES,
     "results/papers.md": papers_page.BLOCKS,
     "results/records.md": records_page.BLOCKS,
-    "results/index.md": {
-        "time-short": over_time_page.in_short,
-        "map": papers_page.map_of_results,
-    },
+    "results/index.md": {"map": papers_page.map_of_results},
     "../README.md": {"gains": papers_page.in_the_readme},
 }
 
