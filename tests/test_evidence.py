@@ -37,6 +37,7 @@ import over_time
 import papers_page
 import pooled
 import pytest
+import records
 import records_cnn
 import render
 import run_all
@@ -448,7 +449,8 @@ def test_the_readme_lists_every_study_with_its_size():
     counted = (over_time, kiani, shaping, networks, records_cnn, influence, cheng, as_printed)
     counted += (norms, writers_cnn)
     sizes = {
-        study.STUDY: len(study.arms()) for study in (*counted, client_losses, pooled, by_influence)
+        study.STUDY: len(study.arms())
+        for study in (*counted, client_losses, records, pooled, by_influence)
     }
     sizes |= {study: len(gu.trainings(study)) for study in gu.STUDIES}
     sizes[cheng.CNN_STUDY] = len(cheng.cnn_arms())
@@ -609,18 +611,6 @@ def test_the_final_gradient_is_that_of_the_local_model():
         step[place] = 1e-5
         expected = (loss(end + step) - loss(end - step)) / 2e-5
         assert float(slope[place]) == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.usefixtures("quick_verify")
-@pytest.mark.parametrize("method", pooled.METHODS)
-def test_pooled_records_are_tuned_on_rows_that_are_held_out(method, monkeypatch):
-    monkeypatch.setattr(pooled, "LONGER", 2)
-    arm = pooled.Pooled(method, "digits", rounds=1, steps=2)
-    found = pooled.measured(arm.settings(0.5, 1000, 0.1) | {"model.features": "none"})
-    assert 0 < found["accuracy"] < 1
-    (held_out,) = [name for name in DATA_SETS.names if "-without-" in name]
-    rows = DATA_SETS[held_out].read(None, 0)
-    assert (len(rows.labels), len(rows.test_labels)) == (1293, 144), "none is a test row"
 
 
 # --- Gu et al.: grids of trainings, and figures as windows on them ---
@@ -946,30 +936,6 @@ def test_harm_agrees_with_accuracy_where_that_is_clear(tmp_path, monkeypatch, ha
     assert ("It disagrees in: MNIST" in found) == (harmful > 1)
 
 
-def test_methods_that_share_a_learning_rate_do_not_search_their_own(tmp_path, monkeypatch):
-    made = []
-
-    def measured(settings):
-        made.append(settings)
-        return {"accuracy": settings["train.lr"], "seconds": 1.0, "step": 0.1}
-
-    monkeypatch.setattr(pooled, "measured", measured)
-    results = Results.read(tmp_path / "pooled.jsonl")
-    pooled.run(results)
-    searched = {
-        (s["method.name"], s.get("method.charge"), s.get("method.rates"))
-        for s in made
-        if s["held_out"]
-    }
-    assert searched == {
-        ("filter", "norm", None),
-        ("rpdp", None, "scf-clamped"),
-        ("privacy-free", None, None),
-    }
-    final = {s["train.lr"] for s in made if not s["held_out"]}
-    assert final == {2.0}, "the best of four"
-
-
 @pytest.mark.parametrize("lead", [0.1, -0.1])
 def test_the_cnn_of_figure_8_is_reproduced_in_part_if_rpdp_leads(tmp_path, monkeypatch, lead):
     fake(monkeypatch, lambda s: 0.5 + (lead if s["method.name"] == "rpdp" else 0.0))
@@ -981,30 +947,6 @@ def test_the_cnn_of_figure_8_is_reproduced_in_part_if_rpdp_leads(tmp_path, monke
     assert word == ("reproduced in part" if lead > 0 else "not reproduced"), "one line of six"
     assert "two seeds where three were wanted" in why
     assert f"**{100 * lead:+.1f} ± 0.0**" in liu_page.with_cnn(finished)
-
-
-@pytest.mark.parametrize("lead", [0.1, 0.0])
-def test_table_2_of_liu_waits_for_its_seeds(tmp_path, monkeypatch, lead):
-    monkeypatch.setattr(
-        pooled,
-        "measured",
-        lambda settings: {
-            "accuracy": 0.8 + (lead if settings["method.name"] == "rpdp" else 0.0),
-            "seconds": 1.0,
-            "step": 0.2 + (0.1 if settings["method.name"] == "filter" else 0.0),
-        },
-    )
-    results = Results.read(tmp_path / "pooled.jsonl")
-    (item,) = [one for one in liu_page.ITEMS if one.name == "Table 2, MNIST"]
-    assert item.found(Finished.read(results.path))[0] == "not run"
-    pooled.run(results)
-    word, why = item.found(Finished.read(results.path))
-    assert word == ("reproduced" if lead else "reproduced in part"), "it is faster in any case"
-    assert "three seeds where five were wanted" in why
-    shown = papers_page.BLOCKS["pooled"](Finished.read(results.path))
-    assert (
-        f"| rpdp, clamped fit (the paper: SCF) | *94.77* / {80 + 100 * lead:.1f} ± 0.0 |" in shown
-    )
 
 
 @pytest.mark.parametrize("follows", [0.0, 0.1])

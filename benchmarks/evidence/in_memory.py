@@ -80,13 +80,14 @@ def place(name: str, features: str) -> str:
 
 def held_out_of(settings: dict[str, Any], share: float) -> int:
     """Puts a data set whose test rows are this share of the training rows in place of the one that
-    is named; without a share it stays. Returns how many rows there are to train on.
+    is named; without a share it stays. Returns how many rows there are to train on. Which those
+    are, the seed of the run may decide.
     """
-    name = settings["data.name"]
-    rows = DATA_SETS[name].read(None, 0)
+    name, seed = settings["data.name"], settings["train.seed"]
+    rows = DATA_SETS[name].read(None, seed)
     if not share:
         return len(rows.labels)
-    place = f"{name}-without-{100 * share:.0f}-percent"
+    place = f"{name}-{seed}-without-{100 * share:.0f}-percent"
     order = np.random.default_rng(0).permutation(len(rows.labels))
     apart, rest = np.split(order, [round(share * len(order))])
     if place not in DATA_SETS:

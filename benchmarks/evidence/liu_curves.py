@@ -184,6 +184,17 @@ def noises() -> str:
 
 
 @cache
+def r_squared() -> float:
+    """Figure 5 (right): how well the fit explains epsilon by rate."""
+    return fit_curve(FIGURES["Figure 5 (left)"]).r_squared
+
+
+def fits_well() -> bool:
+    """The paper says that its fit has an R^2 above 99%."""
+    return r_squared() > 0.99
+
+
+@cache
 def fitted_rates(multiplier: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The rates that the fit gives to `BUDGETS` in the setting of Figure 8 for MNIST."""
     fit = fit_curve(Terms.checked(**FIGURE_8, noise_multiplier=multiplier))

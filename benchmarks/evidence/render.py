@@ -19,6 +19,7 @@ from pathlib import Path
 import figures
 import over_time_page
 import papers_page
+import records_page
 import time_page
 from experiment import Finished
 
@@ -31,6 +32,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
     "results/time.md": time_page.BLOCKS,
     "results/time-choices.md": over_time_page.CHOICES,
     "results/papers.md": papers_page.BLOCKS,
+    "results/records.md": records_page.BLOCKS,
     "results/index.md": {"map": papers_page.map_of_results},
     "../README.md": {"gains": papers_page.in_the_readme},
 }

@@ -29,6 +29,7 @@ import networks
 import norms
 import over_time
 import pooled
+import records
 import records_cnn
 import shaping
 import targets
@@ -64,6 +65,7 @@ STUDIES: dict[str, Callable[[Results], None]] = {
     as_printed.STUDY: of_arms(as_printed.arms),
     client_losses.STUDY: by_one(client_losses.STUDY, client_losses.run),
     shaping.STUDY: of_arms(shaping.arms),
+    records.STUDY: records.run,
     pooled.STUDY: pooled.run,
     cheng.STUDY: of_arms(cheng.arms),
     cheng.CNN_STUDY: of_arms(cheng.cnn_arms),
