@@ -18,9 +18,11 @@ chosen yet are left out.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,12 +209,18 @@ def noise_over(weights: Model, ours: Arm, base: Arm) -> float:
 
 def round_noise(arm: Arm) -> Any:
     """The noise of every round's mean update by an arm's plan, at a clip of 1."""
+    return _round_noise(json.dumps(arm.at((1.0, 1.0), 1)))
+
+
+@cache
+def _round_noise(settings: str) -> Any:
+    """By settings as JSON: a page asks for the same plan several times."""
     from fedspend.configuration.config import config_of
     from fedspend.configuration.plan_inputs import Flags, resolve
 
-    settings = arm.at((1.0, 1.0), 1)
-    flags = Flags(clients=settings["data.clients"])
-    return np.array(resolve(config_of(by_section(settings)), flags).request.plan().noise_of_average)
+    given = json.loads(settings)
+    flags = Flags(clients=given["data.clients"])
+    return np.array(resolve(config_of(by_section(given)), flags).request.plan().noise_of_average)
 
 
 def _rms(values: Model) -> float:

@@ -55,6 +55,7 @@ PAPER = {
     ("adult", (10, 20, 30)): (70.93, 77.53, 2),
 }
 Cells = dict[tuple[str, str], Outcome | None]
+Pairs = dict[tuple[str, tuple[float, ...]], Cells]  # by data and budgets
 FIRST_LIMIT = 12  # of a search, before it was raised
 SPENT = ("uniform", "exact")  # what the question is about
 
@@ -66,7 +67,7 @@ def cells(results: Finished, data: str, budgets: tuple[float, ...]) -> Cells:
     }
 
 
-def every(results: Finished) -> dict[tuple[str, tuple[float, ...]], Cells]:
+def every(results: Finished) -> Pairs:
     """The cells of every pair of data and budgets for which anything is finished, in order."""
     found = {}
     for data, budgets in product(over_time.DATA, over_time.BUDGETS):
@@ -170,19 +171,19 @@ def crossed(results: Finished) -> str:
     return markdown(headings, body)
 
 
-def gains_of(results: Finished, schedule: str, spending: str) -> list[Gain]:
+def gains_of(pairs: Pairs, schedule: str, spending: str) -> list[Gain]:
     """What a way of spending gains over uniform spending in every finished pair."""
-    made = (against_uniform(one, schedule, spending) for one in every(results).values())
+    made = (against_uniform(one, schedule, spending) for one in pairs.values())
     return [one for one in made if one is not None]
 
 
 def signs(results: Finished) -> str:
     """In how many cells a way of spending is better or worse than uniform."""
-    body = []
+    body, pairs = [], every(results)
     for spending in [name for name in ROWS if name != "uniform"]:
         row = [ROWS[spending]]
         for schedule in COLUMNS:
-            row.append(counted(gains_of(results, schedule, spending)))
+            row.append(counted(gains_of(pairs, schedule, spending)))
         body.append(row)
     return markdown(["against uniform", *COLUMNS.values()], body)
 
@@ -214,12 +215,9 @@ def choice_of(found: Outcome | None) -> str:
     return f"*{lr:g}, {clip:g} ({found.tried})*"
 
 
-def lead(
-    results: Finished, data: str, budgets: tuple[float, ...], schedule: str, other: str
-) -> Gain | None:
+def lead(cells: Cells, schedule: str, other: str) -> Gain | None:
     """How far uniform spending under one learning rate is ahead of that under another."""
-    arms = (over_time.arm(data, budgets, one, "uniform") for one in (schedule, other))
-    return over(results, *arms)
+    return compared(cells[schedule, "uniform"], cells[other, "uniform"])
 
 
 def with_a_smaller_limit(results: Finished) -> str:
@@ -241,7 +239,7 @@ def with_a_smaller_limit(results: Finished) -> str:
 
 def mean_gain(results: Finished, schedule: str) -> str:
     """What saving gains on average over uniform spending, everything tuned."""
-    found = gains_of(results, schedule, "exact")
+    found = gains_of(every(results), schedule, "exact")
     return f"{mean_of(found):+.1f}" if found else "-"
 
 

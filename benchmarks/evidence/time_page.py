@@ -15,7 +15,17 @@ import untuned_page
 from experiment import Finished, outcome
 from judging import Gain, told
 from over_time import AS_SHIPPED, LARGE, SHIPPED, TIGHT
-from over_time_page import COLUMNS, NAMES, at_one_choice, claimed, every, gains_of, kinds, lead
+from over_time_page import (
+    COLUMNS,
+    NAMES,
+    Pairs,
+    at_one_choice,
+    claimed,
+    every,
+    gains_of,
+    kinds,
+    lead,
+)
 from tables import against, markdown, with_seconds
 from untuned_page import gain_as_shipped, untuned_gain
 
@@ -24,14 +34,15 @@ HELD_EQUAL = "annealed, clip fixed; both arms at the choice for uniform spending
 
 def in_short(results: Finished) -> str:
     """What the finished runs say: where saving pays, where not, and what does more."""
+    pairs = every(results)
     sentences = [
         _not_tuned(results),
         _networks_not_tuned(results),
-        _early(results),
-        *_ahead(results),
+        _early(pairs),
+        *_ahead(pairs),
     ]
     listed = "\n".join(f"- {one}" for one in sentences if one)
-    parts = [part for part in (listed, _tuned(results)) if part]
+    parts = [part for part in (listed, _tuned(results, pairs)) if part]
     return "\n\n".join(parts) or "Nothing has been run yet."
 
 
@@ -82,9 +93,9 @@ def _networks_not_tuned(results: Finished) -> str:
     )
 
 
-def _early(results: Finished) -> str:
+def _early(pairs: Pairs) -> str:
     """Where it pays to spend early."""
-    gains = gains_of(results, "following", "geometric 0.95")
+    gains = gains_of(pairs, "following", "geometric 0.95")
     if not gains:
         return ""
     better = kinds(gains)["better"]
@@ -95,14 +106,14 @@ def _early(results: Finished) -> str:
     )
 
 
-def _ahead(results: Finished) -> list[str]:
+def _ahead(pairs: Pairs) -> list[str]:
     """Learning rates that do more than saving, each with uniform spending."""
     found = []
     for schedule in ("constant", "following"):
         leads = [
             one
-            for pair in every(results)
-            if (one := lead(results, *pair, schedule, "annealed")) is not None
+            for cells in pairs.values()
+            if (one := lead(cells, schedule, "annealed")) is not None
         ]
         if leads:
             better = kinds(leads)["better"]
@@ -114,15 +125,15 @@ def _ahead(results: Finished) -> list[str]:
     return [one[0] + one[1].upper() + one[2:] for one in found]
 
 
-def _tuned(results: Finished) -> str:
+def _tuned(results: Finished, pairs: Pairs) -> str:
     """Saving against uniform spending once learning rate and clip are tuned, in numbers of
     pairs.
     """
-    pairs = product(over_time.DATA, over_time.BUDGETS)
-    equal = [one for pair in pairs if (one := at_one_choice(results, *pair)[0]) is not None]
+    cells = product(over_time.DATA, over_time.BUDGETS)
+    equal = [one for cell in cells if (one := at_one_choice(results, *cell)[0]) is not None]
     lines: dict[str, list[Gain]] = {}
     for schedule, label in COLUMNS.items():
-        lines[f"{label}; each arm tuned"] = gains_of(results, schedule, "exact")
+        lines[f"{label}; each arm tuned"] = gains_of(pairs, schedule, "exact")
         if schedule == "annealed":
             lines[HELD_EQUAL] = equal
     body = [
