@@ -24,6 +24,7 @@ from experiment import SEEDS, Arm, Choice, Finished, Results, Settings, key_of, 
 
 STUDY = "client-losses"
 SPENDING = ("uniform", "exact")
+FOR_UNIFORM = "tuned for uniform"
 
 
 def pairs() -> dict[str, tuple[Arm, Arm]]:
@@ -35,7 +36,7 @@ def pairs() -> dict[str, tuple[Arm, Arm]]:
     shipped = {"start": over_time.SHIPPED["fashion-mnist"], "tries": 1}
     return {
         "each tuned": (uniform, saving),
-        "tuned for uniform": (uniform, replace(saving, like=uniform)),
+        FOR_UNIFORM: (uniform, replace(saving, like=uniform)),
         over_time.AS_SHIPPED: (replace(uniform, **shipped), replace(saving, **shipped)),
     }
 

@@ -431,10 +431,11 @@ def outcome(results: Results, arm: Arm) -> Outcome | None:
 
 
 def difference(ours: Outcome, base: Outcome) -> tuple[float, float | None]:
-    """Mean of the differences by seed, in points, and half the width of its 95% interval. An arm
-    with fewer seeds has the first ones of the other.
+    """Mean of the differences by seed, in points, and half the width of its 95% interval; over the
+    seeds that both have.
     """
-    return interval(np.array([a - b for a, b in zip(ours.percent(), base.percent(), strict=False)]))
+    one, other = (dict(zip(arm.arm.seeds, arm.percent(), strict=True)) for arm in (ours, base))
+    return interval(np.array([one[seed] - other[seed] for seed in one if seed in other]))
 
 
 def compared(ours: Outcome | None, base: Outcome | None) -> tuple[float, float | None] | None:

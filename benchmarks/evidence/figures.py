@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import influence
+import influence_page
 import over_time_page
 from experiment import Finished
 from judging import Gain
@@ -21,7 +22,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from over_time import AS_SHIPPED, LARGE, SCHEDULES, SHIPPED, TIGHT
-from over_time_page import COLUMNS, NAMES, gain_as_shipped
+from over_time_page import COLUMNS, NAMES
+from untuned_page import gain_as_shipped
 
 from fedspend.report.plots import COLOURS, GREY, LOOK, write_figure
 
@@ -151,7 +153,7 @@ def harm(results: Finished) -> Numbers:
     for arm in influence.arms():
         harmed = influence.harmed(results, arm)
         if harmed is not None:
-            title, schedule = over_time_page.measured_arm(arm)
+            title, schedule = influence_page.measured_arm(arm)
             harmed = harmed * influence.round_noise(arm)[rounds] ** 2
             relative = [round(float(value), 3) for value in harmed / harmed.max()]
             found["lines"].setdefault(schedule, {})[title] = relative

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, partial
+from itertools import product
 
 import as_printed as printed
 import by_influence
 import client_losses
 import kiani
+import networks
+import networks_page
 import numpy as np
 import over_time
-import over_time_page
-from experiment import Arm, Finished, Outcome, Unfinished, compared, difference, outcome
+import untuned_page
+from experiment import Arm, Finished, Outcome, Unfinished, compared, outcome
 from judging import Gain, Item, Verdict, beside, clear_of, judged, number_of, over, rows_of, told
 from kiani import Row, Table
-from tables import accuracy, gain, markdown, with_seconds
+from tables import accuracy, against, markdown, with_seconds
 
 from fedspend.runs.comparison import interval
 
@@ -25,16 +28,19 @@ FOLLOWING = "uniform spending with a clip that follows the learning rate"
 
 
 def lower_losses(results: Finished) -> Verdict | None:
-    """Figure 3: at the end, clients' losses are lower under saving than under uniform spending."""
-    found: dict[str, Gain | None] = {}
+    """Figure 3: at the end, clients' losses are lower under saving than under uniform spending, if
+    nothing else differs; beside it, what the other choices give.
+    """
+    found: dict[str, Gain] = {}
     for name, arms in client_losses.pairs().items():
         uniform, saving = (loss_curves(results, arm) for arm in arms)
-        known = uniform is not None and saving is not None
-        found[name] = interval((uniform - saving)[:, -1]) if known else None
-    judgement = judged(list(found.values()), "lower loss after the last round")
+        if uniform is not None and saving is not None:
+            found[name] = interval((uniform - saving)[:, -1])
+    same = client_losses.FOR_UNIFORM
+    judgement = judged([found.get(same)], f"lower loss after the last round, {same},")
     if judgement is None:
         return None
-    told = "; ".join(f"{name} {-one[0]:+.3f}" for name, one in found.items() if one is not None)
+    told = "; ".join(f"{name} {-mean:+.3f}" for name, (mean, _) in found.items())
     return judgement[0], f"{judgement[1]} (saving minus uniform: {told})"
 
 
@@ -47,30 +53,58 @@ def loss_curves(results: Finished, arm: Arm) -> np.ndarray | None:
 
 def untuned_gains(results: Finished) -> Verdict | None:
     """The paper's claim with nothing chosen for the noise, by exact plans and by its own algorithm,
-    which leaves a part of the budgets over.
+    which leaves a part of the budgets over: two readings of the paper.
     """
-
-    found = {
-        spending: [
-            over_time_page.gain_as_shipped(results, data, "annealed", spending)
-            for data in over_time.SHIPPED
+    cells = list(product((over_time.TIGHT, over_time.LARGE), over_time.SHIPPED))
+    exact, literal = (
+        [
+            untuned_page.gain_as_shipped(results, data, "annealed", spending, budgets)
+            for budgets, data in cells
         ]
         for spending in ("exact", "literal")
-    }
-    judgement = judged([one for gains in found.values() for one in gains], "claimed gain", "")
+    )
+    judgement = judged([*exact, *literal], "")
     if judgement is None:
         return None
-    exact, literal = (
-        ", ".join(gain(*one) for one in gains if one is not None) for gains in found.values()
+    by_plans, by_algorithm = (", ".join(map(told, gains)) for gains in (exact, literal))
+    why = (
+        f"claimed gain clear of 0 in {clear_of(exact)} lines by exact plans, as by its Equation 1 "
+        f"({by_plans} points), and in {clear_of(literal)} by its Algorithm 1 ({by_algorithm})"
     )
-    ahead_of_saving = [planned_over_saving(results, data) for data in over_time.SHIPPED]
+    ahead_of_saving = [
+        planned_over_saving(results, data) if budgets == over_time.TIGHT else None
+        for budgets, data in cells
+    ]
     word, why = beside(
-        judgement, ahead_of_saving, "`optimal` with influence measured on the training rows"
+        (judgement[0], why), ahead_of_saving, "`optimal` with influence measured on training rows"
     )
-    return word, (
-        f"{why} (exact plans {exact}; its algorithm {literal} points); "
-        "[spending over time](time.md#what-tuning-changes)"
+    return word, f"{why}; [spending over time](time.md#what-tuning-changes)"
+
+
+def too_large_a_clip(results: Finished) -> Verdict | None:
+    """The same with a network: a clip that is several times the one that suits the noise."""
+    name = networks.WITH_LARGE_CLIPS
+    gains = networks_page.gains_at_large_clips(results)
+    found = judged(list(gains.values()), "claimed gain")
+    if found is None:
+        return None
+    by_budget = ", ".join(f"{told(one)} at {budgets}" for budgets, one in gains.items())
+    return found[0], (
+        f"{found[1]} ({by_budget}; three seeds; {name} with {networks.TOO_LARGE:g} times the clip "
+        "that was chosen for the noise); [networks](time.md#networks-trained-from-scratch)"
     )
+
+
+def clip_as_stated(results: Finished) -> Verdict | None:
+    """A clip of 250, measured: nothing is learned."""
+    (arm,) = printed.arms()
+    found = outcome(results, arm)
+    if found is None or found.refused:
+        return None
+    best, guessing = found.percent().max(), 10.0
+    learns = best > 2 * guessing
+    word = "reproduced in part" if learns else "cannot be as printed"
+    return word, f"at most {best:.0f}% after 25 rounds, where guessing has {guessing:.0f}; below"
 
 
 def planned_over_saving(results: Finished, data: str) -> Gain | None:
@@ -87,25 +121,38 @@ def outcomes(results: Finished, row: Row) -> dict[str, Outcome | None]:
 
 
 def gains(results: Finished, table: Table) -> Iterator[Gain | None]:
-    """Our gain for every gain that the table claims; None if it is not finished."""
+    """Our gain for every gain that the table claims, each arm at its own choice; None if it is not
+    finished.
+    """
+    for row, base, ours in _claims(results, table):
+        yield over(results, row.cells[ours].arm, row.cells[base].arm)
+
+
+def _claims(results: Finished, table: Table) -> Iterator[tuple[Row, str, str]]:
+    """The line and the two columns of every gain; not twice, if a choice among settings fell on
+    those of an arm that is compared already.
+    """
     for row in table.rows:
-        found = outcomes(results, row)
+        seen = []
         for base, ours in row.gains:
-            one, other = found[base], found[ours]
-            yield None if one is None or other is None else difference(other, one)
+            arm = row.cells[base].arm
+            found = outcome(results, arm)
+            settings = (arm if found is None else found.arm).settings, ours
+            if settings not in seen:
+                seen.append(settings)
+                yield row, base, ours
 
 
 def ahead(results: Finished, table: Table) -> list[Gain | None]:
-    """For every arm that a table claims to gain: how far ahead of it uniform spending is, with a
-    clip that follows the learning rate. None if it was not run with these settings.
+    """In every line of a table, how far uniform spending is ahead of what the paper proposes, with
+    a clip that follows the learning rate. None if it was not run with these settings.
     """
-    claimed = {
-        arm.name: arm
+    proposed = [
+        row.cells[name].arm
         for row in table.rows
-        for _, ours in row.gains
-        for arm in (row.cells[ours].arm,)
-    }
-    return [over(results, kiani.following(arm), arm) for arm in claimed.values()]
+        for name in dict.fromkeys(ours for _, ours in row.gains)
+    ]
+    return [over(results, kiani.following(arm), arm) for arm in proposed]
 
 
 def at_same_choice(results: Finished, table: Table) -> list[Gain | None]:
@@ -118,14 +165,22 @@ def at_same_choice(results: Finished, table: Table) -> list[Gain | None]:
 
 
 def verdict(results: Finished, table: Table) -> Verdict:
-    """Whether the gains that the table claims are there (interval above 0)."""
-    found = judged(list(gains(results, table)), "claimed gain")
+    """Whether the gains that the table claims are there (interval above 0). Where only the spending
+    differs, both arms have one learning rate and clip: what two searches chose is no spending.
+    """
+    own = list(gains(results, table))
+    held_equal = [
+        over(results, kiani.at_choice_of(row.cells[base].arm, row.cells[ours].arm), arm)
+        if (base, ours) in row.by_spending
+        else over(results, row.cells[ours].arm, arm)
+        for row, base, ours in _claims(results, table)
+        for arm in (row.cells[base].arm,)
+    ]
+    found = judged(held_equal, "tuned: claimed gain")
     if found is None:
         return "not run", "not run yet: `--only kiani`"
     word, why = found
-    same = at_same_choice(results, table)
-    if any(one is not None for one in same):
-        why += f"; with one learning rate and clip for both arms in {clear_of(same)}"
+    why += f" (each arm at its own learning rate and clip: in {clear_of(own)})"
     word, why = beside((word, why), ahead(results, table), FOLLOWING)
     return word, why + sizes(results, table)
 
@@ -151,7 +206,8 @@ def sizes(results: Finished, table: Table) -> str:
 def shown(table: Table, results: Finished) -> str:
     """Paper's number / ours for every cell, then the gains."""
     columns = list(table.rows[0].cells)
-    pairs, compared = table.rows[0].gains, table.rows[0].by_spending
+    first = table.rows[0]
+    pairs, held_equal = (*first.gains, *first.beside), first.by_spending
     body = []
     for row in table.rows:
         found = outcomes(results, row)
@@ -167,23 +223,21 @@ def shown(table: Table, results: Finished) -> str:
                 if claimed[0] is None or claimed[1] is None
                 else f"*{claimed[1] - claimed[0]:+.1f}* / "
             )
-            one, other = found[base], found[ours]
-            line.append(
-                theirs + ("-" if one is None or other is None else gain(*difference(other, one)))
-            )
-        for pair in compared:
+            line.append(theirs + against(found[ours], found[base]))
+        for pair in held_equal:
             base_arm, our_arm = (row.cells[name].arm for name in pair)
             same = kiani.at_choice_of(base_arm, our_arm)
             line.append(told(over(results, same, base_arm)) if pair in row.by_spending else "")
         body.append(line)
     headings = [table.name, *columns, *(f"{ours} minus {base}" for base, ours in pairs)]
-    headings += [f"the same, both at the choice for {base}" for base, _ in compared]
+    headings += [f"with the learning rate and clip of {base} for both" for base, _ in held_equal]
     about = table.about[0].upper() + table.about[1:]
     return f"### {table.name}\n\n{about}.\n\n{markdown(headings, body)}"
 
 
 def tables(results: Finished) -> str:
     in_order = sorted(kiani.tables(), key=lambda table: number_of(table.name))
+    in_order.append(kiani.random_groups())
     return "\n\n".join(with_seconds(partial(shown, table))(results) for table in in_order)
 
 
@@ -247,7 +301,19 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
 
 ITEMS = (
     Item(
-        "Table 6, (2, 5, 10), learning rate and clip not tuned, saving rates 0.5/0.6/0.7",
+        "Tables 2 and 5 to 11, with the clip of 250 that is stated",
+        "not run",
+        "not run yet: `--only as-printed`",
+        clip_as_stated,
+    ),
+    Item(
+        "Tables 6 and 9, a network, clip not tuned",
+        "not run",
+        "not run yet: `--only networks`",
+        too_large_a_clip,
+    ),
+    Item(
+        "Tables 6 and 9, learning rate and clip not tuned, saving rates 0.5/0.6/0.7",
         "not run",
         "not run yet: `--only time`",
         untuned_gains,

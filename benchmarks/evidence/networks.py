@@ -21,6 +21,7 @@ STUDY = "networks"
 BUDGETS = ((2, 5, 10), (10, 20, 30))
 SPENDING = ("uniform", "exact", "optimal")
 TOO_LARGE = 4.0
+WITH_LARGE_CLIPS = "small CNN"  # the cheapest
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,6 @@ def arms() -> list[Arm]:
     found = []
     for name, budgets in cells:
         found += [arm(name, budgets, *one) for one in itertools.product(SCHEDULES, SPENDING)]
-        if name == small:
+        if name == WITH_LARGE_CLIPS:
             found += [with_large_clip(name, budgets, spending) for spending in SPENDING]
     return found

@@ -19,7 +19,7 @@ from pathlib import Path
 import figures
 import over_time_page
 import papers_page
-import targets_page
+import time_page
 from experiment import Finished
 
 HERE = Path(__file__).parent
@@ -28,12 +28,10 @@ RESULTS = HERE / "results"
 Block = Callable[[Finished], str]
 
 BLOCKS: dict[str, dict[str, Block]] = {
-    "results/time.md": over_time_page.BLOCKS | targets_page.BLOCKS,
+    "results/time.md": time_page.BLOCKS,
+    "results/time-choices.md": over_time_page.CHOICES,
     "results/papers.md": papers_page.BLOCKS,
-    "results/index.md": {
-        "time-short": over_time_page.in_short,
-        "map": papers_page.map_of_results,
-    },
+    "results/index.md": {"map": papers_page.map_of_results},
     "../README.md": {"gains": papers_page.in_the_readme},
 }
 
