@@ -48,11 +48,13 @@ def over_alphas(results: Finished, ours: ByAlpha, base: ByAlpha) -> list[Gain | 
 def both_ways(gains: Sequence[Gain | None]) -> str:
     """How many are clear of 0, and how many the other way.
 
-    >>> both_ways([(2.0, 1.0), (-2.0, 1.0), (0.0, 1.0), None])
-    '1 of 3 (the other way: 1)'
+    >>> both_ways([(2.0, 1.0), (-2.0, 1.0), (0.0, 1.0), None]), both_ways([None])
+    ('in 1 of 3 (the other way: 1)', 'not run')
     """
+    if not any(gains):
+        return "not run"
     against = sum(is_clear(negative(one)) for one in gains if one is not None)
-    return clear_of(gains) + (f" (the other way: {against})" if against else "")
+    return f"in {clear_of(gains)}" + (f" (the other way: {against})" if against else "")
 
 
 def shaped_over(base: Make, named: str) -> Callable[[Finished], Verdict | None]:
@@ -71,8 +73,8 @@ def shaped_over(base: Make, named: str) -> Callable[[Finished], Verdict | None]:
             for make in (cheng.chosen, cheng.final_gradient)
         )
         why = (
-            f"{found[1]}; at the paper's defaults in {both_ways(defaults)}; on MNIST by writer, "
-            f"which the paper does not have, in {mnist}, at the defaults in {at_defaults}"
+            f"{found[1]}; at the paper's defaults {both_ways(defaults)}; on MNIST by writer, "
+            f"which the paper does not have, {mnist}, at the defaults {at_defaults}"
         )
         return found[0], f"{why}; study `{cheng.STUDY}`"
 
@@ -90,7 +92,7 @@ def shaped_by_alpha(base: ByAlpha, named: str) -> Callable[[Finished], Verdict |
         if found is None:
             return None
         defaults = both_ways(over_alphas(results, cheng.final_by_alpha, base))
-        why = f"{found[1]}; at the paper's defaults in {defaults}"
+        why = f"{found[1]}; at the paper's defaults {defaults}"
         return found[0], f"{why}; study `{cheng.STUDY}`"
 
     return judge
@@ -177,7 +179,7 @@ def by_sparsity(results: Finished) -> Verdict | None:
     found = judged(on_writers, "gain over plain, at its learning rate and clip,")
     if found is None:
         return None
-    why = f"{found[1]}; on MNIST by writer, which the paper does not have, in {both_ways(on_mnist)}"
+    why = f"{found[1]}; on MNIST by writer, which the paper does not have, {both_ways(on_mnist)}"
     return found[0], f"{why}; LUS by the last batch; study `{shaping.STUDY}`"
 
 
@@ -258,7 +260,7 @@ def courses(results: Finished, cell: Cell, values: Sequence[float]) -> str:
     )
     ahead = [over(results, cell(value, True), cell(value, False)) for value in values]
     return (
-        f"plain goes {plain}, with both {ours}; with both ahead of plain in {both_ways(ahead)}; "
+        f"plain goes {plain}, with both {ours}; with both ahead of plain {both_ways(ahead)}; "
         f"study `{cheng.STUDY}`"
     )
 
