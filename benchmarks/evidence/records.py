@@ -8,8 +8,9 @@ rows. An accuracy is the mean over clients of that on test rows of their own kin
 
     FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only records
 
-A search begins where an earlier one, on the same grid and with other seeds, ended; it moves on
-until both neighbours are worse. Seeds are run one after the other, so that all cells have as many.
+A search for MNIST begins where an earlier one, on the same grid and with other seeds, ended; every
+search moves on until neither neighbour is better. Seeds are run one after the
+other, so that all cells have as many.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from claims import shared
 from experiment import (
     SEEDS,
+    STEP,
     TUNING_SEED,
     Finished,
     Results,
@@ -173,13 +175,24 @@ def run(results: Results) -> None:
 
 def chosen(results: Results, one: Cell, seed: int) -> float:
     """The learning rate with the best accuracy on held-out training rows."""
-    tuning = seed if one.federation.by_seed else TUNING_SEED
-
-    def score(choice: tuple[float, float]) -> float:
-        return float(line_of(results, one, choice[0], tuning, held_out=True)["accuracy"])
-
-    (lr, _), _ = searched(score, (one.federation.start[one.method], 1.0), TRIES, clips=False)
+    start = one.federation.start[one.method], 1.0
+    (lr, _), _ = searched(
+        lambda choice: held_out(results, one, choice[0], seed), start, TRIES, clips=False
+    )
     return lr
+
+
+def held_out(results: Results, one: Cell, lr: float, seed: int) -> float:
+    """Accuracy on the rows that the learning rate of this seed is chosen on."""
+    tuning = seed if one.federation.by_seed else TUNING_SEED
+    return float(line_of(results, one, lr, tuning, held_out=True)["accuracy"])
+
+
+def undecided(results: Finished, one: Cell, seed: int) -> bool:
+    """Whether a neighbour of the learning rate that was chosen is exactly as good."""
+    lr = chosen(results, one, seed)
+    scores = [held_out(results, one, each, seed) for each in (lr, lr * STEP, lr / STEP)]
+    return scores[0] in scores[1:]
 
 
 def line_of(

@@ -63,8 +63,29 @@ def table(data: str, results: Finished) -> str:
     noise = [line["noise"] for line in found if "noise" in line]
     if noise and "privacy.noise_multiplier" not in FEDERATIONS[data].privacy:
         notes.append(f"Noise multipliers that the budgets suggest: {spread(noise)}.")
+    if FEDERATIONS[data].by_seed and found:
+        notes.append(_undecided(results, data))
     chosen = markdown(["learning rates that were chosen", *DISTRIBUTIONS], rates)
     return "\n\n".join([markdown([NAMES[data], *DISTRIBUTIONS], body), " ".join(notes), chosen])
+
+
+def _undecided(results: Finished, data: str) -> str:
+    """In how many searches the held-out rows left a choice open, and for which method most."""
+    by_method: dict[str, list[bool]] = {}
+    for one in records.arms():
+        if one.data == data:
+            open_ones = [
+                records.undecided(results, one, seed) for seed in records.lines(results, one)
+            ]
+            by_method.setdefault(one.method, []).extend(open_ones)
+    every = [one for each in by_method.values() for one in each]
+    most = max(by_method, key=lambda method: float(np.mean(by_method[method] or [False])))
+    return (
+        f"In {sum(every)} of {len(every)} searches a neighbour was exactly as good as the learning "
+        f"rate that was kept, most often for `{most}` ({sum(by_method[most])} of "
+        f"{len(by_method[most])}): so few held-out rows hardly tell learning rates apart, and a "
+        "search that stays near its start may be unfair to the method."
+    )
 
 
 def _all(results: Finished, one: records.Cell) -> list[dict[str, float]]:
