@@ -58,7 +58,7 @@ def check_clip(value: Any) -> float:
 def check_round_clips(clip: float, clips: RoundClips) -> None:
     """Refuse factors that make ordinary clips extreme."""
     low, high = (float(clip * one) for one in (clips.factors.min(), clips.factors.max()))
-    if not (SMALLEST_CLIP <= low and high <= LARGEST_CLIP):
+    if not (low >= SMALLEST_CLIP and high <= LARGEST_CLIP):
         raise InvalidInput(
             f"clip_schedule makes clips from {low:g} to {high:g}; every clip must be from "
             f"{SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, so give factors near 1"

@@ -7,7 +7,6 @@ adjacency and hidden participation, has spent at most `Plan.epsilon` at `Plan.de
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections import Counter
