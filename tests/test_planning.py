@@ -167,6 +167,7 @@ def rehash(content):
         (lambda c: c["guarantee"].update(adjacency="none"), "adjacency"),
         (lambda c: c["guarantee"].update(accountant="Trust me"), "accountant"),
         (lambda c: c["parameters"].pop("policy"), "policy"),
+        (lambda c: c["parameters"].update(clip_factors=[10**309] * 12), "clip_factors"),
         (lambda c: c.update(orders=[1.0]), "orders"),
     ],
 )
@@ -264,6 +265,9 @@ def test_budgets_are_private_on_disk(plan, tmp_path):
         ([1.0], {"rounds": 10**400}, "rounds"),
         ([1.0], {"clip": 0}, "clip"),
         ([1.0], {"clip": math.inf}, "clip"),
+        ([1.0], {"clip": 1e-170}, "from 1e-30 to 1e\\+30, got 1e-170; choose one near"),
+        ([1.0], {"clip": 1e31}, "from 1e-30 to 1e\\+30, got 1e\\+31"),
+        ([1.0], {"clip_schedule": [1e-170] * 12}, "clip_schedule makes clips from 1e-170"),
         ([1.0], {"saving_rate": 0.9}, "saving_rate"),
         ([1.0], {"saving_rate": 0}, "saving_rate"),
         ([1.0], {"saving_rate": math.nan}, "saving_rate"),

@@ -156,6 +156,10 @@ def test_the_file_of_a_changed_slice_is_named_and_refused(tmp_path):
         (("terms", "bits"), None),
         (("terms", "bits"), 7),
         (("terms", "grid_steps"), None),
+        (("terms", "grid_steps"), 1),
+        (("terms", "grid_steps"), 2**19),
+        (("terms", "grid_steps"), True),
+        (("own", "clip_norm"), [[1e-170, 6]]),
         (("terms", "bit_noise"), -1.0),
         (("terms", "rounds"), 7),
         (("terms", "planned_clips"), False),
@@ -175,6 +179,26 @@ def test_a_slice_that_makes_no_sense_is_bad_input(where, value):
     content = offered().slice_of(0).content()
     with pytest.raises(InvalidInput):
         read_slice(changed(content, where, value))
+
+
+@pytest.mark.parametrize(
+    ("noise", "steps", "sound"),
+    [
+        ("central", 1, False),
+        ("distributed", 1, False),
+        ("distributed", 2**19, False),
+        ("distributed", 2**20, True),
+        ("discrete-distributed", 1, False),
+        ("discrete-distributed", 15, False),
+        ("discrete", 8, False),
+    ],
+)
+def test_noise_coarser_than_the_proofs_need_is_not_offered(noise, steps, sound):
+    if sound:
+        assert offered(noise=noise, grid_steps=steps).slice_of(0).terms.grid_steps == steps
+        return
+    with pytest.raises(InvalidInput, match="grid_steps is not valid"):
+        offered(noise=noise, grid_steps=steps)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,13 @@ import pytest
 from approval.offers import CLIENTS, SIZE, offered, planned, task_of
 
 from fedspend.approval.tasks import compared, refuse_other_terms
+from fedspend.client.bounding import own_noise
 from fedspend.client.declining import Declined
 from fedspend.client.task import ClientTask, RecordTerms
 from fedspend.configuration.config import any_config
+from fedspend.errors import InvalidInput
 from fedspend.noise.numbers import NumberGrid
+from fedspend.noise.randomness import Randomness
 from fedspend.runs.offers import offer_of
 from fedspend.runs.setup import from_config
 from fedspend.server.rounds import begin, prepared, tasks_of
@@ -162,3 +165,28 @@ def test_a_clip_that_follows_releases_takes_the_clients_own_noise_along():
         ):
             with pytest.raises(Declined):
                 refuse_other_terms(slice, task_of(offer, scale=scale, **wrong))
+
+
+@pytest.mark.parametrize("noise", ["distributed", "discrete-distributed"])
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e-162, 1e-59, 1e-20, 1e20, 1e59, 1e100])
+def test_own_noise_has_the_planned_deviation_at_every_clip_or_nothing_is_done(noise, scale):
+    """A clip of 1e-170 has noise whose square is zero in doubles: it was sent without any."""
+    offer = offered(planned(noise=noise), noise=noise, planned_clips=False)
+    task = task_of(offer, scale=scale)
+    if not 1e-60 <= task.clip_norm <= 1e60:
+        with pytest.raises(Declined, match="clip"):
+            refuse_other_terms(offer.slice_of(0), task)
+        return
+    refuse_other_terms(offer.slice_of(0), task)
+    deviation, grid = task.shared.own_deviation, task.shared.grid
+    wide = replace(task.shared, grid=replace(grid, dimension=4000))
+    drawn = own_noise(replace(task, shared=wide), Randomness(1), 4000)
+    assert np.std(drawn) == pytest.approx(deviation / grid.step, rel=0.06)
+
+
+def test_clips_of_a_slice_are_ordinary_numbers():
+    for clip in (1e-170, 1e-61, 1e61):
+        plan = planned(noise="distributed")
+        extreme = plan.replace(clip_norm=np.full_like(plan.clip_norm, clip))
+        with pytest.raises(InvalidInput, match="its clips are not all from 1e-60 to 1e\\+60"):
+            offered(extreme, noise="distributed").slice_of(0)

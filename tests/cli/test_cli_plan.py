@@ -396,6 +396,7 @@ def test_bad_command_lines(refused, argv, names):
         (["--rounds", "1000000000"], "1,000,000,000"),
         (["--clip", "0"], "clip"),
         (["--clip", "nan"], "clip"),
+        (["--clip", "1e-170"], "clip must be positive, from 1e-30 to 1e+30, got 1e-170"),
         (["--accountant", "gdp"], "gdp"),
         (["--policy", "unifrom"], "unifrom"),
         (["--method", "fedavgg"], "fedavgg"),

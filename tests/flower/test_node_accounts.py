@@ -7,10 +7,12 @@ import time
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
+from approval import offers
 from flower.consortium import (
     BUDGETS,
     CLIENTS,
@@ -26,13 +28,17 @@ from flower.in_process import Fault, InProcessGrid
 
 import fedspend
 from fedspend.approval.node_config import node_ledger
+from fedspend.approval.node_ledger import NodeLedger
 from fedspend.approval.rotation import Rotation, signed_by
 from fedspend.client.answering import ServersAccount
+from fedspend.client.contribution import Contribution
+from fedspend.client.declining import Declined
 from fedspend.configuration.config import any_config
 from fedspend.engines.flower import line
 from fedspend.engines.flower.keys import public_of, replaced
 from fedspend.engines.flower.wire import (
     Introduction,
+    Refusal,
     read_answer,
     read_introduction,
     read_task,
@@ -387,3 +393,87 @@ def test_slices_for_another_key_do_not_begin_a_run(federated, tmp_path):
     with pytest.raises(Refused, match="the slice of client 'north' was made for another key"):
         trained(server, grid, tmp_path)
     assert not (tmp_path / "run").exists()
+
+
+# --- the rows behind the account ---
+
+RUNS = "0123456789ab", "ba9876543210", "00112233aabb"
+
+
+@pytest.fixture
+def clinic(tmp_path, monkeypatch):
+    """A node with a file of its own: `write(seed)` writes its rows, `asked(run, round)` is what it
+    says to a task of that run, which it has approved.
+    """
+    monkeypatch.setattr(offers, "SIZE", 6)  # of a logistic model of two columns
+    state, delta = str(tmp_path / "state"), offers.DELTA
+    config = {
+        "node": {"client": "north", "state": state, "budget": 12.0, "delta": delta},
+        "data": {"name": "csv", "classes": 2, "label": "label", "path": str(tmp_path / "rows.csv")},
+        "model": {"name": "logistic"},
+        "ledger": {"location": str(tmp_path / "ledger.db")},
+    }
+    made = {}
+
+    def write(seed, *, backwards=False):
+        drawn = np.random.default_rng(seed)
+        lines = [f"{a:.3f},{b:.3f},{int(a < b)}" for a, b in drawn.random((9, 2))]
+        lines = lines[::-1] if backwards else lines
+        (tmp_path / "rows.csv").write_text("\n".join(["a,b,label", *lines]) + "\n")
+
+    def asked(run, round=0):
+        if run not in made:
+            made[run] = offers.offered(offers.planned(), run=run, size=6)
+            approving = node_ledger(any_config(config))
+            approving.approve(made[run].slice_of(0))
+        task = offers.task_of(made[run], round=round)
+        return read_answer(open_node(config).task(task_content(task)))
+
+    return write, asked
+
+
+def test_a_node_notices_that_the_rows_behind_its_account_are_others(clinic, tmp_path, caplog):
+    write, asked = clinic
+    first, second, third = RUNS
+    write(1)
+    assert isinstance(asked(first), Contribution)
+    write(1, backwards=True)  # the same rows, in another order; and a new process of the same run
+    assert isinstance(asked(first, 1), Contribution)
+    assert isinstance(asked(second), Contribution)
+    write(2)
+    before = charges(tmp_path / "ledger.db")
+    for run, round in ((first, 2), (third, 0)):  # one that goes on, and one that begins
+        assert asked(run, round) == Refusal("account")
+    assert charges(tmp_path / "ledger.db") == before, "nothing is charged"
+    accepting = f"fedspend ledger accept-rows north --reason WORDS --ledger {tmp_path}/ledger.db"
+    assert accepting in caplog.text
+    with Ledger.open(tmp_path / "ledger.db", write=True) as ledger:
+        ledger.accept_rows(["north"], reason="data of 2027 added")
+    assert isinstance(asked(third), Contribution)
+    assert isinstance(asked(first, 2), Contribution)
+    write(1)
+    assert asked(third, 1) == Refusal("account"), "what was accepted are the new rows"
+    assert "rows.csv" not in (tmp_path / "ledger.db.rows").read_text()
+    assert (tmp_path / "ledger.db.rows").stat().st_mode & 0o077 == 0
+
+
+def test_a_node_with_other_rows_does_not_join_either(clinic, tmp_path):
+    """Joining charges the first round."""
+    write, asked = clinic
+    write(1)
+    assert isinstance(asked(RUNS[0]), Contribution)
+    account = NodeLedger(
+        client="north",
+        location=str(tmp_path / "ledger.db"),
+        folder=tmp_path / "state",
+        simulation=False,
+        budget=12.0,
+        delta=offers.DELTA,
+        rows=b"other",
+    )
+    offer = offers.offered(offers.planned(), run=RUNS[1], size=6)
+    account.approve(offer.slice_of(0))
+    before = charges(tmp_path / "ledger.db")
+    with pytest.raises(Declined, match="accept-rows"):
+        account.join(offer.root)
+    assert charges(tmp_path / "ledger.db") == before

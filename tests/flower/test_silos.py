@@ -708,6 +708,7 @@ def test_an_offer_with_terms_that_mean_nothing_is_refused():
     for before, after in (
         ('"noise_multiplier":2.0', '"noise_multiplier":NaN'),
         ('"clip":0.8', '"clip":-1'),
+        ('"clip":0.8', '"clip":1e-170'),
         ('"rpdp"', '"minimum"'),
         ('"delta":0.001', '"delta":2'),
         ('"exact"', '"scf"'),

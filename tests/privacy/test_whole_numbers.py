@@ -7,19 +7,25 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+from boundary import client_task
+from hypothesis import given
+from hypothesis import settings as settings_of
+from hypothesis import strategies as st
 from scipy import stats
 
 import fedspend
 from fedspend.client import record_steps
-from fedspend.client.contribution import Contribution
+from fedspend.client.bounding import own_noise
+from fedspend.client.contribution import Contribution, Reply
 from fedspend.configuration.config import config_of
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.errors import InvalidInput, Refused
 from fedspend.noise import discrete_gaussian
-from fedspend.noise.discrete_gaussian import sample_around
+from fedspend.noise.discrete_gaussian import sample, sample_around
 from fedspend.noise.grid import (
     FINE_BITS,
     FINE_STEPS,
@@ -28,10 +34,13 @@ from fedspend.noise.grid import (
     check_steps,
     noised_exactly,
 )
+from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
 from fedspend.report.html import write_report
 from fedspend.runs.setup import from_config, noise_terms
 from fedspend.runs.training import train
+from fedspend.server.answers import Tally
+from fedspend.server.mechanism import NO_MEMORY, Gaussian, Sum
 from fedspend.server.rounds import begin, prepared
 from fedspend.stored.run import StoredRun
 
@@ -120,7 +129,59 @@ def test_a_fine_grid_rounds_towards_zero_and_never_past_the_clip():
     assert (np.abs(whole) <= np.abs(update) / grid.step).all()
     assert np.abs(whole * grid.step - update).max() <= grid.step
     assert grid.inner(clips) == pytest.approx(clips, rel=1e-8)
-    assert grid.in_steps(1.7**2) >= FINE_STEPS**2
+    assert grid.variance(1.7) >= FINE_STEPS**2
+
+
+@settings_of(max_examples=150, deadline=None)
+@given(
+    exponent=st.floats(-300, 30),
+    multiplier=st.floats(0.05, 50),
+    bits=st.sampled_from([20, 32, FINE_BITS]),
+    clients=st.integers(1, 5),
+    answered=st.integers(0, 5),
+)
+def test_the_variance_that_is_drawn_is_the_square_of_the_planned_deviation(
+    exponent, multiplier, bits, clients, answered
+):
+    """In steps, at every clip: what clients draw exactly, and what the server adds to it but for
+    the rounding of the two numbers that it subtracts.
+    """
+    clip = 10.0**exponent
+    deviation, answered = clip * multiplier, min(answered, clients)
+    grid = Grid.of(np.full(clients, clip), deviation, 3, bits)
+    asked: list[Fraction] = []
+
+    def noise(self: Grid, variance: Fraction, words: Any) -> Any:
+        asked.append(variance)
+        return sample(variance, self.dimension, words)
+
+    own = deviation / math.sqrt(clients)
+    task = client_task(3, clip, grid=grid, own_deviation=own)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Grid, "noise", noise)
+        own_noise(task, Randomness(0), 3)
+        assert asked == [(Fraction(own) / Fraction(grid.step)) ** 2]
+        tally = Tally([replace(task, client=str(n), number=n) for n in range(clients)], 3)
+        for n in range(answered):
+            tally.add(Reply(Contribution(str(n), task.shared.round, np.zeros(3))))
+        found = tally.answers()
+        Gaussian(Randomness(0)).release(
+            Sum(0, found.total, found.received_variance, deviation, 1.0, grid), NO_MEMORY
+        )
+    missing = (Fraction(deviation) ** 2 - answered * Fraction(own) ** 2) / Fraction(grid.step) ** 2
+    added = asked[1] if len(asked) > 1 else Fraction(0)
+    assert abs(added - missing) <= grid.variance(deviation) * Fraction(2) ** -50
+    assert answered == clients or added > 0
+
+
+def test_whoever_asks_for_noise_does_not_go_without():
+    grid = Grid(1.0, FINE_BITS, 3)
+    for variance in (Fraction(0), Fraction(-1)):
+        with pytest.raises(InvalidInput, match="must be positive"):
+            grid.noise(variance, Randomness(0).words("noise", 0))
+        with pytest.raises(InvalidInput, match="must be positive"):
+            NumberGrid(2**12).noise(variance, Randomness(0).words("noise", 0))
+    assert NumberGrid(2**12).own_noise(Randomness(0).words("noise", 0)) == 0
 
 
 def test_sums_on_a_fine_grid_are_exact_whatever_their_order():
@@ -236,7 +297,7 @@ def test_continuous_noise_of_a_real_run_has_the_fine_grid(settings, noise):
     grid = shared.grid
     assert grid is not None
     assert grid.fine
-    assert float(grid.in_steps(terms.deviation**2)) ** 0.5 > FINE_STEPS
+    assert float(grid.variance(terms.deviation)) ** 0.5 > FINE_STEPS
 
 
 def test_a_simulation_has_no_fine_grid():
@@ -244,3 +305,12 @@ def test_a_simulation_has_no_fine_grid():
     assert noise_terms("central", 32, plan, 5, real=False) == ("central", None, None)
     assert noise_terms("central", 32, plan, 5, real=True) == ("central", FINE_BITS, FINE_STEPS)
     assert noise_terms("central", 32, None, 5, real=True) == ("central", None, None)
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-300, 1e-20, 0.3])
+def test_a_metric_of_any_size_is_rounded_to_the_steps_around_it(value):
+    part, whole = value.as_integer_ratio()
+    grid = NumberGrid(2**12)
+    exact = (value - 0.5) * grid.steps
+    for coin in (0.0, 0.5, 1 - 2**-53):
+        assert abs(grid.rounded(2 * part - whole, 2 * whole, coin) - exact) <= 1

@@ -35,8 +35,9 @@ import fedspend
 from fedspend.accounting import pld
 from fedspend.auditing.bounds import gaussian_epsilon
 from fedspend.basics import files
-from fedspend.client import bounding, work
+from fedspend.client import bounding, gradients, work
 from fedspend.client.bounding import Bounded
+from fedspend.client.norm_budgets import Payments
 from fedspend.client.state import MemoryStates
 from fedspend.configuration.config import any_config
 from fedspend.engines import clientwise, dense
@@ -313,6 +314,35 @@ def divides_by_each_layers_norm(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(bounding, "_clip_layers", clip)
+
+
+def check_vanishing_norms(_: Path) -> None:
+    """Parameters with inputs of 1e150 and slopes of 1e-163, whose squares are zero in doubles: the
+    gradient is many clips, and is clipped. Where records pay for norms, it is paid for.
+    """
+    module = nn.Sequential(
+        *(part for _ in range(4) for part in (nn.Linear(4, 4), nn.ReLU())), nn.Linear(4, 2)
+    )
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        for layer, size in zip(module[:8:2], (3e38, 3e38, 3e38, 1e35), strict=True):
+            layer.weight.copy_(size * torch.eye(4))
+        module[-1].bias[1] = -373.5  # softmax is (1, 6e-163) for every record
+    start, clip = nn.utils.parameters_to_vector(module.parameters()).detach(), 1e-18
+    rows, labels = torch.rand(5, 4) + 0.1, torch.zeros(5, dtype=torch.long)
+    summed = gradients.clipped_sum(module, clip)
+    moved = summed(start, rows, labels) - summed(start, rows[1:], labels[1:])
+    assert np.linalg.norm(moved / clip) <= 1
+    payments = Payments(clip)
+    payments.begin(np.ones(5))
+    total = gradients.clipped_sum(module, clip, payments)(start, rows, labels)
+    assert np.linalg.norm(total / clip) <= np.sqrt(1 - payments.left).sum() + 1e-9
+
+
+def squares_that_vanish(patch: pytest.MonkeyPatch) -> None:
+    """The norm of a product is the product of the norms; squares are taken as they come."""
+    patch.setattr(gradients, "_LOST", 0.0)
 
 
 # --- accounting ---
@@ -936,6 +966,11 @@ TRAPS = (
         (noise_of_the_next_clip, terms_of_the_next_clip),
     ),
     Trap("per-layer clip without the square root", check_layers, (layers_without_the_root,)),
+    Trap(
+        "a norm that underflows while its gradient does not",
+        check_vanishing_norms,
+        (squares_that_vanish,),
+    ),
     Trap("Gaussian formula for epsilon above 1", check_large_epsilon, (textbook_gaussian,)),
     Trap(
         "refused step that erases history",

@@ -484,6 +484,7 @@ def test_pld_agrees_where_every_client_takes_part():
             "same name",
         ),
         (lambda: plan_records([1.0], [0], TERMS, clients=["a"], clip=-1.0), "clip"),
+        (lambda: plan_records([1.0], [0], TERMS, clients=["a"], clip=1e-170), "from 1e-30"),
         (lambda: a_plan(method="rdpd"), "did you mean 'rpdp'"),
         (lambda: a_plan(saving_share=0.0), "saving_share"),
         (lambda: a_plan(saving_share=0.5, transition=9), "transition"),

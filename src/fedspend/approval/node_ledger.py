@@ -6,7 +6,8 @@ slice together exceed the client's own budget. A round is charged before anythin
 and with it every earlier one, because rounds in which a client is not asked cost it just as much.
 In each round one answer leaves at most, also after a crash. A ledger that was cut off, replaced by
 an old copy, or is gone is noticed by the ledger's own head and by the one that is kept among the
-node's answers; whoever restores both from one old copy is not noticed.
+node's answers; whoever restores both from one old copy is not noticed. Nothing is charged on other
+rows than those of the last real run, unless the client's people have accepted the change.
 
 It is a ledger like any other (`fedspend.ledger`), with one account.
 """
@@ -17,7 +18,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,10 @@ from fedspend.engines.flower.keys import short
 from fedspend.errors import FedspendError, InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.chain import Head
+from fedspend.ledger.row_seals import RowSeals, file_beside, file_elsewhere
 from fedspend.ledger.rules import APPROVED
 from fedspend.ledger.state import Run
+from fedspend.ledger.storage import is_url
 from fedspend.stored.files import SEEN_HEAD
 
 if TYPE_CHECKING:  # it needs torch, and an account does not
@@ -59,6 +62,9 @@ class NodeLedger:
     delta: float | None = None
     key: str | None = None  # public key of its node
     unit: str = "client"  # record: one account for each record of a silo (`flower.silo`)
+    # digest of the rows behind the account, in memory only; None where they are nobody's, or where
+    # nothing is charged
+    rows: bytes | None = field(default=None, repr=False)
 
     # --- what the client's people do ---
 
@@ -142,6 +148,7 @@ class NodeLedger:
             mine = next((r for r in ledger.state.runs.values() if r.about["plan"] == plan), None)
             self._refuse_over(ledger, mine)
             assert mine is not None
+            self._seal(ledger)
             ledger.reserve_through(mine.id, 0)
 
     def admit(self, task: ClientTask) -> None:
@@ -156,12 +163,21 @@ class NodeLedger:
             refuse_passed(mine, shared.round)
             if task.coin is None:  # else the client draws it
                 refuse_oversampled(mine, shared.round)
+            self._seal(ledger)
             ledger.reserve_through(mine.id, shared.round)
 
     def sent(self, task: ClientTask, body: bytes) -> None:
         digest = hashlib.sha256(body).hexdigest()
         with self._declining() as ledger:
             ledger.commit(task.shared.run, task.shared.round, digest)
+
+    def _seal(self, ledger: Ledger) -> None:
+        """Rows behind the account stay the same from run to run, or the client says so."""
+        if self.rows is None or self.simulation:
+            return
+        place = file_elsewhere(ledger.state.id, needed=is_url(ledger.location))
+        seals = RowSeals(place or file_beside(Path(ledger.location)))
+        ledger.seal_rows("client", {self.client: self.rows}, seals)
 
     def _refuse_over(self, ledger: Ledger, run: Run | None) -> None:
         if run is None:

@@ -21,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.accounting.smoothing import FEWEST_STEPS
 from fedspend.approval.tree import climbed, is_hash, levels, path_of
 from fedspend.basics.arrays import FloatArray
 from fedspend.basics.files import make_folder, write_whole
 from fedspend.client.state import file_name
 from fedspend.errors import FedspendError, InvalidInput, Refused
-from fedspend.noise.grid import FEWEST_BITS, FINE_BITS
+from fedspend.noise.grid import FEWEST_BITS, FINE_BITS, FINE_STEPS
+from fedspend.planning.clipping import LARGEST_CLIP, SMALLEST_CLIP
 from fedspend.planning.plan import Plan
 from fedspend.planning.plan_file import CLIENT_PLAN
 from fedspend.planning.plan_json import (
@@ -81,6 +83,7 @@ class Terms:
             ("size", _count(self.size)),
             ("noise", self.noise in NOISE),
             ("bits", self._bits_are_sound()),
+            ("grid_steps", self._steps_are_sound()),
             ("planned_clips", type(self.planned_clips) is bool),
             ("votes", type(self.votes) is bool),
             ("own_coins", type(self.own_coins) is bool),
@@ -91,11 +94,20 @@ class Terms:
                 raise InvalidInput(f"its {name} is not valid")
 
     def _bits_are_sound(self) -> bool:
-        """A real run has a grid, and knows how fine its noise must be on it."""
+        """A real run has a grid."""
         if self.bits is None:
-            return self.simulation is True and self.grid_steps is None
+            return self.simulation is True
         kind = self.bits != FINE_BITS if self.discrete else self.bits == FINE_BITS
-        return _count(self.bits) and self.bits >= FEWEST_BITS and kind and _count(self.grid_steps)
+        return _count(self.bits) and self.bits >= FEWEST_BITS and kind
+
+    def _steps_are_sound(self) -> bool:
+        """Noise is as fine as the proofs need that claims rest on: coarser noise is neither
+        continuous nor, where there are shares of it, a discrete Gaussian once they are added up.
+        """
+        if self.bits is None:
+            return self.grid_steps is None
+        least = FINE_STEPS if self.bits == FINE_BITS else FEWEST_STEPS
+        return type(self.grid_steps) is int and self.grid_steps >= least
 
     @property
     def distributed(self) -> bool:
@@ -209,11 +221,13 @@ def _check_together(terms: Terms, plan: Plan, clip: FloatArray | None, key: obje
         ("bit_noise", plan.bit_noise == terms.bit_noise),
         ("metric_noise", plan.metric_noise == terms.metric_noise),
         ("clips", (clip is not None) == terms.planned_clips),
-        ("clips", clip is None or bool(np.all(np.isfinite(clip) & (clip > 0)))),
         ("key", key is None or (isinstance(key, str) and key != "")),
     ):
         if not same:
             raise InvalidInput(f"its own column and its terms do not agree on {what}")
+    sound = clip is None or (clip >= SMALLEST_CLIP) & (clip <= LARGEST_CLIP)
+    if not np.all(sound):
+        raise InvalidInput(f"its clips are not all from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}")
     _ = plan.update_noise  # refuses bits and metrics that leave nothing for updates
 
 

@@ -12,11 +12,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedspend.approval.slices import Slice
 from fedspend.client.declining import Declined
 from fedspend.noise.numbers import NumberGrid
+from fedspend.planning.clipping import LARGEST_CLIP, SMALLEST_CLIP
 
 if TYPE_CHECKING:  # it needs torch, and an account does not
     from fedspend.client.task import ClientTask
@@ -59,7 +58,7 @@ def compared(slice: Slice, task: ClientTask) -> Iterator[tuple[str, bool]]:
 def _noise(slice: Slice, task: ClientTask) -> Iterator[tuple[str, bool]]:
     terms, shared, clip = slice.terms, task.shared, task.clip_norm
     if slice.clip_norm is None:
-        yield "clip", 0 < clip < np.inf
+        yield "clip", SMALLEST_CLIP <= clip <= LARGEST_CLIP
     else:
         yield "clip", _close(clip, float(slice.clip_norm[shared.round]))
     deviation = clip * float(slice.plan.update_noise[shared.round, 0])

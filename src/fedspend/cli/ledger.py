@@ -34,7 +34,7 @@ EXAMPLES = """examples:
   fedspend ledger export -o account.json --ledger accounts.db
   fedspend ledger verify account.json
   fedspend ledger rotate-key rotation.json --keys keys.csv --reason "yearly" --ledger accounts.db
-  fedspend ledger close-run 3f09c1d2a4b5 --reason "stopped early" --ledger accounts.db
+  fedspend ledger close-run 3f09c1d2a4b5 --reason "the server is gone" --ledger accounts.db
 """
 EXPORTS = (".csv", ".json")
 PLOTS = (".png", ".svg", ".pdf")
@@ -118,7 +118,11 @@ def _changing(action: Action) -> None:
     )
     _reason(add)
     add_project(add)
-    add = action("close-run", "end a run and free what it held for rounds that never began")
+    add = action(
+        "close-run",
+        "end a run and free what it held for rounds that never began; for reasons that do not "
+        "depend on what it released",
+    )
     add("run", metavar="RUN", help="the run, or how its id begins; fedspend ledger show lists them")
     _reason(add)
     add_project(add)
@@ -347,6 +351,11 @@ def close_run(args: argparse.Namespace) -> int:
             f"run {whole} is closed: {run.next_round} rounds stay spent, "
             f"{run.planned - run.next_round} never began and are free"
         )
+        if 0 < run.next_round < run.planned:
+            print(
+                "If you stopped because of its releases or metrics, count those as spent, too: the "
+                "balances assume costs that were fixed beforehand."
+            )
     return 0
 
 

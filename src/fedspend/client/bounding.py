@@ -78,16 +78,17 @@ def _clip_layers(exact: torch.Tensor, layers: tuple[int, ...], bound: float) -> 
 
 
 def own_noise(task: ClientTask, randomness: Randomness, size: int) -> FloatArray:
-    """What a client adds to its own contribution under distributed noise."""
+    """What a client adds to its own contribution under distributed noise. On a grid, a variance
+    that is not positive is refused.
+    """
     shared = task.shared
     if shared.grid is None:
         return shared.own_deviation * randomness.normal(
             size, "client-noise", shared.round, task.number
         )
     words = randomness.words("client-noise", shared.round, task.number)
-    return shared.grid.noise(shared.grid.in_steps(shared.own_deviation**2), words).astype(
-        np.float64
-    )
+    drawn = shared.grid.noise(shared.grid.variance(shared.own_deviation), words)
+    return drawn.astype(np.float64)
 
 
 def clip_factors(norms: FloatArray, bound: float) -> FloatArray:

@@ -5,7 +5,8 @@ one that is not finite counts as zero; norms are float64 and computed from the v
 summed. One forward and one backward pass serve all records of a block: a layer's input and the loss
 gradient of its output give each record's own gradient. For a linear layer it is never formed: its
 norm is `|delta| * sqrt(|input|^2 + 1)`. For a convolution it is one product with the unfolded
-input. No layer mixes records.
+input. No layer mixes records. Inputs and deltas are float32, so that their squares, and products of
+two of them, lie between 1e-180 and 1e154 and neither vanish nor overflow in doubles.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """The sum of clipped gradients over single records.
 
 Guarantee: every record's gradient has an L2 norm of at most the clip in the sum, whatever the model
-does, and depends on no other record; one that is not finite counts as zero. Norms are float64.
-Chains of Linear and ReLU never form the single gradients: the norm of a layer's gradient is
+does, and depends on no other record; one that is not finite counts as zero. Norms are float64, and
+never too small: a norm that comes out too small is a gradient that is not clipped. Chains of Linear
+and ReLU never form the single gradients: the norm of a layer's gradient is
 `|delta| * sqrt(|input|^2 + 1)`. Chains with convolutions are in `gradient_chains`. Any other module
-uses `torch.func.vmap`, in blocks of bounded memory.
+uses `torch.func.vmap`, in blocks of bounded memory; its gradients are float32, whose squares lie
+between 1e-90 and 1e77, so that they neither vanish nor overflow in doubles.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from fedspend.models.linear import Layer, linear_layers
 from fedspend.tasks.task import CLASSIFY, Task
 
 _BLOCK_NUMBERS = 2**24  # numbers in the single gradients that exist at once
+# More than all that a sum of squares, or a product of two, loses where numbers are too small for
+# doubles: each loses at most 2.3e-308, also where a processor takes such numbers for zero.
+_LOST = 1e-290
 
 # (parameters, rows, labels) -> (parameters,)
 GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]
@@ -52,6 +57,13 @@ def clipped_sum(
 class DenseSum:
     """Uses numpy, because for a hundred records torch spends most of its time on call overhead;
     matrix products use torch with one thread.
+
+    Inputs and slopes are doubles of any size here, chosen by whoever chose the parameters. Slopes
+    of 1e-163 have squares of zero, and with inputs of 1e150 a gradient of 1e-13. So every sum of
+    squares is raised by more than can be lost in it, which changes no bit of one above 1e-274.
+    Squares that overflow are infinite, and the record counts as zero. Inputs of a record that is
+    summed are therefore below 1.4e154, and what its scaled slopes lose, 5e-324 each, is below
+    1e-169 in the sum: nothing beside a clip (`planning.clipping.LEAST_CLIP`).
     """
 
     def __init__(
@@ -76,9 +88,10 @@ class DenseSum:
                     scores += flat[layer.bias]
                 inputs.append(np.maximum(scores, 0.0) if layer.relu else scores)
             deltas = self._backward(weights, inputs, self._loss_gradient(inputs[-1], labels))
-            squares = np.zeros(len(rows))
+            squares = np.full(len(rows), _LOST)
             for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
-                squares += _row_squares(delta) * (_row_squares(entering) + (layer.bias is not None))
+                one = _LOST if layer.bias is None else 1.0
+                squares += (_row_squares(delta) + _LOST) * (_row_squares(entering) + one)
             scale = self._factors(np.sqrt(squares))
         finite = scale > 0
         if not finite.all():  # zero times NaN would be NaN

@@ -35,7 +35,7 @@ def clip_bit(task: ClientTask, own: Bounded, rows: int, randomness: Randomness) 
     if grid is None:
         return bit
     words = randomness.words("client-bit-noise", shared.round, task.number)
-    return bit + grid.noise(grid.own_deviation**2, words) / grid.steps
+    return bit + grid.own_noise(words) / grid.steps
 
 
 def metric(
@@ -59,7 +59,7 @@ def metric(
         steps = measured(task, held_out, module, grid, randomness, goal)
     steps = steps if present else 0  # measured all the same, so that it takes as long
     words = randomness.words("client-metric-noise", shared.round, task.number)
-    return (steps + grid.noise(grid.own_deviation**2, words)) / grid.steps
+    return (steps + grid.own_noise(words)) / grid.steps
 
 
 def measured(

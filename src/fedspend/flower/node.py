@@ -24,6 +24,7 @@ from fedspend.approval.node_config import account_of, client_of, own_account, st
 from fedspend.client.answering import Answered, OwnAccount, ServersAccount, answer
 from fedspend.client.contribution import Contribution, Reply
 from fedspend.client.declining import Declined
+from fedspend.client.row_digests import digests
 from fedspend.client.state import FolderStates, States
 from fedspend.client.task import ClientTask
 from fedspend.configuration.config import Config, any_config
@@ -31,6 +32,7 @@ from fedspend.configuration.data_inputs import Source, is_real
 from fedspend.configuration.model_inputs import build_model, check_fits, integers_of
 from fedspend.configuration.task_inputs import configured_task
 from fedspend.data.dataset import Rows, check_rows
+from fedspend.data.loading import OWN
 from fedspend.engines.base import Engine, Workload
 from fedspend.engines.flower.wire import (
     Condition,
@@ -213,6 +215,10 @@ def open_node(
     states = states or FolderStates(state_folder(settings))
     if settings.node.unit == "client":
         books = own_account(settings)
+        if books is not None and source.name in OWN:  # as they were read, before fixed features
+            held = [np.arange(len(rows.labels))]
+            behind = digests(rows.features, rows.labels, held, [client])
+            books = replace(books, rows=behind.get(client))
         made = node_of(client, work, local(work, workers=0), states, account or books)
         location = None if books is None else books.location
         return replace(made, ledger=location, meaning=source.meaning)

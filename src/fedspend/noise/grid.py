@@ -118,23 +118,38 @@ class Grid:
         whole = np.trunc(update / self.step)
         return whole if float(whole @ whole) <= limit else np.zeros_like(whole)
 
-    def in_steps(self, variance: float) -> Fraction:
+    def variance(self, deviation: float) -> Fraction:
+        """The variance of noise of this deviation in squared steps of the grid, exactly: a square
+        in doubles may be zero while the deviation is not.
+        """
+        return (Fraction(deviation) / Fraction(self.step)) ** 2
+
+    def in_steps(self, variance: float | Fraction) -> Fraction:
         """A variance in squared steps of the grid, exactly."""
         return Fraction(variance) / Fraction(self.step) ** 2
 
     def noise(self, variance: Fraction, words: Words) -> IntArray:
-        """Discrete Gaussian noise on every coordinate; the variance is in squared steps."""
-        return (
-            sample(variance, self.dimension, words)
-            if variance > 0
-            else np.zeros(self.dimension, dtype=np.int64)
-        )
+        """Discrete Gaussian noise on every coordinate; the variance is in squared steps. One that
+        is not positive is refused: whoever asks for noise does not go without.
+        """
+        return sample(variance, self.dimension, words)
 
     def wrapped(self, total: IntArray) -> tuple[IntArray, int]:
         """The sum modulo `2 ** bits`, centred on zero, and how many numbers that changed."""
         half = 2 ** (self.bits - 1)
         inside: IntArray = (total + half) % (2 * half) - half
         return inside, int((inside != total).sum())
+
+
+def squared(deviation: float, times: int = 1) -> Fraction:
+    """`times` the square, rounded as doubles round it, and at every size: where their own square
+    would be zero or infinite, this one is not.
+
+    >>> squared(0.3) == Fraction(0.3**2), float(squared(1e-170) / Fraction(1e-170) ** 2)
+    (True, 1.0)
+    """
+    mantissa, exponent = math.frexp(deviation)
+    return Fraction(times * mantissa**2) * Fraction(4) ** exponent
 
 
 def noised_exactly(total: FloatArray, deviation: float, words: Words) -> FloatArray:
@@ -180,7 +195,7 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
         # rounded to a power of two
         if (
             distributed
-            and not sum_excess(grid.in_steps(deviation**2) / parts / 4, parts, dimension) <= _EXCESS
+            and not sum_excess(grid.variance(deviation) / parts / 4, parts, dimension) <= _EXCESS
         ):
             raise InvalidInput(
                 f"{bits} bits are too few for distributed discrete noise among {parts} clients: "
@@ -192,7 +207,7 @@ def check_on_grid(plan: Plan, dimension: int, bits: int, distributed: bool) -> N
 
 def check_steps(grid: Grid, deviation: float, parts: int, least: int) -> None:
     """Refuse noise, or parts of it, that is coarser on its grid than the plan reckons with."""
-    if not grid.in_steps(deviation**2) / parts >= Fraction(least) ** 2:
+    if not grid.variance(deviation) / parts >= Fraction(least) ** 2:
         of_what = "the noise" if parts == 1 else "a client's part of the noise"
         if grid.fine:
             raise Refused(

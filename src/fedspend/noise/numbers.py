@@ -49,13 +49,21 @@ class NumberGrid:
         within the two multiples around it, however the coin falls.
         """
         whole, rest = divmod(numerator * self.steps, denominator)
+        if denominator > 2**53:  # a product of doubles could be infinite
+            return whole + int(Fraction(coin) * denominator < rest)
         return whole + int(coin * denominator < rest)
 
-    def noise(self, variance: float | Fraction, words: Words) -> int:
-        """Discrete Gaussian noise, in steps; the variance is in squared units."""
-        if not variance > 0:
+    def noise(self, variance: Fraction, words: Words) -> int:
+        """Discrete Gaussian noise, in steps; the variance is in squared units, and one that is not
+        positive is refused.
+        """
+        return int(sample(variance * self.steps**2, 1, words)[0])
+
+    def own_noise(self, words: Words) -> int:
+        """A client's own share, in steps; none under central noise."""
+        if self.own_deviation == 0:
             return 0
-        return int(sample(Fraction(variance) * self.steps**2, 1, words)[0])
+        return self.noise(Fraction(self.own_deviation) ** 2, words)
 
     def holds(self, number: float) -> bool:
         """Whether this is a multiple of a step, and small enough for sums to be exact."""

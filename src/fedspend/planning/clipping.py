@@ -16,11 +16,16 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, finite_number
 
 WORDS = ("lr", "constant")
 # limit on the largest clip of a plan over its smallest
 WIDEST = 1e6
+# Updates are 32-bit numbers, and their noise must be one, too. Nothing below is lost beside a clip.
+LEAST_CLIP, MOST_CLIP = 1e-30, 1e30
+# Clips of single clients and rounds may be far from the plan's, and follow releases; their squares
+# are still far from where doubles end.
+SMALLEST_CLIP, LARGEST_CLIP = 1e-60, 1e60
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +38,31 @@ class RoundClips:
     @property
     def constant(self) -> bool:
         return bool((self.factors == 1).all())
+
+
+def check_clip(value: Any) -> float:
+    """The clip of a plan.
+
+    >>> check_clip(0.5)
+    0.5
+    """
+    clip = finite_number("clip", value)
+    if not LEAST_CLIP <= clip <= MOST_CLIP:
+        raise InvalidInput(
+            f"clip must be positive, from {LEAST_CLIP:g} to {MOST_CLIP:g}, got {clip!r}; choose "
+            "one near the norm of an update"
+        )
+    return clip
+
+
+def check_round_clips(clip: float, clips: RoundClips) -> None:
+    """Refuse factors that make ordinary clips extreme."""
+    low, high = (float(clip * one) for one in (clips.factors.min(), clips.factors.max()))
+    if not (low >= SMALLEST_CLIP and high <= LARGEST_CLIP):
+        raise InvalidInput(
+            f"clip_schedule makes clips from {low:g} to {high:g}; every clip must be from "
+            f"{SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, so give factors near 1"
+        )
 
 
 def round_clips(

@@ -35,9 +35,9 @@ from fedspend.basics.choices import near
 from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
 from fedspend.budgets.identity import as_mapping, read_ids
-from fedspend.errors import FedspendWarning, InvalidInput, Refused, finite_number, whole_number
+from fedspend.errors import FedspendWarning, InvalidInput, Refused, whole_number
 from fedspend.noise.grid import check_bits
-from fedspend.planning.clipping import checked_rates, round_clips
+from fedspend.planning.clipping import check_clip, check_round_clips, checked_rates, round_clips
 from fedspend.planning.columns import by_client, column_of, numbers_of
 from fedspend.planning.influence import (
     Foresight,
@@ -67,7 +67,6 @@ NOISES = ("continuous", "discrete", "discrete-distributed")
 MAX_EXACT_SCHEDULES = 4096
 BUDGET_ROUNDING = 5e-4
 MAX_CELLS = 50_000_000  # rounds x schedules
-MOST_CLIP = 1e30  # updates are 32-bit numbers, and their noise must be one, too
 
 
 @public
@@ -229,6 +228,7 @@ def make_plan(request: PlanRequest, progress: OnProgress | None = None) -> Plan:
     weights = weights_of(policy, terms, request.weights)
     rates = checked_rates(request.learning_rates, terms.rounds)
     clips = round_clips(request.clip_schedule, terms.rounds, rates, request.method)
+    check_round_clips(clip, clips)
     terms = replace(terms, rounds=terms.rounds - clips.dropped)
     weights, rates = weights[: terms.rounds], None if rates is None else rates[: terms.rounds]
     foresight = foresight_of(policy, request, terms, rates)
@@ -328,10 +328,7 @@ def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
         WHOLE_ORDERS if whole else ORDERS,
     )
     check_size(terms.rounds, 1)
-    clip = finite_number("clip", request.clip)
-    if not 0 < clip <= MOST_CLIP:
-        raise InvalidInput(f"clip must be positive and at most {MOST_CLIP:g}, got {clip!r}")
-    return terms, clip
+    return terms, check_clip(request.clip)
 
 
 def checked_accountant(request: PlanRequest) -> Accountant | None:

@@ -7,8 +7,8 @@ adjacency and hidden participation, has spent at most `Plan.epsilon` at `Plan.de
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -443,10 +443,11 @@ def check_clip_factors(plan: Plan) -> None:
     if factors is not None and not (
         isinstance(factors, list)
         and len(factors) == plan.rounds
-        and all(type(one) in (float, int) and 0 < one < math.inf for one in factors)
+        and all(type(one) in (float, int) and 0 < one <= sys.float_info.max for one in factors)
     ):
         raise InvalidInput(
-            f"clip_factors of a plan must be {plan.rounds} positive numbers, one per round"
+            f"clip_factors of a plan must be {plan.rounds} positive numbers that doubles hold, one "
+            "per round"
         )
     if not (type(dropped) is int and dropped >= 0):
         raise InvalidInput(f"dropped_rounds of a plan must be a whole number, got {dropped!r}")

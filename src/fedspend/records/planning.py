@@ -23,9 +23,10 @@ from fedspend.accounting.mechanisms import Mechanisms, two_stage
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.basics.words import counted
-from fedspend.errors import InvalidInput, finite_number
+from fedspend.errors import InvalidInput
 from fedspend.ledger.rules import Proposal, busy
 from fedspend.planning.base import BasePlan
+from fedspend.planning.clipping import check_clip
 from fedspend.planning.plan import check_client_ids
 from fedspend.planning.plan_json import Content, Kind
 from fedspend.planning.schedules import Schedules
@@ -420,8 +421,7 @@ def check_record_plan(plan: RecordPlan) -> None:
     check_client_ids(plan.clients)
     check_budgets(plan.budget)
     Terms.checked(**vars(plan.terms))
-    if not finite_number("clip", plan.clip) > 0:
-        raise InvalidInput(f"clip must be positive, got {plan.clip!r}")
+    check_clip(plan.clip)
     if not np.all((s.sampling_rate >= 0) & (s.sampling_rate <= 1)):
         raise InvalidInput("every rate in a plan must be from 0 to 1")
     if not (

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from fedspend.budgets.identity import read_ids
-from fedspend.errors import FedspendError, InvalidInput, finite_number
+from fedspend.errors import FedspendError, InvalidInput
+from fedspend.planning.clipping import check_clip
 from fedspend.planning.disclosure import rounded_up
 from fedspend.planning.plan_json import built, canonical, check_size, parsed_text
 from fedspend.planning.protocol import AnyPlan
@@ -73,12 +74,12 @@ class Offer:
             made = cls(
                 content.pop("id"),
                 Terms.checked(**content.pop("terms")),
-                finite_number("clip", content.pop("clip")),
+                check_clip(content.pop("clip")),
                 Wanted(**content.pop("wanted")),
                 read_ids(content.pop("silos"), what="silo"),
             )
             check_size(made.terms.rounds * made.terms.local_steps, 1)
-            sound = not content and checked_id(made.id) and made.clip > 0 and made.silos
+            sound = not content and checked_id(made.id) and made.silos
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             if isinstance(error, FedspendError):
                 raise

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, pieces
 from fedspend.client.bounding import ROUNDING
 from fedspend.client.contribution import Contribution, Lost, Remarks, Reply
 from fedspend.client.task import ClientTask
+from fedspend.noise.grid import squared
 from fedspend.noise.numbers import NumberGrid
 
 NO_ANSWER = "it did not answer"
@@ -48,7 +50,7 @@ class Answers:
     total: FloatArray
     answered: tuple[str, ...]
     discarded: Mapping[str, str]  # id -> why
-    received_variance: float
+    received_variance: float | Fraction  # on a grid at every size (`grid.squared`)
     bits: float  # sum of the shifted bits
     reports: Mapping[str, str]  # id -> what was odd about its answers
     statistics: Statistics
@@ -56,8 +58,8 @@ class Answers:
     # each answer by itself, where a simulation asked for that
     vectors: Mapping[str, FloatArray] | None = None
     # variance of the noise that clients added to `bits` and to `metrics`
-    received_bit_variance: float = 0.0
-    received_metric_variance: float = 0.0
+    received_bit_variance: Fraction = Fraction()
+    received_metric_variance: Fraction = Fraction()
 
 
 class Tally:
@@ -119,12 +121,13 @@ class Tally:
         """Ends the round: clients that have not answered by now did not answer."""
         missing = {client: NO_ANSWER for client in self._tasks if not self._counted(client)}
         shared = next((task.shared for task in self._tasks.values()), None)
-        noise = 0.0 if shared is None else shared.own_deviation
+        noise, count = 0.0 if shared is None else shared.own_deviation, len(self._answered)
+        on_grid = shared is not None and shared.grid is not None
         return Answers(
             total=self._total,
             answered=tuple(self._answered),
             discarded=self._discarded | missing,
-            received_variance=len(self._answered) * noise**2,
+            received_variance=squared(noise, count) if on_grid else count * noise**2,
             bits=self._bits,
             reports=self._reports,
             statistics=_statistics(self._remarks),
@@ -134,9 +137,10 @@ class Tally:
             received_metric_variance=self._received(None if shared is None else shared.metric),
         )
 
-    def _received(self, grid: NumberGrid | None) -> float:
+    def _received(self, grid: NumberGrid | None) -> Fraction:
         """Variance of the noise on a number, of those who answered."""
-        return 0.0 if grid is None else len(self._answered) * grid.own_deviation**2
+        own = Fraction(0 if grid is None else grid.own_deviation)
+        return len(self._answered) * own**2
 
     def _counted(self, client: str) -> bool:
         return client in self._answered or client in self._discarded

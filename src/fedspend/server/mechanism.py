@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.noise.discrete_gaussian import Words
-from fedspend.noise.grid import Grid
+from fedspend.noise.grid import Grid, squared
 from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
 
@@ -39,7 +39,7 @@ class Sum:
 
     round: int
     total: FloatArray
-    received_variance: float
+    received_variance: float | Fraction  # on a grid at every size (`grid.squared`)
     deviation: float  # planned standard deviation of the noise on the sum
     denominator: float  # planned
     grid: Grid | None = None
@@ -78,7 +78,7 @@ class Gaussian:
         ), memory
 
     def _continuous(self, sum: Sum) -> Noised:
-        missing, total = sum.deviation**2 - sum.received_variance, sum.total
+        missing, total = sum.deviation**2 - float(sum.received_variance), sum.total
         if missing > 0:
             total = total + np.sqrt(missing) * self.randomness.normal(
                 total.size, "noise", sum.round
@@ -86,10 +86,10 @@ class Gaussian:
         return Noised(total / sum.denominator)
 
     def _discrete(self, sum: Sum, grid: Grid) -> Noised:
-        missing = grid.in_steps(sum.deviation**2) - grid.in_steps(sum.received_variance)
-        noised = sum.total.astype(np.int64) + grid.noise(
-            missing, self.randomness.words("noise", sum.round)
-        )
+        missing = grid.in_steps(squared(sum.deviation) - Fraction(sum.received_variance))
+        noised = sum.total.astype(np.int64)
+        if missing > 0:  # else all of it was received
+            noised = noised + grid.noise(missing, self.randomness.words("noise", sum.round))
         wrapped, overflowed = grid.wrapped(noised)
         update: FloatArray = wrapped.astype(np.float64) * grid.step / sum.denominator
         return Noised(update, overflowed)
@@ -103,7 +103,7 @@ def release_bit(
     round: int,
     *,
     grid: NumberGrid | None = None,
-    received: float = 0.0,
+    received: Fraction = Fraction(),
 ) -> float:
     """The noised share of clients whose update was within their clip, from the sum of their shifted
     bits.
@@ -125,7 +125,7 @@ def release_metric(
     round: int,
     *,
     grid: NumberGrid,
-    received: float = 0.0,
+    received: Fraction = Fraction(),
 ) -> float:
     """The noised mean, over clients, of the share of held-out rows that are right, from the sum of
     their shifted metrics: like a bit, at most 1/2 from 0, and discrete.
@@ -137,7 +137,7 @@ def release_metric(
 def _release_number(
     total: float,
     deviation: float,
-    received: float,
+    received: Fraction,
     denominator: float,
     grid: NumberGrid,
     words: Words,
@@ -148,5 +148,7 @@ def _release_number(
     if deviation == 0:  # where nothing is to be protected
         return total / denominator + 0.5
     steps = int(total * grid.steps)  # exact: a multiple of a step, and a power of two
-    missing = Fraction(deviation) ** 2 - Fraction(received)
-    return float(Fraction(steps + grid.noise(missing, words), grid.steps)) / denominator + 0.5
+    missing = Fraction(deviation) ** 2 - received
+    if missing > 0:  # else all of it was received
+        steps += grid.noise(missing, words)
+    return float(Fraction(steps, grid.steps)) / denominator + 0.5
