@@ -344,7 +344,7 @@ def test_the_command_line_says_what_it_assumed_and_expects(capsys, tmp_path):
     asked = [*flags, "--policy", "optimal", "--contraction", "0.9"]
     assert main(["plan", *asked, "--tail", "4", "-o", str(tmp_path / "plan.json")]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "at contraction 0.9, a tail of 4: noise in the final model 0.7" in out
+    assert "less noise (variance) in the final model than uniform, at contraction 0.9, with" in out
     assert Plan.load(tmp_path / "plan.json").parameters["expected"]["tail"] == 4
     assert main(["plan", *asked, "--tail", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["expected"]

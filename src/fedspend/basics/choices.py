@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,9 +30,19 @@ def near(value: Any, known: Iterable[str], before: str = "") -> str:
 
     >>> near("optimul", ["uniform", "optimal"], "; "), near("x", ["uniform"], "; ")
     ("; did you mean 'optimal'?", '')
+    >>> near("clinic-1", ["clinic-51", "clinic-01"])
+    "did you mean 'clinic-01'?"
     """
-    found = difflib.get_close_matches(str(value).lower(), list(known), 1)
+    names = list(known)
+    given = str(value).lower()
+    found = [one for one in names if _unpadded(one.lower()) == _unpadded(given)]
+    found = found or difflib.get_close_matches(given, names, 1)
     return f"{before}did you mean {found[0]!r}?" if found else ""
+
+
+def _unpadded(name: str) -> str:
+    """Without the zeros that numbers in it begin with."""
+    return re.sub(r"(?<!\d)0+(?=\d)", "", name)
 
 
 def only(what: str, given: Iterable[str], known: Iterable[str]) -> None:

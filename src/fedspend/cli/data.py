@@ -67,9 +67,17 @@ def check(args: argparse.Namespace) -> int:
 def show_columns(found: DataCheck) -> None:
     from rich.table import Table
 
+    from fedspend.basics.words import counted
     from fedspend.cli.terminal import console
 
-    print(f"{found.about['file']}: {found.about['recognised']}, {found.about['rows']:,} rows")
+    rows = counted(found.about["rows"], "row")
+    print(f"{found.about['file']}: {found.about['recognised']}, {rows}")
+    if numeric := [one.column for one in found.columns if is_number(one.column)]:
+        print(
+            f"warning: the first line is read as names of columns, and {', '.join(numeric[:3])} "
+            f"{'is a number' if len(numeric) == 1 else 'are numbers'}; add a line with names",
+            file=sys.stderr,
+        )
     table = Table(box=None, pad_edge=False)
     for heading in found.table().header:
         table.add_column(heading, overflow="fold")
@@ -80,6 +88,14 @@ def show_columns(found: DataCheck) -> None:
         'Declare also label, with labels = ["...", "..."] or classes = N, and client, the column '
         "that says whose row it is."
     )
+
+
+def is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def show(args: argparse.Namespace) -> int:

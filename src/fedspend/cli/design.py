@@ -37,7 +37,7 @@ EXAMPLES = """examples:
     --rounds 100 --max-rounds 200
   fedspend design influence examples/quickstart.toml -o influence.json
   fedspend design choose examples/quickstart.toml --write best.toml
-  fedspend design choose examples/quickstart.toml --simulate --vary train.rounds=10,25,50 \
+  fedspend design choose examples/quickstart.toml --simulate --vary train.rounds=10,25,50 \\
     --vary policy=uniform,optimal --most 20 --seeds 2
   fedspend design choose examples/quickstart.toml --contraction 0.9 --distance 5 --parameters 650
 """

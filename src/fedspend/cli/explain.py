@@ -28,7 +28,7 @@ ASKED = ("client", "record", "group", "observer", "colluders")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", metavar="EPSILON | PLAN", help="a number, or a plan file (.json or .json.gz)")
+    add("what", metavar="EPSILON | PLAN", help="a number, a plan file, or a run directory")
     add("--delta", metavar="D", help="with a number: its delta")
     who = parser.add_argument_group("with a plan: who is protected, against whom")
     who.add_argument("--client", metavar="ID", help="one client")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from fedspend.cli.tables import figures, frame, short_hash, size
+from fedspend.cli.tables import IF_CENTRAL, figures, frame, short_hash, size
 from fedspend.cli.terminal import console
 from fedspend.cli.views import view_of
 from fedspend.explanation.entry import odds_sentence
@@ -25,6 +25,7 @@ from fedspend.explanation.meaning import (
 from fedspend.explanation.observed import Sight
 from fedspend.explanation.units import Subject
 from fedspend.planning.protocol import AnyPlan
+from fedspend.verification.observers import OF_DISTRIBUTED
 
 
 def show_claim(claim: Claim, plot: str | None) -> None:
@@ -86,6 +87,9 @@ def show_plan(plan: AnyPlan, found: Mapping[Subject, tuple[Sight, ...]], plot: s
     ]
     if len(found) > 1:
         notes.append("A group's numbers are those of its least protected member.")
+    seen = next(iter(found.values()))
+    if any(one.assumption.startswith(OF_DISTRIBUTED) for one in seen):
+        notes.append(IF_CENTRAL)
     for note in notes:
         out.print(Text(note, style="dim"))
     drawn(out, plot)

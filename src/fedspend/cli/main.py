@@ -12,8 +12,10 @@ import contextlib
 import difflib
 import io
 import os
+import re
 import signal
 import sys
+import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,11 +95,26 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         for kind, wanted in (("int", "a whole number"), ("float", "a number")):
             message = message.replace(f": invalid {kind} value:", f": must be {wanted}, got")
+        if found := re.match(r"argument ACTION: invalid choice: '([^']*)'", message):
+            known = next(
+                list(one.choices)
+                for one in self._actions
+                if isinstance(one, argparse._SubParsersAction)
+            )
+            raise InvalidInput(f"unknown action {found[1]!r}; {nearest(found[1], known)}")
         raise InvalidInput(f"{message}; see {self.prog} --help")
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Puts the names of entries, built-in and loaded, where the help has them in braces."""
+    """Puts the names of entries, built-in and loaded, where the help has them in braces.
+
+    Descriptions are filled to the width; examples, which have line breaks of their own, stay.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
 
     def _expand_help(self, action: argparse.Action) -> str:
         text = super()._expand_help(action)
@@ -190,6 +207,8 @@ def unknown(argument: str, parser: argparse.ArgumentParser) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; see {parser.prog} --help"
     flag = argument.partition("=")[0]
+    if flag == "--load":
+        return "--load goes before the command: fedspend --load FILE.py COMMAND ..."
     known = [option for action in parser._actions for option in action.option_strings]
     others = [
         name

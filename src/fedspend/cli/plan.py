@@ -375,7 +375,10 @@ def show_gains(args: argparse.Namespace, request: PlanRequest) -> int:
             cells = [f"{row[at]:.2f}" for row in gains.ratio]
             columns.append((f"tail of\n{tail}" if tail > 1 else "last\niterate", cells))
         out = console()
-        out.print("Variance of the noise in the final model, optimal over uniform")
+        out.print(
+            "Noise (variance) in the final model, optimal over uniform, if the contraction is "
+            "known and stated"
+        )
         out.print(table(columns))
         out.print(f"Plot: {args.gain_map}")
     return 0

@@ -17,6 +17,11 @@ from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import Grouping, GroupTracks, Track, group_tracks, landmarks, quarters
 
 Column = tuple[str, list[str]]
+# under tables of observers, some of which are about distributed noise
+IF_CENTRAL = (
+    "Rows about distributed noise do not apply to a run whose noise is central, as it is unless "
+    "privacy.noise says otherwise."
+)
 
 
 def show_groups(out: Console, plan: Plan, grouping: Grouping) -> None:

@@ -164,7 +164,7 @@ def show_simulated(found: Tuned, output: str | None) -> None:
 
     from fedspend.basics.words import counted
     from fedspend.cli.terminal import console
-    from fedspend.runs.comparison import half_width
+    from fedspend.runs.comparison import DOUBT, FEW_SEEDS, half_width
     from fedspend.tuning.simulated import BEST
 
     table = Table(box=None, pad_edge=False)
@@ -173,16 +173,19 @@ def show_simulated(found: Tuned, output: str | None) -> None:
         table.add_column(name)
     for heading in ("accuracy", "95% interval", "minus the best", "95% interval"):
         table.add_column(heading, justify="right")
+    doubt = "*" if 1 < len(found.seeds) <= FEW_SEEDS else ""
     for n, row in enumerate(rows):
         table.add_row(
             *(str(value) for value in row["setting"].values()),
             f"{row['mean']:.2%}",
-            half_width(row["interval"], points=True),
+            half_width(row["interval"], points=True) + doubt,
             f"{100 * row['difference']:+.2f}" if n else "",
-            half_width(row["difference_interval"], points=True) if n else "",
+            half_width(row["difference_interval"], points=True) + doubt if n else "",
         )
     out = console()
     out.print(table)
+    if doubt:
+        out.print(DOUBT)
     out.print(
         f"{counted(len(found.settings), 'setting')} tried, "
         f"{counted(len(found.seeds), 'seed')} each, in simulations; measured on a share "

@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from fedspend.basics.words import counted
-from fedspend.cli.tables import figures, frame, short_hash, size
+from fedspend.cli.tables import IF_CENTRAL, figures, frame, short_hash, size
 from fedspend.cli.terminal import console
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.certificate import PROMISED
+from fedspend.verification.observers import OF_DISTRIBUTED
 from fedspend.verification.verify import Check, Verification
 
 MOST_BUDGETS = 6  # most budget columns in a row
@@ -158,3 +159,5 @@ def show_observers(out: Console, plan: AnyPlan, result: Verification) -> None:
             style="dim",
         )
     )
+    if any(one.assumption.startswith(OF_DISTRIBUTED) for one in result.observers):
+        out.print(Text(IF_CENTRAL, style="dim"))

@@ -44,8 +44,9 @@ class View(Generic[P]):
 def client_terms(plan: Plan) -> Facts:
     method = plan.parameters.get("method")
     facts = [("policy", plan.policy + (f" (method {method})" if method else ""))]
-    if "expected" in plan.parameters:
-        facts.append(("expects", expectation(plan.parameters["expected"])))
+    if (expected := plan.parameters.get("expected")) is not None:
+        asks = " (fedspend glossary contraction)" if "contraction" in expected else ""
+        facts.append(("expects", expectation(expected) + asks))
     if "clip_factors" in plan.parameters:
         facts.append(("clip", clip_course(plan)))
     return facts

@@ -266,6 +266,7 @@ def read_table(
         except ValueError:
             raise InvalidInput(
                 f"{place(*here)}: {name} in {title} must be {key.asks}, got {shown(value)}"
+                + ("; drop the quotes" if _quoted(key, value) else "")
             ) from None
         if key.table is not None:
             inner, singular = key.table, name.removesuffix("s")
@@ -344,6 +345,19 @@ def one_source_of_budgets(
         raise InvalidInput(
             f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one"
         )
+
+
+def _quoted(key: AnyKey, value: Any) -> bool:
+    """Whether a text would do as the number that is in it."""
+    if not isinstance(value, str):
+        return False
+    for kind in (int, float):
+        try:
+            key.read(kind(value))
+        except (ValueError, TypeError):
+            continue
+        return True
+    return False
 
 
 def keys_of(section: str, where: str) -> Mapping[str, AnyKey]:

@@ -517,7 +517,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class StopSettings:
-    """All without defaults of their own, so that runs of before go on."""
+    """All without defaults of their own, so that runs begun with an older version go on."""
 
     patience: int | None = setting(
         whole(1, "stop after so many rounds in a row without a better metric; default: never")

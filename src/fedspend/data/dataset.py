@@ -261,7 +261,8 @@ def finished(
             test_features, test_labels = rows.features[:0], rows.labels[:0]
         if test_features is None or test_labels is None:
             raise InvalidInput(
-                "there are no test rows; give some, or hold out training rows with validation = 0.2"
+                "there are no test rows; give some, or hold out training rows with "
+                "data.validation = 0.2"
             )
         found = (
             rows.features,

@@ -61,7 +61,7 @@ def _column(frame: Frame, name: str) -> Look:
         column.numbers("a number", np.isfinite, absent)
         cells, declare = NUMBERS, [f"bounds = {{{name} = [LOWEST, HIGHEST]}} (advised)"]
     except InvalidInput:
-        cells, declare = WORDS, [f'categories = {{{name} = ["...", "..."]}}']
+        cells, declare = WORDS, [f'client, label, or categories = {{{name} = ["...", "..."]}}']
     gone = int(absent.sum())
     if gone:
         what = "A NUMBER" if cells == NUMBERS else '"A LEVEL"'

@@ -37,6 +37,7 @@ from fedspend.ledger.book import Ledger, known_project
 from fedspend.planning.plan import refuse_trial
 from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.records.verification import NO_COLLUDERS
+from fedspend.stored.files import PLAN
 
 if TYPE_CHECKING:
     from fedspend.report.drawing import Drawing
@@ -240,6 +241,9 @@ def explain(
         return ExplainedEpsilon(Claim.checked(what, delta))
     if not (isinstance(what, str | os.PathLike) or hasattr(what, "schedules")):
         raise InvalidInput(f"give an epsilon, a plan or the file of one; got {what!r}")
+    if isinstance(what, str) and is_number(what.replace(",", ".")) and not Path(what).exists():
+        dotted = what.replace(",", ".")
+        raise InvalidInput(f"{what} is not a number; write {dotted}")
     if delta is not None:
         raise InvalidInput(
             f"delta {delta} is for a number; a plan has its own delta, so drop --delta"
@@ -254,6 +258,8 @@ def explain(
             f"{str(what)!r} is neither a number nor a file; give an epsilon, or a plan written by "
             "fedspend plan --output"
         )
+    if isinstance(what, str | os.PathLike) and PLAN.of(Path(what)).is_file():
+        what = PLAN.of(Path(what))  # of a run directory
     plan = plan_of(what)
     if colluders is not None and plan.unit == "record":
         raise InvalidInput(f"--colluders {NO_COLLUDERS}")

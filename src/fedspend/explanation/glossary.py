@@ -133,6 +133,11 @@ GROUPS: dict[str, dict[str, str]] = {
             "budgets usually share one."
         ),
         "policy": "The rule that spreads a budget over the rounds, for example evenly.",
+        "contraction": (
+            "How much of a small change to the model survives one round, from 0 to 1: at 0.9, nine "
+            "tenths. Policy optimal adds least noise in the rounds of which most survives; if no "
+            "contraction is stated, it does well for all from 0.5 to 1."
+        ),
         "claim": "The epsilon that a plan says a schedule costs. It must not exceed the budget.",
         "composition": (
             "Working out what several releases reveal together. The total is less than the sum of "

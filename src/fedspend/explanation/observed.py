@@ -39,6 +39,7 @@ from fedspend.planning.protocol import AnyPlan, Unit
 from fedspend.records.planning import RecordPlan
 from fedspend.records.verification import divergence, observers_of_records, rounds_of
 from fedspend.verification.observers import (
+    OF_DISTRIBUTED,
     Divergence,
     Observer,
     no_amplification,
@@ -90,7 +91,7 @@ def sights(
             _within(seen.curves[one.name](), plan, one),
         )
         for n, one in enumerate(seen.observers)
-        if not (central and one.assumption.startswith("distributed noise"))
+        if not (central and one.assumption.startswith(OF_DISTRIBUTED))
     )
 
 

@@ -47,6 +47,10 @@ def unit_number(plan: AnyPlan, unit: str, name: str) -> int:
             f"--{unit} {name!r}: this plan protects {plan.unit}s; name one with --{plan.unit}"
         )
     if name not in plan.names:
+        if name.isdecimal() and plan.names == tuple(map(str, range(len(plan.names)))):
+            raise InvalidInput(
+                f"unknown {unit} {name!r}; this plan has {unit}s 0 to {len(plan.names) - 1}"
+            )
         choose(unit, name, plan.names)
     return plan.names.index(name)
 

@@ -168,14 +168,15 @@ def _check_heads(ledger: Ledger, wanted: list[tuple[Head, str]]) -> tuple[bool |
         else:
             ledger.check_head(kept, f"the run directory {run.about['folder']}")
             seen += 1
-    note = f"; {missing} run directories were not found" if missing else ""
+    note = f"; not found: {missing} of the run directories" if missing else ""
     if not seen:
         return (
             None,
             "no head was found elsewhere, so missing last entries would go unnoticed: give --head "
             f"or --runs{note}",
         )
-    return True, f"all {seen} heads found elsewhere are in the chain{note}"
+    heads = "the head" if seen == 1 else f"all {seen} heads"
+    return True, f"{heads} found elsewhere {'is' if seen == 1 else 'are'} in the chain{note}"
 
 
 def _head_of_run(run: Run) -> Head | None:

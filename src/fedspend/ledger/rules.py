@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
+from fedspend.basics.choices import near
 from fedspend.budgets.identity import (
     hint_alike,
     look,
@@ -37,6 +38,7 @@ from fedspend.stored.files import HEAD_SUFFIX
 if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
 
+MOST_COMPARED = 10_000  # names that a misspelt one is compared with
 APPROVED = "slice.json"  # the first file of a run in a client's own ledger: what it has approved
 
 
@@ -225,9 +227,12 @@ def account_numbers(state: State, unit: str, names: Sequence[str]) -> IntArray:
         )
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
+        meant = near(missing, known, "; ") if len(known) <= MOST_COMPARED else ""
+        hint = hint_alike(missing, known) or meant
         raise InvalidInput(
-            f"{unit} {missing!r} is not in the ledger{hint_alike(missing, known)}; register it "
-            "first: fedspend ledger register"
+            f"{unit} {missing!r} is not in the ledger{hint}"
+            f"{' Otherwise' if hint.endswith('?') else ';'} register it first: fedspend ledger "
+            "register"
         )
     return np.array([known[name] for name in names], dtype=np.int64)
 

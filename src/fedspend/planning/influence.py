@@ -16,7 +16,6 @@ where noise goes, never how much privacy is spent.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,36 +222,31 @@ def checked_contraction(contraction: Any) -> float | None:
     value = finite_number("contraction", contraction)
     if not 0 < value <= 1:
         raise InvalidInput(
-            f"contraction must lie in (0, 1], got {contraction!r}: it is the part of a push "
-            "against the model that one round leaves"
+            f"contraction must lie in (0, 1], got {contraction!r}: it is how much of a small "
+            "change to the model survives one round"
         )
     return value
 
 
 def expectation(expected: Mapping[str, Any]) -> str:
-    """What a plan by `optimal` assumed, and what it expects, in one sentence."""
-    if "contraction" not in expected:
-        tail = f", {_tail(expected['tail'])}" if "tail" in expected else ""
-        gain = _gain(expected["variance_of_uniform"])
-        return f"by the influence that was measured{tail}: {gain}"
-    if expected["contraction"] is None:
-        assumed = f"contraction unknown; if it is {expected['assumed']:g}"
-    else:
-        assumed = f"at contraction {expected['contraction']:g}"
-    other, ratio = expected["with_other_tail"]
-    instead = "" if other == expected["tail"] else f"; with {_tail(other)}: {ratio:.2f}"
+    """What a plan by `optimal` expects, and what it assumed, on one short line. The numbers behind
+    it (tails, deviations) are in `expected` itself.
+
+    >>> expectation({"variance_of_uniform": 0.9, "contraction": None, "assumed": 0.9, "tail": 1})
+    'about 10% less noise (variance) in the final model than uniform, if contraction is 0.9'
+    """
     gain = _gain(expected["variance_of_uniform"])
-    return f"{assumed}, {_tail(expected['tail'])}: {gain}{instead}"
-
-
-def _tail(tail: int) -> str:
-    return "the last iterate" if tail == 1 else f"a tail of {tail}"
+    if "contraction" not in expected:
+        assumed = ", by the influence that was measured"
+    elif expected["contraction"] is None:
+        assumed = f", if contraction is {expected['assumed']:g}"
+    else:
+        assumed = f", at contraction {expected['contraction']:g}"
+    tail = expected.get("tail", 1)
+    return f"{gain}{assumed}{'' if tail == 1 else f', with a tail of {tail}'}"
 
 
 def _gain(ratio: float) -> str:
     if ratio > 0.99:
         return f"uniform is within {max(0.0, 1 - ratio):.1%} of the least noise in the final model"
-    return (
-        f"noise in the final model {ratio:.2f} of uniform's (variance; deviation "
-        f"{math.sqrt(ratio):.2f})"
-    )
+    return f"about {1 - ratio:.0%} less noise (variance) in the final model than uniform"

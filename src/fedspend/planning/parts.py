@@ -26,7 +26,7 @@ BIT_NOISE, METRIC_NOISE = "bit_noise", "metric_noise"  # names in a plan's param
 _USUAL = 0.05
 # What a metric may take of a round by default: 1/4^2 of the cost of the client with most noise.
 _METRIC_MULTIPLES = 2.0
-# What a bit may take: all but about 2%, as ever.
+# What a bit may take: at most about 98% of a round.
 _BIT_ROOM = 1.01
 
 

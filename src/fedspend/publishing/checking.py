@@ -309,8 +309,8 @@ def _check_certificate(document: Content) -> tuple[None, str]:
         raise Wrong("its certificate does not say that the plan was verified")
     checks = counted(len(stated["checks"]), "check")
     return None, (
-        f"the publisher states that the whole plan passed {checks}; only who has the plan can "
-        "repeat them"
+        f"the publisher states that the whole plan passed {checks}; only someone who has the "
+        "plan can repeat them"
     )
 
 

@@ -37,9 +37,12 @@ def draw(gains: GainMap) -> Figure:
     axes.set_xticks(range(len(gains.tails)), [str(tail) for tail in gains.tails])
     axes.set_yticks(range(len(gains.contractions)), [f"{rho:g}" for rho in gains.contractions])
     axes.set_xlabel("tail average: iterates in the final model")
-    axes.set_ylabel("contraction: part of a push that one round leaves")
+    axes.set_ylabel("contraction: what survives one round of a small change")
     axes.set_title(
-        "Noise of optimal, as part of uniform's", loc="left", fontsize=12, fontweight="bold"
+        "Noise of optimal, as part of uniform's,\nif the contraction is known and stated",
+        loc="left",
+        fontsize=12,
+        fontweight="bold",
     )
     figure.suptitle(
         f"variance in the final model; {gains.rounds} rounds at rate {gains.rate:g}",

@@ -111,7 +111,8 @@ class Options:
             told["task.metrics"] = [metric.name for metric in task.metrics]
         if self.lr_schedule != "constant":
             told |= {"train.lr_schedule": self.lr_schedule, "train.lr_end": self.lr_end}
-        for name, usual in _LATER.items():  # named only where they are used, as runs of before
+        # named only where they are used, as in runs begun with an older version
+        for name, usual in _LATER.items():
             if getattr(self, name) != usual:
                 told[f"train.{name}"] = _as_word(getattr(self, name))
         if self.max_length is not None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.basics.choices import choose
+from fedspend.basics.choices import choose, near
 from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
 from fedspend.basics.tables import Table, frame_of_rows
@@ -266,6 +266,9 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
     >>> [arm.name for arm in arms_of(["fedavg", "dp-fedavg"], ["train.lr=0.1"])]
     ['fedavg, train.lr=0.1', 'dp-fedavg, train.lr=0.1']
     """
+    for name in methods:
+        if name and name not in METHODS and (hint := near(name, METHODS.names, "; ")):
+            raise InvalidInput(f"unknown method {name!r}{hint}")
     unknown = [name for name in methods if name not in METHODS]
     if unknown or len(set(methods)) != len(methods) or not methods:
         raise InvalidInput(

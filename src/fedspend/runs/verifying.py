@@ -418,7 +418,8 @@ class Checker:
         if not self.sealed(RELEASE.name).as_written:
             return False, f"{RELEASE} is not as it was written"
         others = sum(state == "committed" for state in self.run.rounds.values()) - 1
-        known = "" if others < 1 else f"; of {others} before it the ledger has the digests alone"
+        earlier = f"the {counted(others, 'earlier round')}"
+        known = "" if others < 1 else f"; for {earlier} the ledger keeps only digests"
         if self.release.round not in self.run.releases:
             return None, f"the release of round {self.release.round + 1} is not in the ledger yet"
         return True, f"the release of round {self.release.round + 1} is the ledger's last{known}"

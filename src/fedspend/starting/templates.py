@@ -33,6 +33,8 @@ def write(folder: Path, name: str) -> list[Path]:
     """Write the template's folder, which must not be there yet; its files."""
     if name not in TEMPLATES:
         raise InvalidInput(f"there is no template {name!r}; use one of {', '.join(TEMPLATES)}")
+    if not folder.name:
+        raise InvalidInput("give a name for the new folder, for example: fedspend new first")
     if folder.exists() or folder.is_symlink():
         raise InvalidInput(f"{folder} exists already; remove it, or choose another name")
     template = TEMPLATES[name]

@@ -25,6 +25,7 @@ from fedspend.verification.second_accountant import (
 from fedspend.verification.second_accountant.renyi import SHORT, panels_of
 
 Divergence = Callable[[Any, Any, Any], FloatArray]
+OF_DISTRIBUTED = "distributed noise"  # how assumptions about it begin
 MOST_ORDERS, MOST_ROUNDS = 1000, 200  # that one schedule is read with
 
 
