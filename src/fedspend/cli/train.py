@@ -284,6 +284,11 @@ def ending_of(result: Result) -> str:
     return f"Stopped early, after round {done}: no better model since; {which}{charged}."
 
 
+def is_own(ledger: str | None, folder: Path) -> bool:
+    """Whether a ledger is the one in the run directory, which nothing else is charged to."""
+    return ledger is not None and Path(ledger).resolve() == LEDGER.of(folder).resolve()
+
+
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
     from fedspend.basics.words import counted
     from fedspend.server.early_stopping import of_kept
@@ -336,7 +341,9 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
         if stopping:
             print(stopping)
         print(f"epsilon spent: {spent}")
-        if result.ledger is not None and last["randomness"] != "seeded":
+        own = last["randomness"] == "seeded" and is_own(result.ledger, folder)
+        if result.ledger is not None and not own:
+            simulated = " (simulated accounts)" if last["randomness"] == "seeded" else ""
             project = f", project {result.project!r}" if result.project else ""
-            print(f"Charged to: {result.ledger}{project}, run {result.run}")
+            print(f"Charged to: {result.ledger}{simulated}{project}, run {result.run}")
         print(f"Report: {REPORT.of(folder)}")
