@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,9 +153,9 @@ def run(args: argparse.Namespace) -> int:
             LOG.info("%s", describe(line, rounds))
             show(line, rounds)
             if stopping() and line["round"] < rounds:
-                go_on = f"fedspend train {args.config} -o {folder} --resume"
                 raise Stopped(
-                    f"stopped after round {line['round']} of {rounds}; continue with: {go_on}"
+                    f"stopped after round {line['round']} of {rounds}; continue with: "
+                    f"{to_go_on(args, folder)}"
                 )
 
         def on_note(note: str) -> None:
@@ -182,6 +183,35 @@ def run(args: argparse.Namespace) -> int:
     write_report([folder], REPORT.of(folder))
     summarise(args, result, folder)
     return 0
+
+
+def to_go_on(args: argparse.Namespace, folder: Path) -> str:
+    """The command that goes on with a stopped run: all that was given, and --resume.
+
+    Lost rounds were made up for and a move was settled when the run began, so --replan and --moved
+    are not needed again. A password is not shown; the database has to ask for it.
+    """
+    from fedspend.runs.run_ledger import shown as without_password
+
+    command = ["fedspend"]
+    for file in args.load:
+        command += ["--load", file]
+    command += ["train", args.config, "-o", str(folder)]
+    ledger = None if args.ledger is None else without_password(args.ledger)
+    for flag, values in (
+        ("--plan", [args.plan]),
+        ("--ledger", [ledger]),
+        ("--project", [args.project]),
+        ("--sign", [args.sign]),
+        ("--set", args.set),
+        ("--logger", args.logger),
+        ("--log", [args.log]),
+    ):
+        for value in values:
+            command += [] if value is None else [flag, value]
+    for name in ("remaining", "json", "show_accuracy", "watch", "quiet"):
+        command += [f"--{name.replace('_', '-')}"] if getattr(args, name) else []
+    return shlex.join([*command, "--resume"])
 
 
 def on_this_terminal(metric: str) -> OnOperator:
