@@ -161,6 +161,19 @@ def test_the_command_that_goes_on_has_all_that_was_given(config, tmp_path, capsy
     assert main(command[1:]) == 0
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["lines", "json"])
+def test_a_reader_who_goes_away_does_not_end_the_run(config, tmp_path, more):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "fedspend", "train", config, "-o", str(folder), *more]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=writer, check=False)
+    os.close(writer)
+    assert done.returncode == 0
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
+    assert (folder / "report.html").exists()
+
+
 def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):
     folder = tmp_path / "run"
     command = [

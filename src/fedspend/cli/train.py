@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.flags import add_set
 from fedspend.cli.ledger import add_project
+from fedspend.cli.listening import to_whoever_listens
 from fedspend.cli.log_file import LOG, log_days_only
 from fedspend.errors import InvalidInput
 from fedspend.report.live import terminal_bar
@@ -151,7 +152,8 @@ def run(args: argparse.Namespace) -> int:
             if line["randomness"] != "seeded":
                 log_days_only()
             LOG.info("%s", describe(line, rounds))
-            show(line, rounds)
+            with to_whoever_listens():
+                show(line, rounds)
             if stopping() and line["round"] < rounds:
                 raise Stopped(
                     f"stopped after round {line['round']} of {rounds}; continue with: "
@@ -161,7 +163,8 @@ def run(args: argparse.Namespace) -> int:
         def on_note(note: str) -> None:
             LOG.info("%s", note)
             if not args.quiet:
-                print(f"{folder}: {note}", file=sys.stderr)
+                with to_whoever_listens():
+                    print(f"{folder}: {note}", file=sys.stderr, flush=True)
 
         result = train(
             args.config,
@@ -181,7 +184,9 @@ def run(args: argparse.Namespace) -> int:
             progress=False,
         )
     write_report([folder], REPORT.of(folder))
-    summarise(args, result, folder)
+    with to_whoever_listens():
+        summarise(args, result, folder)
+        sys.stdout.flush()
     return 0
 
 
