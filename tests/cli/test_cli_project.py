@@ -144,3 +144,21 @@ def test_who_leaves_a_run_of_a_project(run, tmp_path, ledger_of_this_user):
     own = ("--ledger", ledger_of_this_user, "--project", "clinics")
     found = json.loads(run(*asked, *own).out)
     assert found["budget"] == 3.0
+
+
+def test_simulated_and_real_accounts_are_told_apart_before_balances(run, refused, config, tmp_path):
+    config.write_text(CONFIG + '[ledger]\nlocation = "accounts.db"\n')
+    seeded = ("--set", "privacy.randomness=seeded")
+    outcome = run("train", config, "-o", tmp_path / "sim", *seeded)
+    assert outcome.code == 0, outcome.err
+    accounts = tmp_path / "accounts.db"
+    assert f"{accounts}, which the config names, becomes a ledger of simulated" in outcome.err
+    assert f"Charged to: {accounts} (simulated accounts), run " in outcome.out
+    line = refused("train", config, "-o", tmp_path / "real", code=1)
+    assert "keeps simulated accounts, and this run is real" in line
+    other = ("--ledger", tmp_path / "real.db")
+    outcome = run("train", config, "-o", tmp_path / "real", *other)
+    assert outcome.code == 0, outcome.err
+    assert "becomes" not in outcome.err
+    line = refused("train", config, "-o", tmp_path / "sim2", *seeded, *other, code=1)
+    assert "keeps real accounts, and this run is a simulation" in line

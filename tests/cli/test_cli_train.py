@@ -1,7 +1,9 @@
 """`fedspend train`, `compare` and `data` as a user meets them."""
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -129,7 +131,47 @@ def test_another_run_in_the_folder_is_left_alone(config, tmp_path, capsys):
     assert (
         main(["train", config, "-o", folder, "--quiet", "--resume", "--set", "train.seed=9"]) == 2
     )
-    assert "train.seed was 0 and is now 9" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "train.seed was 0 and is now 9; add --set train.seed=0 to go on with it, or" in said
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_the_command_that_goes_on_has_all_that_was_given(config, tmp_path, capsys, monkeypatch):
+    @contextlib.contextmanager
+    def at_once():
+        yield lambda: True
+
+    folder, own = tmp_path / "a run", tmp_path / "own.py"
+    own.write_text("")
+    given = [
+        "--ledger",
+        str(tmp_path / "my accounts.db"),
+        "--project",
+        "p",
+        "--set",
+        "train.lr=0.2",
+    ]
+    monkeypatch.setattr("fedspend.cli.train.stop_after_round", at_once)
+    assert main(["--load", str(own), "train", config, "-o", str(folder), *given, "--quiet"]) == 130
+    said = capsys.readouterr().err
+    command = shlex.split(said.partition("continue with: ")[2])
+    assert command[:3] == ["fedspend", "--load", str(own)]
+    assert all(word in command for word in (*given, "--quiet", "--resume"))
+    monkeypatch.undo()
+    assert main(command[1:]) == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["lines", "json"])
+def test_a_reader_who_goes_away_does_not_end_the_run(config, tmp_path, more):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "fedspend", "train", config, "-o", str(folder), *more]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=writer, check=False)
+    os.close(writer)
+    assert done.returncode == 0
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
+    assert (folder / "report.html").exists()
 
 
 def test_ctrl_c_stops_after_the_round_and_resume_finishes(config, tmp_path):

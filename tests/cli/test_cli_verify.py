@@ -125,12 +125,21 @@ def test_files_that_are_no_plans(refused, plan_file, spoil):
     assert "plan.json" in refused("verify", plan_file)
 
 
-def test_a_plan_that_was_altered_fails_the_check(refused, plan_file, tmp_path):
+def test_a_plan_that_was_altered_fails_the_check(run, refused, plan_file, tmp_path):
     """It is a plan, and the answer is no: exit code 1, wherever a plan is read."""
     plan_file.write_text(altered(plan_file.read_text()))
+    outcome = run("verify", plan_file)
+    assert (outcome.code, outcome.err) == (1, "")
+    assert outcome.out.startswith("FAIL  ")
+    assert "plan.json: the content does not match its hash" in outcome.out
+    outcome = run("verify", plan_file, "--json")
+    answer = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, answer["ok"]) == (1, "", False)
+    assert answer["plan"] == str(plan_file)
+    assert "does not match its hash" in answer["failures"][0]
+    outcome = run("verify", plan_file, "--quiet")
+    assert (outcome.code, outcome.out, outcome.err) == (1, "", "")
     for argv in (
-        ("verify", plan_file),
-        ("verify", plan_file, "--json"),
         ("explain", plan_file, "--group", "10"),
         ("train", "examples/quickstart.toml", "--plan", plan_file, "-o", tmp_path / "run"),
     ):

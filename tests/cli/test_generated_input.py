@@ -71,7 +71,7 @@ def a_config(draw, folder):
             content.setdefault(section, {})[key + draw.choice("sx_")] = 1
     path = folder / "config.toml"
     try:
-        text = config_text(content).replace("nan", "nan")
+        text = config_text(content)
     except (TypeError, ValueError):
         text = "[data]\nname = \n"
     path.write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")

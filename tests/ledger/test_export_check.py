@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 
 import pytest
 
 import fedspend
 from fedspend.cli.main import main
 from fedspend.ledger import Ledger
+from fedspend.ledger.audit import audit
 from fedspend.ledger.chain import START, link
 from fedspend.ledger.export import export_json
 from fedspend.ledger.export_check import audit_export
@@ -215,3 +217,29 @@ def test_forged_sizes_do_not_fill_the_memory(export, huge):
     bodies[2] |= huge
     export.write_text(json.dumps(relinked(document, bodies)))
     assert failed(export)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_forged_ledger_gets_a_finding_like_its_export(export, tmp_path):
+    """No accountant of ours can compute with this rate: it raises an error that is not ours."""
+    document = json.loads(export.read_text())
+    bodies = [json.loads(entry["text"]) for entry in document["entries"]]
+    bodies[2]["rate"] = [{"all": 1e-300, "rounds": 4}] * 2
+    document = relinked(document, bodies)
+    export.write_text(json.dumps(document))
+    assert "client balances" in failed(export)
+    place = tmp_path / "accounts.db"
+    Ledger.create(place, simulation=False).close()
+    with sqlite3.connect(place) as database:
+        database.execute("DELETE FROM fedspend_entries")
+        database.executemany(
+            "INSERT INTO fedspend_entries VALUES (?, ?, ?)",
+            [
+                (entry["number"], entry["text"].encode(), bytes.fromhex(entry["hash"]))
+                for entry in document["entries"]
+            ],
+        )
+    (tmp_path / "accounts.db.head").unlink(missing_ok=True)
+    found = {one.check: one for one in audit(str(place)).checks}
+    assert found["client balances"].good is False
+    assert "cannot be checked (ValueError: " in found["client balances"].words

@@ -261,12 +261,6 @@ class Mechanisms:
         found[self.history[self.discrete]] = True
         return found
 
-    def has_tune(self) -> BoolArray:
-        """Which histories have a private tune, and so are read by Rényi curves only."""
-        found = np.zeros(self.histories, dtype=bool)
-        found[self.history[self.curve >= 0]] = True
-        return found
-
     def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Epsilon of each history at its `delta`, and its order; 0 for a history without rounds."""
         epsilon, order = np.zeros(self.histories), np.full(self.histories, 2.0)

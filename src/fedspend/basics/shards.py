@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from fedspend.basics.arrays import IntArray
 
-_NONE = np.zeros(0, dtype=np.int64)
-
 
 class Shards(Sequence[IntArray]):
     """The rows of each client: a stretch of `order`, or of all rows as they lie."""

@@ -14,7 +14,6 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-FORMATS = ("csv", "markdown", "latex", "html")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

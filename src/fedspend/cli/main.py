@@ -51,6 +51,7 @@ from fedspend.cli import (
     watch,
     what_if,
 )
+from fedspend.cli.listening import to_whoever_listens
 from fedspend.cli.log_file import LOG, logged
 from fedspend.cli.names import NAMES, registered
 from fedspend.errors import (
@@ -395,7 +396,8 @@ def short_warnings() -> Iterator[None]:
                 said.add(str(message))
                 if not issubclass(category, OperatorWarning):
                     LOG.warning("%s", one_line(str(message)))
-                print(f"warning: {one_line(str(message))}", file=sys.stderr)
+                with to_whoever_listens():
+                    print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
         warnings.showwarning = show_short
         warnings.simplefilter("always", FedspendWarning)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.flags import add_set
 from fedspend.cli.ledger import add_project
+from fedspend.cli.listening import to_whoever_listens
 from fedspend.cli.log_file import LOG, log_days_only
 from fedspend.errors import InvalidInput
 from fedspend.report.live import terminal_bar
@@ -150,17 +152,19 @@ def run(args: argparse.Namespace) -> int:
             if line["randomness"] != "seeded":
                 log_days_only()
             LOG.info("%s", describe(line, rounds))
-            show(line, rounds)
+            with to_whoever_listens():
+                show(line, rounds)
             if stopping() and line["round"] < rounds:
-                go_on = f"fedspend train {args.config} -o {folder} --resume"
                 raise Stopped(
-                    f"stopped after round {line['round']} of {rounds}; continue with: {go_on}"
+                    f"stopped after round {line['round']} of {rounds}; continue with: "
+                    f"{to_go_on(args, folder)}"
                 )
 
         def on_note(note: str) -> None:
             LOG.info("%s", note)
             if not args.quiet:
-                print(f"{folder}: {note}", file=sys.stderr)
+                with to_whoever_listens():
+                    print(f"{folder}: {note}", file=sys.stderr, flush=True)
 
         result = train(
             args.config,
@@ -180,8 +184,39 @@ def run(args: argparse.Namespace) -> int:
             progress=False,
         )
     write_report([folder], REPORT.of(folder))
-    summarise(args, result, folder)
+    with to_whoever_listens():
+        summarise(args, result, folder)
+        sys.stdout.flush()
     return 0
+
+
+def to_go_on(args: argparse.Namespace, folder: Path) -> str:
+    """The command that goes on with a stopped run: all that was given, and --resume.
+
+    Lost rounds were made up for and a move was settled when the run began, so --replan and --moved
+    are not needed again. A password is not shown; the database has to ask for it.
+    """
+    from fedspend.runs.run_ledger import shown as without_password
+
+    command = ["fedspend"]
+    for file in args.load:
+        command += ["--load", file]
+    command += ["train", args.config, "-o", str(folder)]
+    ledger = None if args.ledger is None else without_password(args.ledger)
+    for flag, values in (
+        ("--plan", [args.plan]),
+        ("--ledger", [ledger]),
+        ("--project", [args.project]),
+        ("--sign", [args.sign]),
+        ("--set", args.set),
+        ("--logger", args.logger),
+        ("--log", [args.log]),
+    ):
+        for value in values:
+            command += [] if value is None else [flag, value]
+    for name in ("remaining", "json", "show_accuracy", "watch", "quiet"):
+        command += [f"--{name.replace('_', '-')}"] if getattr(args, name) else []
+    return shlex.join([*command, "--resume"])
 
 
 def on_this_terminal(metric: str) -> OnOperator:
@@ -284,6 +319,11 @@ def ending_of(result: Result) -> str:
     return f"Stopped early, after round {done}: no better model since; {which}{charged}."
 
 
+def is_own(ledger: str | None, folder: Path) -> bool:
+    """Whether a ledger is the one in the run directory, which nothing else is charged to."""
+    return ledger is not None and Path(ledger).resolve() == LEDGER.of(folder).resolve()
+
+
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
     from fedspend.basics.words import counted
     from fedspend.server.early_stopping import of_kept
@@ -336,7 +376,9 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
         if stopping:
             print(stopping)
         print(f"epsilon spent: {spent}")
-        if result.ledger is not None and last["randomness"] != "seeded":
+        own = last["randomness"] == "seeded" and is_own(result.ledger, folder)
+        if result.ledger is not None and not own:
+            simulated = " (simulated accounts)" if last["randomness"] == "seeded" else ""
             project = f", project {result.project!r}" if result.project else ""
-            print(f"Charged to: {result.ledger}{project}, run {result.run}")
+            print(f"Charged to: {result.ledger}{simulated}{project}, run {result.run}")
         print(f"Report: {REPORT.of(folder)}")

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 
 HELP = "check a plan, a run directory or a publication"
 DESCRIPTION = (
@@ -101,7 +101,14 @@ def verify_plan(args: argparse.Namespace) -> int:
     from fedspend.cli.views import view_of
     from fedspend.planning.protocol import load_any_plan
 
-    plan = load_any_plan(args.path)
+    try:
+        plan = load_any_plan(args.path)
+    except Refused as altered:  # it is a plan, and the answer is no
+        if args.json:
+            print_json({"plan": args.path, "ok": False, "failures": [str(altered)]})
+        elif not args.quiet:
+            print(f"FAIL  {altered}")
+        return 1
     view = view_of(plan)
     if args.colluders and view.no_colluders is not None:
         raise InvalidInput(f"--colluders {view.no_colluders}")

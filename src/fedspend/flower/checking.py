@@ -48,7 +48,7 @@ from fedspend.errors import FedspendError, InvalidInput
 from fedspend.flower.loopback import QUIET
 from fedspend.flower.node import Node, open_node
 from fedspend.ledger import Ledger
-from fedspend.ledger.audit import Finding, none_failed
+from fedspend.ledger.audit import Finding, guarded, none_failed
 from fedspend.ledger.storage import is_url, may_hold_ledger, path_of
 from fedspend.server.methods.table import protects_records
 
@@ -101,25 +101,16 @@ def check(
     folder = here / "tls" if tls is None else Path(tls)
     listed = _node(found, here, server) if role == "node" else _server(found, here, app)
     checks = [
-        *_guarded("versions", versions),
-        *_guarded("telemetry", quiet),
-        *(finding for name, one in listed for finding in _guarded(name, one)),
-        *_guarded(
+        guarded("versions", versions),
+        guarded("telemetry", quiet),
+        *(guarded(name, one) for name, one in listed),
+        guarded(
             "certificate", lambda: certificate(folder, superlink if role == "server" else None)
         ),
     ]
     authority = here / "server-ca.crt" if role == "node" else folder / "ca.crt"
-    checks += _guarded("superlink", lambda: reached(superlink, authority))
+    checks.append(guarded("superlink", lambda: reached(superlink, authority)))
     return Checked(str(path), role, checks)
-
-
-def _guarded(name: str, look: Callable[[], Verdict]) -> list[Finding]:
-    try:
-        return [Finding(name, *look())]
-    except FedspendError as error:
-        return [Finding(name, False, " ".join(str(error).split()))]
-    except Exception as error:  # a file that nobody would write may fail in any way
-        return [Finding(name, False, f"cannot be checked ({type(error).__name__}: {error})")]
 
 
 # --- either machine -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ shares no code with the first, and is within its budget.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +43,26 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         return {"check": self.check, "ok": self.good, "detail": self.words}
+
+
+def guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
+    """What a check finds. One that fails in any way has found something: what nobody would write
+    may raise whatever it likes.
+    """
+    try:
+        return Finding(name, *check())
+    except FedspendError as error:
+        return Finding(name, False, " ".join(str(error).split()))
+    except Exception as error:
+        return Finding(name, False, unforeseen(error))
+
+
+def unforeseen(error: Exception) -> str:
+    """An error that is not ours in words, on one short line and without control characters."""
+    words = "".join(one if one.isprintable() else " " for one in str(error))
+    said = textwrap.shorten(words, 80, placeholder=" ...")
+    name = type(error).__name__
+    return f"cannot be checked ({name}: {said})" if said else f"cannot be checked ({name})"
 
 
 def summed_up(findings: Sequence[Finding]) -> str:
@@ -107,8 +128,8 @@ def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ())
         entries = f"{ledger.state.entries} entries, each linked to the one before"
         result.checks = [
             Finding("chain", True, entries),
-            _guarded("database", lambda: (True, ledger.check_storage())),
-            _guarded("heads", lambda: _check_heads(ledger, wanted)),
+            guarded("database", lambda: (True, ledger.check_storage())),
+            guarded("heads", lambda: _check_heads(ledger, wanted)),
             *(
                 finding
                 for project in ("", *ledger.state.projects)
@@ -123,8 +144,7 @@ def _of_project(state: State) -> list[Finding]:
     units = [unit for unit in UNITS if len(state.accounts[unit])]
     where = f", {state.project}" if state.project else ""
     found = [
-        _guarded(f"{unit} balances{where}", partial(recheck_balances, state, unit))
-        for unit in units
+        guarded(f"{unit} balances{where}", partial(recheck_balances, state, unit)) for unit in units
     ]
     if len(units) > 1:  # refused today; ledgers of version 0.1 may have both
         words = (
@@ -133,13 +153,6 @@ def _of_project(state: State) -> list[Finding]:
         )
         found.append(Finding(f"one unit{where}", None, words))
     return found
-
-
-def _guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
-    try:
-        return Finding(name, *check())
-    except FedspendError as error:
-        return Finding(name, False, str(error))
 
 
 def named_head(text: str) -> tuple[Head, str]:

@@ -9,7 +9,7 @@ is none is bad input.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,14 @@ from typing import Any
 
 from fedspend.basics.json_values import number
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.ledger.audit import Audit, Finding, named_head, recheck_balances
+from fedspend.ledger.audit import (
+    Audit,
+    Finding,
+    guarded,
+    named_head,
+    recheck_balances,
+    unforeseen,
+)
 from fedspend.ledger.chain import START, Damaged, Head, follow, parse
 from fedspend.ledger.spending import balances
 from fedspend.ledger.state import UNITS, State
@@ -39,10 +46,10 @@ def audit_export(path: str | Path, *, heads: Sequence[str] = ()) -> Audit:
     result.head = str(state.head)
     result.checks = [
         Finding("chain", True, f"{state.entries} entries, each linked to the one before"),
-        _guarded("statements", lambda: _check_statements(document, state)),
-        _guarded("heads", lambda: _check_heads(found, wanted)),
+        guarded("statements", lambda: _check_statements(document, state)),
+        guarded("heads", lambda: _check_heads(found, wanted)),
         *(
-            _guarded(f"{unit} balances{where}", partial(_check_unit, listed, one, unit))
+            guarded(f"{unit} balances{where}", partial(_check_unit, listed, one, unit))
             for where, listed, one in _projects(document, state)
             for unit in UNITS
             if len(one.accounts[unit])
@@ -172,17 +179,10 @@ def _check_unit(project: Any, state: State, unit: str) -> tuple[bool, str]:
     return recheck_balances(state, unit, computed)
 
 
-def _guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
-    try:
-        return Finding(name, *check())
-    except Exception as error:  # numbers that nobody would write may fail in any way
-        return Finding(name, False, _words(error))
-
-
 def _words(error: Exception) -> str:
     if isinstance(error, FedspendError):
         return str(error)
-    return f"cannot be computed from these entries ({type(error).__name__})"
+    return unforeseen(error)
 
 
 def _short(value: Any) -> str:

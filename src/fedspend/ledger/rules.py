@@ -465,7 +465,7 @@ def check_kind(state: State, simulation: bool, location: str) -> None:
         )
         raise Refused(
             f"the ledger {location} keeps {kept} accounts, and this run is {asked}; use another "
-            "ledger"
+            "ledger (--ledger, or ledger.location in the config)"
         )
 
 

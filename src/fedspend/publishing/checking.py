@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader
@@ -24,7 +24,7 @@ import numpy as np
 from fedspend.basics.door import public
 from fedspend.basics.words import counted, span
 from fedspend.errors import FedspendError
-from fedspend.ledger.audit import Finding, none_failed, summed_up, table_of
+from fedspend.ledger.audit import Finding, guarded, none_failed, summed_up, table_of
 from fedspend.planning.plan_json import Content, built, canonical, from_runs, hash_of
 from fedspend.planning.protocol import AnyPlan, plan_kinds
 from fedspend.publishing.publication import FORMAT, SAME_NOISE, VERSION, plan_guarantee
@@ -124,39 +124,30 @@ def verify_publication(
 
 def _checked(folder: Path, key: Ed25519PublicKey | None, opening: Path | None) -> Checked:
     result = Checked(str(folder))
-    form = _guarded("form", lambda: _read(folder, result))
+    form = guarded("form", lambda: _read(folder, result))
     result.checks.append(form)
     document = result.document
     if document is None:
         return result
     bound: list[AnyPlan] = []
     result.checks += [
-        _guarded("signature", lambda: _check_signature(document, key)),
-        _guarded("guarantee", lambda: _check_guarantee(document, bound)),
-        _guarded("files", lambda: _check_files(folder, document)),
+        guarded("signature", lambda: _check_signature(document, key)),
+        guarded("guarantee", lambda: _check_guarantee(document, bound)),
+        guarded("files", lambda: _check_files(folder, document)),
     ]
     if bound:
-        result.checks.append(_guarded("words", lambda: _check_words(folder, document, bound[0])))
+        result.checks.append(guarded("words", lambda: _check_words(folder, document, bound[0])))
         result.words = text(document, bound[0])
     result.checks += [
-        _guarded("certificate", lambda: _check_certificate(document)),
-        _guarded("releases", lambda: _check_releases(document)),
-        _guarded("budgets", lambda: _check_commitments(document)),
+        guarded("certificate", lambda: _check_certificate(document)),
+        guarded("releases", lambda: _check_releases(document)),
+        guarded("budgets", lambda: _check_commitments(document)),
     ]
     if document["simulation"]:
         result.checks.append(Finding("simulation", None, SIMULATION))
     if opening is not None:
         result.checks += _opened(document, bound[0] if bound else None, opening)
     return result
-
-
-def _guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
-    try:
-        return Finding(name, *check())
-    except FedspendError as error:
-        return Finding(name, False, " ".join(str(error).split()))
-    except Exception as error:  # numbers and shapes that nobody would write may fail in any way
-        return Finding(name, False, f"cannot be checked: it is damaged ({type(error).__name__})")
 
 
 # --- the document ---------------------------------------------------------------------------------
@@ -355,15 +346,15 @@ def _check_commitments(document: Content) -> tuple[None, str]:
 
 def _opened(document: Content, bound: AnyPlan | None, path: Path) -> list[Finding]:
     opening: list[Content] = []
-    first = _guarded("opening", lambda: _check_opening(document, path, opening))
+    first = guarded("opening", lambda: _check_opening(document, path, opening))
     if not opening or bound is None:
         return [first]
     content, noise = opening
     part: list[AnyPlan] = []
     return [
         first,
-        _guarded("own budget", lambda: _check_own(content, bound, part)),
-        _guarded("own noise", lambda: _check_noise(content, noise, part)),
+        guarded("own budget", lambda: _check_own(content, bound, part)),
+        guarded("own noise", lambda: _check_noise(content, noise, part)),
     ]
 
 

@@ -355,15 +355,6 @@ def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def metric_plot(curves: Mapping[str, FloatArray], path: str | Path, metric: str) -> None:
-    """Draw `metric_figure` to a file."""
-    with rc_context(LOOK):
-        figure = metric_figure(curves, metric)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=Path(path).suffix.lower().removeprefix("."), dpi=160)
-    write_whole(Path(path), buffer.getvalue())
-
-
 def metric_figure(curves: Mapping[str, FloatArray], metric: str) -> Figure:
     """The metric by round for each method: mean over seeds, with their range as a band.
 

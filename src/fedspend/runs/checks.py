@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from fedspend.configuration.config import Config
-from fedspend.configuration.data_inputs import refuse_nameless
+from fedspend.configuration.data_inputs import is_real, refuse_nameless
 from fedspend.configuration.learning_rates import relative_rates
-from fedspend.configuration.method_name import method_of
+from fedspend.configuration.method_name import known_method, method_of
 from fedspend.configuration.noise_kind import noise_of
 from fedspend.configuration.record_plans import check_lasting_numbers
 from fedspend.configuration.sections import PRIVATE
 from fedspend.errors import InvalidInput
+from fedspend.ledger.book import Ledger
 from fedspend.ledger.default import is_default
 from fedspend.ledger.participants import check_planned_on, plan_fits
 from fedspend.ledger.rules import check_kind, refuse_lost
@@ -28,7 +29,7 @@ from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.offers import refuse_used
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
-from fedspend.server.methods.table import protects_records
+from fedspend.server.methods.table import METHODS, protects_records
 
 
 def check_ledger(setup: Setup, ledger: RunLedger) -> None:
@@ -50,6 +51,14 @@ def check_ledger(setup: Setup, ledger: RunLedger) -> None:
         refuse_lost(path)
         if not is_default(ledger.asked):  # whose folder is made with it
             check_place(path)
+
+
+def refuse_other_kind(config: Config, book: Ledger | None) -> None:
+    """Refuse a ledger of simulated accounts for a real run, and the other way round, before its
+    balances are planned with: they say nothing about such a run.
+    """
+    if book is not None and METHODS[known_method(config)].unit is not None:
+        check_kind(book.state, not is_real(config), book.location)
 
 
 def check_names_last(plan: AnyPlan, setup: Setup, config: Config) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from fedspend.basics.files import append_line, as_line, make_folder, one_at_a_time, write_whole
 from fedspend.basics.tensors import REMEDY, seal
+from fedspend.configuration.sections import SECTIONS
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import (
@@ -111,7 +113,7 @@ class RunDirectory:
             if then.get(key) != now.get(key):
                 raise InvalidInput(
                     f"{folder} holds another run: {key} was {then.get(key)!r} and is now "
-                    f"{now.get(key)!r}; choose another folder"
+                    f"{now.get(key)!r}; {_to_keep(key, then.get(key))}choose another folder"
                 )
         if then.get("plan") != now.get("plan"):
             changed = facts.content | {"settings": then | {"plan": now["plan"]}}
@@ -360,6 +362,17 @@ def refuse_taken(folder: Path) -> None:
         else "choose another folder"
     )
     raise InvalidInput(f"{folder} is not empty; {hint}")
+
+
+def _to_keep(key: str, then: Any) -> str:
+    """How to pass what a setting was when the run began, if a command line can."""
+    section, _, name = key.partition(".")
+    if name not in SECTIONS.get(section, {}) or key == "votes.rows":  # of which a digest is kept
+        return ""
+    if then is None or isinstance(then, dict):
+        return ""
+    value = then if isinstance(then, str) else json.dumps(then)
+    return f"add --set {shlex.quote(f'{key}={value}')} to go on with it, or "
 
 
 def _leftover(path: Path) -> bool:

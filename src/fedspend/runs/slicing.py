@@ -18,7 +18,7 @@ from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.certifying import examine
-from fedspend.runs.checks import approved, check_ledger
+from fedspend.runs.checks import approved, check_ledger, refuse_other_kind
 from fedspend.runs.offers import offer_of
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup, from_config
@@ -54,6 +54,7 @@ def make_slices(
     named = project if project is not None else settings.ledger.project
     charged = is_real(settings)
     with RunLedger.of_run(None, where, resume=False, project=named, charged=charged) as opened:
+        refuse_other_kind(settings, opened.found())
         setup = from_config(settings, opened.found(), plan, begun=False)
         check_ledger(setup, opened)
     examine(setup, None)

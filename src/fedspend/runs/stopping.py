@@ -6,16 +6,18 @@ once, and the round that was under way stays charged.
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from fedspend.errors import FedspendError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STDERR = 2
+NOTICE = b"fedspend: stopping after this round; press Ctrl-C again to stop at once\n"
 
 
 class Stopped(FedspendError):
@@ -40,10 +42,9 @@ def stop_after_round(
         if asked or at_once():
             raise KeyboardInterrupt
         asked = True
-        print(
-            "fedspend: stopping after this round; press Ctrl-C again to stop at once",
-            file=sys.stderr,
-        )
+        # a signal may come while a line is written, and `print` cannot be entered twice
+        with suppress(OSError):
+            os.write(STDERR, NOTICE)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: asked

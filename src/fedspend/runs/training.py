@@ -27,7 +27,7 @@ from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.report.live import live_bar
 from fedspend.report.round_words import describe
 from fedspend.runs.arrays import OPTIONS, Clients, check_named, from_arrays
-from fedspend.runs.checks import approved, check_names_last
+from fedspend.runs.checks import approved, check_names_last, refuse_other_kind
 from fedspend.runs.given_clients import as_clients
 from fedspend.runs.hold_out_key import secret_of
 from fedspend.runs.moving import settle
@@ -213,6 +213,12 @@ def train(
         if config is not None:
             goes = folder if goes_on(folder, resume) else None
             setup = _planned(settings, goes, opened, plan, on_note if replan else None, grid)
+        simulated = config is not None and not is_real(settings) and setup.plan is not None
+        if simulated and ledger is None and where is not None and opened.found() is None:
+            on_note(
+                f"this is a simulation, so {shown(where)}, which the config names, becomes a "
+                "ledger of simulated accounts, which no real run can use; --ledger names another"
+            )
         if where is None and opened.asked is not None:
             new = ", which is new there" if opened.new_project else ""
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
@@ -321,6 +327,8 @@ def _planned(
     With `replanning`, which is called with notes, lost rounds are made up for.
     """
     book, begun = ledger.found(), None if folder is None else StoredRun(folder).plan()
+    if folder is None:
+        refuse_other_kind(settings, book)
     if grid is not None and settings.engine.slices is not None and begun is None and given is None:
         given = offered_plan(settings.engine.slices)
     stored = begun if given is None else approved(given, begun, settings)

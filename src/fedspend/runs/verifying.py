@@ -25,7 +25,7 @@ import html
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,14 @@ from fedspend.budgets.identity import normal
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import is_inside, locate, place_of
-from fedspend.ledger.audit import Finding, none_failed, recheck_balances, summed_up, table_of
+from fedspend.ledger.audit import (
+    Finding,
+    guarded,
+    none_failed,
+    recheck_balances,
+    summed_up,
+    table_of,
+)
 from fedspend.ledger.chain import Head
 from fedspend.ledger.state import Run, steps_table
 from fedspend.planning.protocol import AnyPlan
@@ -129,12 +136,16 @@ def verify_run(
     if not any(file.of(Path(folder)).exists() for file in FILES):
         raise InvalidInput(f"{folder} holds no run: name a run directory")
     checker = _checker_for(Path(folder), None if ledger is None else str(ledger))
-    result = RunVerification(str(folder), [_guarded("run", checker.check_run)])
+    result = RunVerification(
+        str(folder), [guarded("run", partial(_with_account, checker.check_run))]
+    )
     if not result.ok:
         return result
     try:
         with one_at_a_time(Path(folder)):  # the files of a run that is going on change
-            result.checks += [_guarded(name, check) for name, check in checker.checks()]
+            result.checks += [
+                guarded(name, partial(_with_account, check)) for name, check in checker.checks()
+            ]
     except (FedspendError, OSError) as error:
         result.checks.append(Finding("run", False, f"cannot be checked now: {error}"))
     finally:
@@ -152,15 +163,11 @@ def _checker_for(folder: Path, ledger: str | None) -> Checker:
     return TunedChecker(folder, ledger)
 
 
-def _guarded(name: str, check: Callable[[], Verdict]) -> Finding:
+def _with_account(check: Callable[[], Verdict]) -> Verdict:
     try:
-        return Finding(name, *check())
+        return check()
     except _NoAccount:
-        return Finding(name, None, "not checked, because the ledger cannot be read")
-    except FedspendError as error:
-        return Finding(name, False, " ".join(str(error).split()))
-    except Exception as error:  # files that nobody would write may fail in any way
-        return Finding(name, False, f"cannot be checked: damaged ({type(error).__name__})")
+        return None, "not checked, because the ledger cannot be read"
 
 
 class _NoAccount(Exception):

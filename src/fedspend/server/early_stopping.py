@@ -19,7 +19,7 @@ from fedspend.basics.json_values import number
 from fedspend.stored.run import MetricsLine
 from fedspend.tasks.words import private_key
 
-BEST, LAST = KEEPS = ("best", "last")
+BEST, LAST = "best", "last"
 # in a line of metrics: the round after which the model was the one that is kept, if that is not the
 # last; 0 is the model that the first round began with
 KEPT_ROUND = "kept_round"

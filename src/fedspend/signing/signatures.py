@@ -2,7 +2,7 @@
 
 Guarantee: what is signed is the statement's canonical JSON under a prefix that names its kind, so a
 signature of one kind never fits another. A statement that was altered, another key, or a damaged
-signature does not verify; a check never raises.
+signature does not verify: `check` raises `NotSigned`, and nothing else.
 """
 
 from __future__ import annotations
