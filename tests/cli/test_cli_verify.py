@@ -225,3 +225,12 @@ def test_what_is_not_there_is_not_called_a_plan(refused, tmp_path):
     told = refused("verify", tmp_path / "runs", "--ledger", "accounts.db")
     assert "there is no" in told
     assert "name a plan file, a run directory or a publication" in told
+
+
+@pytest.mark.parametrize("name", ["certificate.json", "run.json", "report.html"])
+def test_a_file_of_a_run_is_checked_with_its_run(refused, tmp_path, name):
+    folder = tmp_path / "first"
+    folder.mkdir()
+    for one in ("run.json", name):
+        (folder / one).write_text("{}")
+    assert f"it belongs to a run: fedspend verify {folder}" in refused("verify", folder / name)

@@ -8,6 +8,7 @@ is no plan, run or publication to check.
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
             f"there is no {args.path!r}; name a plan file, a run directory or a publication"
         )
     if not path.is_dir():
+        refuse_part_of_run(path)
         refuse_flags(args, "a plan file", "ledger", "key", "open")
         return verify_plan(args)
     # what a directory needs has to read models, which a plain install cannot
@@ -83,6 +85,15 @@ def run(args: argparse.Namespace) -> int:
         return verify_publication(args)
     refuse_flags(args, "a run directory", "colluders", "open")
     return verify_run(args)
+
+
+def refuse_part_of_run(path: Path) -> None:
+    """A file of a run directory is checked with its run; its plan may be checked alone."""
+    from fedspend.stored.files import FILES, PLAN, RUN
+
+    if path.name in {one.name for one in FILES if one is not PLAN} and RUN.of(path.parent).exists():
+        whole = shlex.join(["fedspend", "verify", str(path.parent)])
+        raise InvalidInput(f"{str(path)!r} is not a plan; it belongs to a run: {whole}")
 
 
 def refuse_flags(args: argparse.Namespace, what: str, *flags: str) -> None:
