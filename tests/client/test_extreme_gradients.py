@@ -51,6 +51,25 @@ def moved(summed, start, rows, wanted) -> float:
     return 0.0 if largest == 0 else largest * float(np.linalg.norm(far / largest))
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 9])
+def test_no_record_decides_how_the_others_are_rounded(count):
+    """Weights that cancel but for rounding, which is then made large: the gradients of the others
+    are the same to the last bit, or they would move by whole clips.
+    """
+    for seed in range(20):
+        torch.manual_seed(seed)
+        module = nn.Sequential(nn.Linear(104, 64), nn.ReLU(), nn.Linear(64, 2))
+        with torch.no_grad():
+            module[0].weight.mul_(1e3)
+            module[0].weight[1::2] = module[0].weight[::2]
+            module[0].bias.zero_()
+            module[2].weight[:, ::2] = torch.randn(2, 32) * 1e30
+            module[2].weight[:, 1::2] = -module[2].weight[:, ::2]
+        rows, labels = torch.randn(count, 104), torch.zeros(count, dtype=torch.long)
+        summed = clipped_sum(module, 1.0)
+        assert moved(summed, flat_vector(module), rows, labels) <= 1 + 1e-9, seed
+
+
 @pytest.mark.parametrize("clip", [1e-18, 1.0])
 def test_no_record_moves_the_sum_by_more_than_the_clip(clip):
     """Nor by more than it has paid for, where each pays for the norm of its gradient."""

@@ -74,6 +74,12 @@ class DenseSum:
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
     ) -> FloatArray:
+        count = len(rows)
+        if count == 1:
+            # A product with a single row is made by another kernel, which rounds otherwise, and
+            # parameters can be such that rounding decides everything. Whether others are there must
+            # not matter, so a single row has itself for company.
+            rows, labels = rows.repeat_interleave(2, dim=0), labels.repeat_interleave(2, dim=0)
         flat, inputs = (
             parameters.numpy().astype(np.float64),
             [rows.flatten(1).numpy().astype(np.float64)],
@@ -88,7 +94,8 @@ class DenseSum:
                     scores += flat[layer.bias]
                 inputs.append(np.maximum(scores, 0.0) if layer.relu else scores)
             deltas = self._backward(weights, inputs, self._loss_gradient(inputs[-1], labels))
-            squares = np.full(len(rows), _LOST)
+            inputs, deltas = ([one[:count] for one in some] for some in (inputs, deltas))
+            squares = np.full(count, _LOST)
             for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
                 one = _LOST if layer.bias is None else 1.0
                 squares += (_row_squares(delta) + _LOST) * (_row_squares(entering) + one)
