@@ -37,7 +37,7 @@ import over_time
 import papers_page
 import pooled
 import pytest
-import records
+import record_budgets as records
 import records_cnn
 import render
 import run_all

@@ -13,7 +13,7 @@ import numpy as np
 import pooled
 import pooled_page
 import pytest
-import records
+import record_budgets as records
 import records_page
 import render
 from experiment import SEEDS, TUNING_SEED, Finished, Results

@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 import pooled_page
-import records
+import record_budgets as records
 from by_seed import LEAST, Lines, paired, shown, spread
 from experiment import SEEDS, Finished
 from judging import NUMBERS, Gain, Item, Verdict, clear_of, fewer_seeds, judged, told
-from records import COMPARED, DISTRIBUTIONS, FEDERATIONS, FREE, RPDP, SAVING, STUDY, cell
+from record_budgets import COMPARED, DISTRIBUTIONS, FEDERATIONS, FREE, RPDP, SAVING, STUDY, cell
 from tables import markdown, with_seconds
 
 NAMES = {"heart": "Fed-Heart-Disease", "mnist-iid": "MNIST-IID", "mnist-niid": "MNIST-NIID"}

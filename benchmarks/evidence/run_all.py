@@ -29,7 +29,7 @@ import networks
 import norms
 import over_time
 import pooled
-import records
+import record_budgets as records
 import records_cnn
 import shaping
 import targets

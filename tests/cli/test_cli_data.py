@@ -23,8 +23,9 @@ def test_a_file_is_described_and_no_value_of_a_row_is_shown(patients, capsys):
     out, err = capsys.readouterr()
     assert "private" in err
     assert "columns separated by semicolons, 2 rows" in out
-    assert 'categories = {blood = ["...", "..."]}' in out
-    assert "missing = {age = A NUMBER}" in " ".join(out.split())
+    told = " ".join(out.split())
+    assert 'categories = {blood = ["...", "..."]}' in told
+    assert "missing = {age = A NUMBER}" in told
     for value in ("secretlevel", "41", "north"):
         assert value not in out
 
