@@ -16,6 +16,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import hashlib
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ HELD_OUT = 0.1  # share of the training rows that learning rate and clip are cho
 TAIL = 8  # every run is read twice: its last iterate, and the mean of this many last ones
 STEP = 2.0  # neighbours in the search for learning rate and clip differ by this factor
 MOST_TRIES = 24
+PAUSE = 5.0  # seconds between two lines on how long the rest may take
 
 Settings = Mapping[str, Any]  # "section.key" -> value
 Choice = tuple[float, float]  # learning rate, clip
@@ -447,16 +449,21 @@ def compared(ours: Outcome | None, base: Outcome | None) -> tuple[float, float |
 
 def run_arms(results: Results, arms: Sequence[Arm]) -> None:
     """Finish every arm that is not, in this order, but for those that another process is at; after
-    each, say how long the rest may take.
+    each, but not all the time, say how long the rest may take.
     """
     seen = Finished(results.path, results.found)
     missing = [arm for arm in arms if outcome(seen, arm) is None]
     began = time.monotonic()
+    told = -math.inf
 
     def one(arm: Arm) -> None:
+        nonlocal told
         results.read_again()
         if outcome(seen, arm) is None:
             finish(results, arm)
+        if time.monotonic() < told + PAUSE:
+            return
+        told = time.monotonic()
         left = sum(outcome(seen, other) is None for other in missing)
         done = len(missing) - left
         rest = (time.monotonic() - began) / max(done, 1) * left
