@@ -24,6 +24,19 @@ settings.register_profile("here", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+@pytest.fixture
+def registries_as_before():
+    """What experiments enter in registries, other tests must not meet."""
+    from fedspend.data.loading import DATA_SETS
+    from fedspend.engines.table import ENGINES
+
+    before = {registry: registry.names for registry in (DATA_SETS, ENGINES)}
+    yield
+    for registry, names in before.items():
+        for name in set(registry.names) - set(names):
+            registry.remove(name)
+
+
 @pytest.fixture(autouse=True)
 def ledger_of_this_user(tmp_path_factory, monkeypatch):
     """Real runs that name no ledger are charged here, and not to the ledger of who runs the tests.

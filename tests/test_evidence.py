@@ -48,8 +48,6 @@ import targets_page
 import writers_cnn
 from experiment import HELD_OUT, SEEDS, TUNING_SEED, Arm, Finished, Results
 
-from fedspend.data.loading import DATA_SETS
-from fedspend.engines.table import ENGINES
 from fedspend.runs import certifying
 
 ROOT = Path(__file__).parents[1]
@@ -75,16 +73,7 @@ SMALL = {
     "train.tail_average": 1,
 }
 ARM = Arm("small", ("digits",), SMALL, (0.2, 1.0))
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was():
-    """What the experiments enter in registries, other tests must not meet."""
-    before = {registry: registry.names for registry in (DATA_SETS, ENGINES)}
-    yield
-    for registry, names in before.items():
-        for name in set(registry.names) - set(names):
-            registry.remove(name)
+pytestmark = pytest.mark.usefixtures("registries_as_before")
 
 
 def fake(monkeypatch, score):

@@ -20,21 +20,13 @@ from experiment import SEEDS, TUNING_SEED, Finished, Results
 from in_memory import held_out_of
 
 from fedspend.data.loading import DATA_SETS
-from fedspend.engines.table import ENGINES
 from fedspend.noise.randomness import Randomness
 
 FIGURE_8 = {item.name: item for item in records_page.items()}
 TABLE_2 = {item.name: item for item in pooled_page.items()}
 
 
-@pytest.fixture(autouse=True)
-def _as_it_was():
-    """What the experiments enter in registries, other tests must not meet."""
-    before = {registry: registry.names for registry in (DATA_SETS, ENGINES)}
-    yield
-    for registry, names in before.items():
-        for name in set(registry.names) - set(names):
-            registry.remove(name)
+pytestmark = pytest.mark.usefixtures("registries_as_before")
 
 
 def noisy(settings) -> float:

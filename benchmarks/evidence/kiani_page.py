@@ -157,11 +157,17 @@ def ahead(results: Finished, table: Table) -> list[Gain | None]:
 
 def at_same_choice(results: Finished, table: Table) -> list[Gain | None]:
     """Every gain in which only the spending differs, with one learning rate and clip for both."""
-    return [
-        over(results, kiani.at_choice_of(base, ours), base)
-        for row in table.rows
-        for base, ours in ([row.cells[name].arm for name in pair] for pair in row.by_spending)
-    ]
+    return [held_equal(results, row, *pair) for row in table.rows for pair in row.by_spending]
+
+
+def held_equal(results: Finished, row: Row, base: str, ours: str) -> Gain | None:
+    """What a line gains with one learning rate and clip for both arms, if only the spending
+    differs; else each arm has its own.
+    """
+    theirs, mine = row.cells[base].arm, row.cells[ours].arm
+    if (base, ours) in row.by_spending:
+        mine = kiani.at_choice_of(theirs, mine)
+    return over(results, mine, theirs)
 
 
 def verdict(results: Finished, table: Table) -> Verdict:
@@ -169,14 +175,8 @@ def verdict(results: Finished, table: Table) -> Verdict:
     differs, both arms have one learning rate and clip: what two searches chose is no spending.
     """
     own = list(gains(results, table))
-    held_equal = [
-        over(results, kiani.at_choice_of(row.cells[base].arm, row.cells[ours].arm), arm)
-        if (base, ours) in row.by_spending
-        else over(results, row.cells[ours].arm, arm)
-        for row, base, ours in _claims(results, table)
-        for arm in (row.cells[base].arm,)
-    ]
-    found = judged(held_equal, "tuned: claimed gain")
+    claimed = [held_equal(results, *claim) for claim in _claims(results, table)]
+    found = judged(claimed, "tuned: claimed gain")
     if found is None:
         return "not run", "not run yet: `--only kiani`"
     word, why = found
@@ -207,7 +207,7 @@ def shown(table: Table, results: Finished) -> str:
     """Paper's number / ours for every cell, then the gains."""
     columns = list(table.rows[0].cells)
     first = table.rows[0]
-    pairs, held_equal = (*first.gains, *first.beside), first.by_spending
+    pairs, by_spending = (*first.gains, *first.beside), first.by_spending
     body = []
     for row in table.rows:
         found = outcomes(results, row)
@@ -224,13 +224,11 @@ def shown(table: Table, results: Finished) -> str:
                 else f"*{claimed[1] - claimed[0]:+.1f}* / "
             )
             line.append(theirs + against(found[ours], found[base]))
-        for pair in held_equal:
-            base_arm, our_arm = (row.cells[name].arm for name in pair)
-            same = kiani.at_choice_of(base_arm, our_arm)
-            line.append(told(over(results, same, base_arm)) if pair in row.by_spending else "")
+        for pair in by_spending:
+            line.append(told(held_equal(results, row, *pair)) if pair in row.by_spending else "")
         body.append(line)
     headings = [table.name, *columns, *(f"{ours} minus {base}" for base, ours in pairs)]
-    headings += [f"with the learning rate and clip of {base} for both" for base, _ in held_equal]
+    headings += [f"with the learning rate and clip of {base} for both" for base, _ in by_spending]
     about = table.about[0].upper() + table.about[1:]
     return f"### {table.name}\n\n{about}.\n\n{markdown(headings, body)}"
 

@@ -10,6 +10,7 @@ in place of fixed features. The learning rate of `minimum`, 7 CPU minutes a run,
 from __future__ import annotations
 
 from experiment import SEEDS, Arm
+from record_budgets import TRAINING
 
 STUDY = "records-cnn"
 SETTINGS = {
@@ -25,13 +26,7 @@ SETTINGS = {
     "privacy.noise_multiplier": 4.0,
     "privacy.noise": "central",
     "privacy.randomness": "seeded",
-    "train.rounds": 15,
-    "train.local_steps": 50,
-    "train.lr_schedule": "constant",
-    "train.momentum": 0.0,
-    "train.server_lr": 1.0,
-    "train.server_momentum": 0.0,
-    "train.tail_average": 1,
+    **TRAINING,
 }
 
 

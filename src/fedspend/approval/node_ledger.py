@@ -32,10 +32,9 @@ from fedspend.engines.flower.keys import short
 from fedspend.errors import FedspendError, InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.chain import Head
-from fedspend.ledger.row_seals import RowSeals, file_beside, file_elsewhere
+from fedspend.ledger.row_seals import RowSeals
 from fedspend.ledger.rules import APPROVED
 from fedspend.ledger.state import Run
-from fedspend.ledger.storage import is_url
 from fedspend.stored.files import SEEN_HEAD
 
 if TYPE_CHECKING:  # it needs torch, and an account does not
@@ -175,8 +174,7 @@ class NodeLedger:
         """Rows behind the account stay the same from run to run, or the client says so."""
         if self.rows is None or self.simulation:
             return
-        place = file_elsewhere(ledger.state.id, needed=is_url(ledger.location))
-        seals = RowSeals(place or file_beside(Path(ledger.location)))
+        seals = RowSeals.of(ledger.state.id, ledger.location)
         ledger.seal_rows("client", {self.client: self.rows}, seals)
 
     def _refuse_over(self, ledger: Ledger, run: Run | None) -> None:

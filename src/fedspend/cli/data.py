@@ -69,6 +69,7 @@ def show_columns(found: DataCheck) -> None:
 
     from fedspend.basics.words import counted
     from fedspend.cli.terminal import console
+    from fedspend.explanation.entry import is_number
 
     rows = counted(found.about["rows"], "row")
     print(f"{found.about['file']}: {found.about['recognised']}, {rows}")
@@ -88,14 +89,6 @@ def show_columns(found: DataCheck) -> None:
         'Declare also label, with labels = ["...", "..."] or classes = N, and client, the column '
         "that says whose row it is."
     )
-
-
-def is_number(name: str) -> bool:
-    try:
-        float(name)
-    except ValueError:
-        return False
-    return True
 
 
 def show(args: argparse.Namespace) -> int:

@@ -33,10 +33,10 @@ from fedspend.configuration.silo_inputs import own_plan
 from fedspend.data import Federation
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
-from fedspend.ledger.row_seals import RowSeals, file_beside, file_elsewhere
+from fedspend.ledger.row_seals import RowSeals
 from fedspend.ledger.rules import APPROVED, account_numbers
 from fedspend.ledger.state import Run
-from fedspend.ledger.storage import is_url, may_hold_ledger
+from fedspend.ledger.storage import may_hold_ledger
 from fedspend.records.planning import OFFER, RecordPlan
 from fedspend.records.silos import (
     Offer,
@@ -273,8 +273,7 @@ class Silo:
         names = ledger.accounts("record").names
         who = account_numbers(ledger.state, "record", list(found))
         sealed = {names[n]: one for n, one in zip(who, found.values(), strict=True)}
-        place = file_elsewhere(ledger.state.id, needed=is_url(ledger.location))
-        ledger.seal_rows("record", sealed, RowSeals(place or file_beside(Path(ledger.location))))
+        ledger.seal_rows("record", sealed, RowSeals.of(ledger.state.id, ledger.location))
 
     @contextmanager
     def _found_ledger(self) -> Iterator[Ledger | None]:

@@ -28,6 +28,7 @@ from fedspend.basics.files import write_whole
 from fedspend.basics.json_values import read_object
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.state import Accounts
+from fedspend.ledger.storage import is_url
 
 VARIABLE = "FEDSPEND_ROWS"
 SUFFIX = ".rows"  # of the file beside a ledger file
@@ -78,6 +79,14 @@ class RowSeals:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @classmethod
+    def of(cls, ledger_id: str, location: str) -> RowSeals:
+        """Those of a ledger that lies with the data holder: where the user wants them, or beside
+        it.
+        """
+        elsewhere = file_elsewhere(ledger_id, needed=is_url(location))
+        return cls(elsewhere or file_beside(Path(location)))
 
     def changed(
         self, accounts: Accounts, group: str, digests: Mapping[str, bytes]
