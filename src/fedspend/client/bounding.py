@@ -92,9 +92,10 @@ def own_noise(task: ClientTask, randomness: Randomness, size: int) -> FloatArray
 
 
 def clip_factors(norms: FloatArray, bound: float) -> FloatArray:
-    """What each row must be multiplied by to be within `bound`, from its float64 norm. A row that
-    is not finite counts as zero.
+    """What each row must be multiplied by to be within `bound`, from its float64 norm, with room
+    for what a sum of rows loses to rounding. A row that is not finite counts as zero.
     """
-    over = norms > bound
-    scale = np.where(over, bound * ROUNDING / np.where(over, norms, 1.0), 1.0)
+    most = bound * ROUNDING
+    over = norms > most
+    scale = np.where(over, most / np.where(over, norms, 1.0), 1.0)
     return np.where(np.isfinite(norms), scale, 0.0)

@@ -2,11 +2,12 @@
 
 Guarantee: as in `gradients`, every record's gradient has a norm of at most the clip in the sum, and
 one that is not finite counts as zero; norms are float64 and computed from the very numbers that are
-summed. One forward and one backward pass serve all records of a block: a layer's input and the loss
-gradient of its output give each record's own gradient. For a linear layer it is never formed: its
-norm is `|delta| * sqrt(|input|^2 + 1)`. For a convolution it is one product with the unfolded
-input. No layer mixes records. Inputs and deltas are float32, so that their squares, and products of
-two of them, lie between 1e-180 and 1e154 and neither vanish nor overflow in doubles.
+summed. One forward and one backward pass serve all records of a block, and all blocks have one
+size, so that a record is rounded alike in any company. A layer's input and the loss gradient of its
+output give each record's own gradient. For a linear layer it is never formed: its norm is
+`|delta| * sqrt(|input|^2 + 1)`. For a convolution it is one product with the unfolded input. No
+layer mixes records. Inputs and deltas are float32, so that their squares, and products of two of
+them, lie between 1e-180 and 1e154 and neither vanish nor overflow in doubles.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedspend.basics.arrays import FloatArray
+from fedspend.client.blocks import SMALLEST, block_size, filled_factors, in_blocks
 from fedspend.client.bounding import Factors
 from fedspend.models.flat import parameter_count
 from fedspend.models.fresh import remembers_nothing
@@ -25,7 +27,8 @@ from fedspend.tasks.task import CLASSIFY, Task
 
 # no parameters, no randomness
 _PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
-_BLOCK_NUMBERS = 2**22  # numbers in unfolded inputs and single gradients at once
+_BLOCK_NUMBERS = 2**25  # numbers in unfolded inputs and single gradients at once
+_FAST_NUMBERS, _FAST_RECORDS = 2**23, 64  # more of them in a block do not fit into caches
 
 
 def supports(module: nn.Module) -> bool:
@@ -75,8 +78,14 @@ def _convolves(layer: nn.Module) -> bool:
 
 
 class ChainSum:
-    def __init__(self, module: nn.Sequential, factors: Factors, task: Task = CLASSIFY) -> None:
-        self._task = task
+    def __init__(
+        self,
+        module: nn.Sequential,
+        factors: Factors,
+        task: Task = CLASSIFY,
+        records: int = _FAST_RECORDS,
+    ) -> None:
+        self._task, self._records = task, records
         self._chain, self._factors, self._size = (
             copy.deepcopy(module).requires_grad_(False),
             factors,
@@ -88,12 +97,17 @@ class ChainSum:
     ) -> FloatArray:
         nn.utils.vector_to_parameters(parameters, self._chain.parameters())
         total = torch.zeros(self._size, dtype=torch.float64)
-        block = max(1, _BLOCK_NUMBERS // self._numbers(rows[:1])) if len(rows) else 1
-        for start in range(0, len(rows), block):
-            some = slice(start, start + block)
-            self._add(total, rows[some], labels[some])
+        if len(rows):
+            for some, wanted, count in in_blocks(rows, labels, self.block(rows[0])):
+                self._add(total, some, wanted, count)
         found: FloatArray = total.numpy()
         return found
+
+    def block(self, row: torch.Tensor) -> int:
+        """How many records are computed at once, if they have the shape of `row`."""
+        numbers = self._numbers(torch.zeros_like(row)[None])
+        fast = max(min(_FAST_RECORDS, _FAST_NUMBERS // numbers), SMALLEST)
+        return block_size(self._records, min(fast, _BLOCK_NUMBERS // numbers))
 
     @torch.no_grad()
     def _numbers(self, row: torch.Tensor) -> int:
@@ -105,7 +119,10 @@ class ChainSum:
             row = layer(row)
         return count
 
-    def _add(self, total: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> None:
+    def _add(
+        self, total: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor, count: int
+    ) -> None:
+        """Adds the clipped gradients of the first `count` rows."""
         # (layer, its input, its output)
         taps: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []
         value = rows
@@ -122,35 +139,41 @@ class ChainSum:
             for (layer, entering, _), delta in zip(taps, deltas, strict=True)
         ]
         norms = torch.stack([part.squares() for part in parts]).sum(dim=0).sqrt()
-        scale = torch.from_numpy(self._factors(norms.numpy()))
+        scale = torch.from_numpy(filled_factors(self._factors, norms.numpy(), count))
         kept = torch.nonzero(scale > 0)[:, 0]  # zero times NaN would be NaN
-        total += torch.cat([part.total(scale[kept], kept) for part in parts])
+        for part, its in zip(parts, torch.split(total, [part.size for part in parts]), strict=True):
+            part.add(its, scale[kept], kept)
 
 
 class _Linear:
     def __init__(self, entering: torch.Tensor, delta: torch.Tensor, bias: bool) -> None:
         self._entering, self._delta, self._bias = entering.double(), delta.double(), bias
+        self._weights = delta.shape[1], entering.shape[1]
+        self.size = delta.shape[1] * (entering.shape[1] + bias)
 
     def squares(self) -> torch.Tensor:
         return self._delta.square().sum(dim=1) * (self._entering.square().sum(dim=1) + self._bias)
 
-    def total(self, scale: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        delta = scale[:, None] * self._delta[rows]
-        weight = (delta.T @ self._entering[rows]).reshape(-1)
-        return torch.cat([weight, delta.sum(dim=0)]) if self._bias else weight
+    def add(self, total: torch.Tensor, scale: torch.Tensor, rows: torch.Tensor) -> None:
+        """In place: a large layer has more weights than a block has numbers."""
+        delta, (outputs, inputs) = scale[:, None] * self._delta[rows], self._weights
+        weight = total[: outputs * inputs].view(outputs, inputs)
+        weight.addmm_(delta.T, self._entering[rows])
+        if self._bias:
+            total[outputs * inputs :] += delta.sum(dim=0)
 
 
 class _Formed:
     """Single gradients, (records, parameters of the layer)."""
 
     def __init__(self, gradients: torch.Tensor) -> None:
-        self._gradients = gradients.double()
+        self._gradients, self.size = gradients.double(), gradients.shape[1]
 
     def squares(self) -> torch.Tensor:
         return self._gradients.square().sum(dim=1)
 
-    def total(self, scale: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return scale @ self._gradients[rows]
+    def add(self, total: torch.Tensor, scale: torch.Tensor, rows: torch.Tensor) -> None:
+        total += scale @ self._gradients[rows]
 
 
 def _part(layer: nn.Module, entering: torch.Tensor, delta: torch.Tensor) -> _Linear | _Formed:

@@ -11,6 +11,7 @@ sampled like any other, and adds nothing to the sum.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -119,6 +120,14 @@ def _seed_layers(sum_of: GradientSum, randomness: Randomness, step: int, client:
         torch.manual_seed(int(drawn.integers(2**63)))
 
 
+def _rarely_exceeded(terms: RecordTerms) -> int:
+    """A number of records that few steps exceed. It must follow from the plan alone, never from
+    what was drawn: it decides how gradients are rounded (`blocks`).
+    """
+    planned = float(terms.batch.max(initial=0.0))
+    return min(math.ceil(planned + 2 * math.sqrt(planned)), terms.rate.size)
+
+
 def _sampled_steps(
     task: ClientTask,
     terms: RecordTerms,
@@ -128,7 +137,7 @@ def _sampled_steps(
     local: LocalModel,
     goal: Task,
 ) -> None:
-    sum_of = clipped_sum(module, terms.clip, task=goal)
+    sum_of = clipped_sum(module, terms.clip, task=goal, records=_rarely_exceeded(terms))
     deviation = terms.noise_multiplier * terms.clip
     # Records may leave during a round, but do not come back in it.
     for number in range(int(np.count_nonzero(terms.batch))):
@@ -161,7 +170,7 @@ def _steps_by_norm(
     before = budget.before()
     left, payments = before.copy(), Payments(terms.clip)
     sum_of, deviation = (
-        clipped_sum(module, terms.clip, payments, goal),
+        clipped_sum(module, terms.clip, payments, goal, records=_rarely_exceeded(terms)),
         terms.noise_multiplier * terms.clip,
     )
     active = np.zeros(terms.batch.size, dtype=np.int64)

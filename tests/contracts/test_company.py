@@ -1,0 +1,215 @@
+"""What a record adds to a step's sum is the same to the last bit, whoever else is there: however
+many they are, whatever they hold, and in whatever order.
+
+Kernels are chosen by shapes and round each in its own way. The counts here are those at which
+kernels were seen to change, and those around the ends of blocks.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedspend.basics.threads import single_threaded
+from fedspend.client import company, gradient_chains, gradients, record_steps
+from fedspend.client.gradient_chains import ChainSum
+from fedspend.client.gradients import DenseSum, GeneralSum, clipped_sum
+from fedspend.client.task import RecordTerms
+from fedspend.errors import InvalidInput
+from fedspend.models.building import build
+from fedspend.models.flat import flat_vector
+from fedspend.tasks.task import CLASSIFY
+
+IMAGE, TOKENS = (1, 28, 28), (12,)
+COUNTS = (2, 3, 6, 16, 33)  # the first kernels; and one more than a block
+MANY = {"wide mlp": (192, 257), "small-cnn": (65,), "gated": (289,)}
+SLOW = ("cnn", "lstm", "transformer")
+
+
+def named(name, shape, **options):
+    return lambda: build(name, input_shape=shape, classes=4, seed=0, **options)
+
+
+def odd_sigmoid():
+    """Odd numbers of units, and layers that treat the ends of tensors in another way."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(75, 5),
+        nn.GELU(approximate="tanh"),
+        nn.Linear(5, 3),
+    )
+
+
+def grouped():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.GroupNorm(2, 8),
+        nn.SiLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 64, 10),
+    )
+
+
+class Gated(nn.Module):
+    """A module of one's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.head = nn.Linear(7, 5), nn.Linear(7, 5), nn.Linear(5, 3)
+
+    def forward(self, rows):
+        return self.head(torch.sigmoid(self.one(rows)) * nn.functional.softplus(self.other(rows)))
+
+
+# (kind of sum, how it is made, shape of a row)
+MODULES = {
+    "mlp": (DenseSum, named("mlp", (104,)), (104,)),
+    "wide mlp": (DenseSum, named("mlp", (784,), hidden=[200, 100]), (784,)),
+    "small-cnn": (ChainSum, named("small-cnn", IMAGE), IMAGE),
+    "lenet": (ChainSum, named("lenet", IMAGE), IMAGE),
+    "cnn": (ChainSum, named("cnn", IMAGE), IMAGE),
+    "odd sigmoid": (ChainSum, odd_sigmoid, (1, 7, 7)),
+    "tanh": (GeneralSum, lambda: nn.Sequential(nn.Linear(104, 9), nn.Tanh()), (104,)),
+    "grouped": (GeneralSum, grouped, (3, 8, 8)),
+    "gated": (GeneralSum, Gated, (7,)),
+    "lstm": (GeneralSum, named("lstm", TOKENS, vocabulary=30), TOKENS),
+    "transformer": (GeneralSum, named("transformer", TOKENS, vocabulary=30), TOKENS),
+}
+
+
+@cache
+def made(name):
+    """The module, and rows and labels for it."""
+    kind, make, shape = MODULES[name]
+    torch.manual_seed(0)
+    module, count = make(), 289
+    rows = torch.randint(1, 30, (count, *shape)) if shape == TOKENS else torch.rand(count, *shape)
+    assert isinstance(clipped_sum(module, 1.0), kind)
+    return module, rows, torch.arange(count) % 3
+
+
+class Only:
+    """The factor is one for the record at a place, and zero for the others: the sum is its own
+    gradient.
+    """
+
+    def __init__(self, place):
+        self.place, self.at, self.norms = place, 0, []
+
+    def __call__(self, norms):
+        found = (np.arange(len(norms)) + self.at == self.place).astype(float)
+        self.at += len(norms)
+        self.norms += norms.tolist()
+        return found
+
+
+def own(module, rows, labels, place, **how):
+    """The norm and the gradient of the record at a place, as bytes."""
+    only = Only(place)
+    with single_threaded():
+        total = clipped_sum(module, 1.0, only, **how)(flat_vector(module), rows, labels)
+    assert total.any()
+    return np.float64(only.norms[place]).tobytes() + total.tobytes()
+
+
+@pytest.mark.parametrize("how", [{}, {"records": 2}, {"records": 288}], ids=["32", "1", "288"])
+@pytest.mark.parametrize("name", MODULES)
+def test_how_many_others_there_are_does_not_matter(name, how):
+    module, rows, labels = made(name)
+    alone = own(module, rows[:1], labels[:1], 0, **how)
+    few = (2, 16) if name in SLOW else COUNTS
+    for count in (*few, *MANY.get(name, ())):
+        last = torch.arange(count).roll(-1)  # the others are before it
+        assert own(module, rows[last], labels[last], count - 1, **how) == alone, count
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-42, 3e38, float("inf"), float("nan")])
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in SLOW])
+def test_what_others_hold_does_not_matter(name, value):
+    module, rows, labels = made(name)
+    alone = own(module, rows[:1], labels[:1], 0)
+    for count in (2, 16, 33):
+        others = rows[:count].clone()
+        others[:-1] = value
+        others[-1] = rows[0]
+        same = torch.full((count,), int(labels[0]))
+        assert own(module, others, same, count - 1) == alone, count
+
+
+@pytest.mark.parametrize("records", [32, 288])
+@pytest.mark.parametrize("name", MODULES)
+def test_the_place_among_others_does_not_matter(name, records):
+    module, rows, labels = made(name)
+    only = Only(0)
+    sum_of = clipped_sum(module, 1.0, only, records=records)
+    count = sum_of.block(rows[0])
+    copies = torch.zeros(count, dtype=torch.long)
+    with single_threaded():
+        sum_of(flat_vector(module), rows[copies], labels[copies])
+    assert len(set(only.norms)) == 1
+
+
+# --- parameters that cancel but for rounding ------------------------------------------------------
+
+
+def cancelling(name, seed):
+    """Units are equal in pairs, and weights of 1e30 take one from the other: what is left is how
+    the sum was rounded.
+    """
+    shape = (784,) if name == "mlp" else IMAGE
+    options = {"hidden": [200, 100]} if name == "mlp" else {}
+    module = build(name, input_shape=shape, classes=10, seed=seed, **options)
+    torch.manual_seed(seed)
+    before, last = [layer for layer in module if isinstance(layer, nn.Linear)][-2:]
+    with torch.no_grad():
+        before.weight.mul_(100)
+        before.weight[1::2] = before.weight[::2]
+        before.bias.zero_()
+        last.weight[:, ::2] = torch.randn(10, last.in_features // 2) * 1e30
+        last.weight[:, 1::2] = -last.weight[:, ::2]
+        last.bias.zero_()
+    return module, torch.rand(200, *shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("lenet", 2), ("lenet", 6), ("lenet", 16), ("cnn", 16), ("mlp", 192)]
+)
+def test_no_record_decides_how_the_others_are_rounded(name, count):
+    for seed in range(3):
+        module, rows = cancelling(name, seed)
+        sum_of, start = clipped_sum(module, 1.0), flat_vector(module)
+        labels = torch.zeros(count, dtype=torch.long)
+        with single_threaded():
+            everyone = sum_of(start, rows[:count], labels)
+            moved = everyone - sum_of(start, rows[: count - 1], labels[1:])
+        assert np.linalg.norm(moved) <= 1, seed
+
+
+# --- what the sizes of blocks follow from, and what is refused ------------------------------------
+
+
+def test_blocks_follow_from_the_plan_and_not_from_what_is_drawn():
+    terms = RecordTerms(np.full(900, 0.3), np.full(900, 2.0), np.array([256.0, 0.0]), 1.0, 1.0)
+    assert record_steps._rarely_exceeded(terms) == 288
+    few = RecordTerms(np.full(260, 0.3), np.full(260, 2.0), np.array([256.0, 0.0]), 1.0, 1.0)
+    assert record_steps._rarely_exceeded(few) == 260
+
+
+@pytest.mark.parametrize("name", ["odd sigmoid", "gated", "mlp"])
+def test_a_model_that_is_rounded_by_place_is_refused(name, monkeypatch):
+    """Blocks of 33 leave something over for the layers that treat ends in another way."""
+    module, rows, labels = made(name)
+    company.refuse_company(module, CLASSIFY, rows[:4], labels[0])
+    for user in (gradients, gradient_chains):
+        monkeypatch.setattr(user, "block_size", lambda *_: 33)
+    if name == "mlp":
+        company.refuse_company(module, CLASSIFY, rows[:4], labels[0])
+    else:
+        with pytest.raises(InvalidInput, match="depends on its place among others"):
+            company.refuse_company(module, CLASSIFY, rows[:4], labels[0])
