@@ -482,7 +482,7 @@ def arms(monkeypatch):
     def begin(*_args, **_named):
         raise Begun
 
-    monkeypatch.setattr(comparison, "in_parallel", begin)
+    monkeypatch.setattr(comparison, "run_missing", begin)
     return comparison.compare
 
 
@@ -609,12 +609,73 @@ def test_the_policy_of_the_file_is_for_its_own_method(chosen):
         ("dp-fedavg", "design.seeds=1,2", "has no effect on a comparison"),
         ("dp-fedavg", "train.lr=0.1,0.10", "lists the same value twice, as 0.1 and 0.10"),
         ("idp-fedavg", "privacy.saving_rate=0.2,0.3", "has no effect; it needs a policy that"),
+        ("rpdp", "privacy.contraction=0.5,0.9", "contraction in [privacy] has no effect; it needs"),
+        ("rpdp", "privacy.influence=a.json,b.json", "influence in [privacy] has no effect; it"),
+        ("rpdp", "privacy.split=best,rates", "split in [privacy] has no effect; it needs"),
+        ("filter", "privacy.permute_rates=true,false", "records have no saving rates"),
+        ("dp-fedavg", "data.budget=a,b", "budget in [data] has no effect; it needs data.name csv"),
+        ("ae-dpfl", "privacy.clip=1,2", "has no effect under method 'ae-dpfl', whose clients vote"),
+        ("ae-dpfl", "train.server_lr=1,2", "has no effect under method 'ae-dpfl', whose clients"),
+        ("ae-dpfl", "train.server_momentum=0,0.5", "server_momentum in [train] has no effect und"),
+        ("ae-dpfl", "train.server_optimizer=sgd,adam", "server_optimizer in [train] has no eff"),
     ],
 )
 def test_a_varied_setting_has_an_effect_or_is_refused(chosen, methods, vary, told):
     with pytest.raises(InvalidInput) as refusal:
         chosen((), methods.split(","), [vary])
     assert told in str(refusal.value)
+
+
+def test_the_clip_of_voters_is_the_radius_of_blur(chosen):
+    found = chosen(("shape.blur=0.4",), ["ae-dpfl"], ["privacy.clip=1,2"])
+    assert [settings.privacy.clip for settings in found.values()] == [1, 2]
+
+
+def test_varied_values_may_be_lists_and_tables(chosen):
+    found = chosen(
+        ("model.name='mlp'",),
+        ["dp-fedavg", "fedavg"],
+        ["model.hidden=[8, 4],[16]", "privacy.clip_schedule=constant,[1, 0.5]"],
+    )
+    assert list(found)[:2] == [
+        "dp-fedavg, model.hidden=[8, 4], privacy.clip_schedule=constant",
+        "dp-fedavg, model.hidden=[8, 4], privacy.clip_schedule=[1, 0.5]",
+    ]
+    assert list(found)[4:] == ["fedavg, model.hidden=[8, 4]", "fedavg, model.hidden=[16]"]
+    assert [one.model.hidden for one in found.values()][-2:] == [[8, 4], [16]]
+
+
+# what each policy needs beside its name
+OF_POLICY = {"saving_rate": "0.3", "weights": "1.2"}
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
+def test_every_policy_of_a_method_makes_another_plan(chosen, method):
+    from fedspend.configuration.plan_inputs import resolve
+    from fedspend.planning.policies import POLICIES
+    from fedspend.planning.policies.table import policies_of_method
+
+    hashes = {}
+    for policy in policies_of_method(method):
+        value = {"weights": "privacy.weights=[1, 2, 3]"}.get(policy)
+        wanted = (f"privacy.{key}={OF_POLICY[key]}" for key in OF_POLICY)
+        values = [
+            value or text
+            for key, text in zip(OF_POLICY, wanted, strict=True)
+            if key in POLICIES[policy].keys
+        ]
+        groups = "privacy.groups=[{epsilon = 2}, {epsilon = 8}]"
+        overrides = ["train.rounds=3", "privacy.accountant=rdp", groups, *values]
+        found = chosen((), [method], [f"privacy.policy={policy}"], overrides)
+        (settings,) = found.values()
+        hashes[policy] = resolve(settings).request.plan().hash
+    assert len(set(hashes.values())) == len(hashes)
+
+
+def test_the_literal_policy_may_be_searched():
+    listed = [{"policy": "spend-as-you-go-literal", "saving_rate": 0.3}]
+    config = config_of(PLAIN | {"design": {"epsilons": [2.0], "policies": listed}})
+    assert config.design.policies == listed
 
 
 def test_the_rules_know_the_models_the_methods_and_the_keys():
@@ -638,7 +699,7 @@ def test_the_rules_know_the_models_the_methods_and_the_keys():
     assert MODELS.names == effects.MODELS
     taken = {source: set(options_of(source)) for source in ("synthetic", *OWN_FILES)}
     for source, options in taken.items():
-        told_elsewhere = {"record", "budget", "public_path"}
+        told_elsewhere = {"record", "public_path"}
         config = config_of(
             {
                 "data": {"name": source}

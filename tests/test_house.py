@@ -53,6 +53,7 @@ UPWARDS = {
     ("records", "configuration"),  # `records.plan_of` reads a config
     ("design", "runs"),  # a search trains
     ("planning", "report"),  # a plan draws itself
+    ("planning", "configuration"),  # `plan(config=...)` reads a config
     ("records", "report"),
     ("ledger", "report"),  # and so does a ledger
     ("explanation", "report"),  # and an explanation, of the groups that a report shows

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from shown import blocks, run_page, smaller
+from shown import blocks, run_page, smaller, type_command
 
 from fedspend.basics.registry import _OF_SECTION
 
@@ -75,6 +75,14 @@ def test_what_a_page_shows_works(name, examples, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(examples, tmp_path / "examples")
     run_page(PAGES[name])
+
+
+def test_the_page_on_design_shows_what_theory_prints():
+    text = PAGES["docs/how-to/design.md"]
+    command = next(one for one in blocks(text) if "design theory" in one.text)
+    shown = text.split("```")[3].strip("\n").splitlines()
+    assert len(shown) == 10
+    assert set(shown) <= set(type_command(command.text.strip()).splitlines())
 
 
 def test_most_of_what_is_shown_is_run():

@@ -646,7 +646,8 @@ def test_the_report_speaks_of_votes(voting, tmp_path):
 
 
 def test_compare_takes_votes_beside_updates(voting, tmp_path):
-    from fedspend.runs.comparison import _curve
+    from fedspend.configuration.config import load_config
+    from fedspend.runs.comparison import curves_of_run
 
     voting["train"]["rounds"] = 2
     document = "\n".join(
@@ -657,8 +658,8 @@ def test_compare_takes_votes_beside_updates(voting, tmp_path):
     )
     (tmp_path / "config.toml").write_text(document)
     for method in ("dp-fedavg", "ae-dpfl"):
-        found = _curve(str(tmp_path / "config.toml"), [f"method.name={method}"], 5)
-        assert len(found.by_name["accuracy"]) == 2
+        config = load_config(tmp_path / "config.toml", [f"method.name={method}"])
+        assert len(curves_of_run(config, 5)["accuracy"]) == 2
 
 
 def toml(value):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fedspend.planning.making import plan as plan
     from fedspend.planning.plan import Plan as Plan
     from fedspend.publishing.checking import verify_publication as verify_publication
+    from fedspend.publishing.verifying import verify as verify
     from fedspend.publishing.writing import publish as publish
     from fedspend.records.planning import RecordPlan as RecordPlan
     from fedspend.report.making import make_report as make_report
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from fedspend.tuning.sweeping import Sweep as Sweep
     from fedspend.tuning.sweeping import sweep as sweep
     from fedspend.verification.verify import Verification as Verification
-    from fedspend.verification.verify import verify as verify
 
 __version__ = "0.1.0"
 
@@ -87,7 +87,7 @@ _HOME = {
     "train": "runs.training",
     "tune": "tuning.entry",
     "Verification": "verification.verify",
-    "verify": "verification.verify",
+    "verify": "publishing.verifying",
     "verify_publication": "publishing.checking",
     "verify_run": "runs.verifying",
     "what_if": "explanation.entry",

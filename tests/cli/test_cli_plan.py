@@ -456,7 +456,7 @@ def test_interruption(run, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedspend.cli.plan.make", interrupt)
+    monkeypatch.setattr("fedspend.configuration.planned.planned", interrupt)
     outcome = run(*SMALL)
     assert (outcome.code, outcome.err) == (130, "fedspend: interrupted\n")
 

@@ -316,7 +316,8 @@ def test_arms_that_came_out_equal_are_named(capsys):
     result = Comparison(("a", "b", "c"), (1,), curves)
     assert result.twins() == [("c", "a")]
     show(result, None)
-    assert "c is equal to a in every round" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "c is equal to a in every round: here the difference has no effect on accuracy" in said
 
 
 def test_compare_names_the_method_whose_settings_vary(config, capsys):
@@ -370,6 +371,16 @@ def test_compare_refuses(config, capsys, arguments, names):
     said = capsys.readouterr().err
     assert names in said
     assert len(said.splitlines()) == 1
+
+
+def test_compare_refuses_an_arm_without_a_plan_before_anything_runs(config, tmp_path, capsys):
+    argv = ["compare", config, "--methods", "time-adaptive", "--workers", "1"]
+    vary = ["--vary", "privacy.policy=geometric,weights", "-o", str(tmp_path / "kept")]
+    assert main([*argv, *vary]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedspend: privacy.policy=weights: ")
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "kept").exists()
 
 
 def test_compare_makes_no_real_run_on_your_own_data(config, tmp_path, capsys):

@@ -30,16 +30,16 @@ T_OF_2, T_OF_3 = 12.706205, 4.302653  # Student's t at 97.5%, with one and two d
 @pytest.fixture(scope="module")
 def remembered():
     """Every run is made once in this file."""
-    known, real = {}, comparison._curve
+    known, real = {}, comparison.curves_of_run
 
-    def curve(_config, overrides, seed):
-        key = (*overrides, seed)
+    def curves(config, seed):
+        key = repr(config.values), seed
         if key not in known:
-            known[key] = real(SHORT, overrides, seed)
+            known[key] = real(config, seed)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(comparison, "_curve", curve)
+        patched.setattr(comparison, "curves_of_run", curves)
         yield known
 
 
@@ -96,6 +96,34 @@ def test_more_seeds_have_no_star_and_one_has_no_interval():
     assert "*" not in alone.table().csv()
 
 
+def test_a_metric_that_is_undefined_at_first_ends_with_its_last_value():
+    values = np.array([[[np.nan, 0.5, 0.7], [0.1, 0.2, np.nan], [np.nan] * 3]])
+    final = Comparison(("a",), (0, 1, 2), values).final
+    assert final[0, :2].tolist() == [0.7, 0.2]
+    assert np.isnan(final[0, 2])
+
+
+def test_the_model_that_a_stopping_rule_keeps_is_the_one_compared():
+    """The best model is not always the last one; `stop.keep` says which is handed out."""
+    stop = {**SHORT, "train": {**SHORT["train"], "rounds": 6}, "stop": {"patience": 2}}
+    vary = ["stop.keep=best,last"]
+    for seed in range(5, 30):
+        at = [f"train.seed={seed}"]
+        alone = fedspend.train(stop, overrides=[*at, "method.name=dp-fedavg"], progress=False)
+        if alone.kept_round == len(alone.metrics):
+            continue
+        found = fedspend.compare(
+            stop, ["dp-fedavg"], 1, overrides=at, workers=1, progress=False, vary=vary
+        )
+        assert found.final[:, 0].tolist() == [alone.value, alone.metrics[-1]["accuracy"]]
+        swept = fedspend.sweep(
+            stop, vary, overrides=[*at, "method.name=dp-fedavg"], workers=1, progress=False
+        )
+        assert [row["accuracy"] for row in swept.rows()] == found.final[:, 0].tolist()
+        return
+    pytest.fail("no seed has its best model before its last one")
+
+
 @pytest.fixture
 def config(tmp_path, remembered):  # noqa: ARG001
     path = tmp_path / "config.toml"
@@ -137,7 +165,7 @@ def test_a_folder_has_every_format_and_a_plot_of_every_metric(config, compared, 
     assert "cannot be relied on" in " ".join(capsys.readouterr().out.split())
     assert sorted(path.name for path in folder.iterdir()) == [
         *("accuracy.png", "comparison.csv", "comparison.json", "comparison.md", "comparison.tex"),
-        "f1.png",
+        *("f1.png", "grid.json", "runs.jsonl"),
     ]
     found = compared(2)
     whole = json.loads((folder / "comparison.json").read_text())

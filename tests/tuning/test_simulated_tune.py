@@ -2,6 +2,8 @@
 
 import json
 import tomllib
+from concurrent.futures import Future
+from contextlib import contextmanager
 
 import pytest
 
@@ -15,22 +17,16 @@ from fedspend.tuning.grid import settings_of
 GRID = ["train.lr=0.1,0.4", "privacy.clip=0.5,1"]
 
 
-class InLine:
-    """Runs jobs at once, in this process."""
+@contextmanager
+def in_line(*_):
+    """Workers that work in this process."""
 
-    def __init__(self, *_, **__): ...
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_): ...
-
-    def submit(self, function, *arguments):
-        from concurrent.futures import Future
-
+    def submit(function, *arguments):
         done = Future()
         done.set_result(function(*arguments))
         return done
+
+    yield submit
 
 
 @pytest.fixture
@@ -40,10 +36,10 @@ def scored(monkeypatch):
 
     def accuracy(config, seed):
         ran.append((config.train.lr, config.privacy.clip, seed))
-        return config.train.lr + config.privacy.clip / 100 + seed / 1000
+        return {"accuracy": config.train.lr + config.privacy.clip / 100 + seed / 1000}
 
     monkeypatch.setattr(simulated, "_accuracy", accuracy)
-    monkeypatch.setattr(parallel, "ProcessPoolExecutor", InLine)
+    monkeypatch.setattr(parallel, "started_workers", in_line)
     return ran
 
 
@@ -91,7 +87,7 @@ def test_it_measures_on_held_out_training_rows_and_never_on_test_rows(short, mon
     """With test rows that are all wrong, the scores stay what they were."""
     from fedspend.configuration.data_inputs import Source
 
-    monkeypatch.setattr(parallel, "ProcessPoolExecutor", InLine)
+    monkeypatch.setattr(parallel, "started_workers", in_line)
     first = tune(short, GRID[:1], seeds=1).accuracy
     rows = Source.rows.func
 
@@ -107,7 +103,7 @@ def test_it_measures_on_held_out_training_rows_and_never_on_test_rows(short, mon
 
 def test_processes_find_the_same(short, monkeypatch):
     found = tune(short, ["train.lr=0.4"], seeds=1, workers=1).accuracy
-    monkeypatch.setattr(parallel, "ProcessPoolExecutor", InLine)
+    monkeypatch.setattr(parallel, "started_workers", in_line)
     assert (tune(short, ["train.lr=0.4"], seeds=1).accuracy == found).all()
 
 

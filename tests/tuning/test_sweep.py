@@ -158,16 +158,16 @@ def test_two_processes_find_what_one_finds_and_a_kill_loses_only_what_was_runnin
             """
             import multiprocessing, os, signal, sys
             import fedspend
-            from fedspend.tuning import sweeping
+            from fedspend.runs.kept import Kept
             from tiny import TINY
 
-            def add(self, *done, keep=sweeping.Kept.add):
+            def add(self, *done, keep=Kept.add):
                 keep(self, *done)
                 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
 
             if __name__ == "__main__":
-                sweeping.Kept.add = add
+                Kept.add = add
                 short = {**TINY, "train": {**TINY["train"], "rounds": 2, "tail_average": 1}}
                 over = {"train.lr": [0.1, 0.4], "privacy.clip": [0.5, 1.0]}
                 fedspend.sweep(short, over, output=sys.argv[1], workers=2, progress=False)

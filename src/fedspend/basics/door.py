@@ -124,7 +124,11 @@ def _check_kind(name: str, value: Any, *, is_path: bool, is_list: bool) -> None:
 # --- words ----------------------------------------------------------------------------------------
 
 # flags whose argument is called something else
-_CALLED = {"set": "overrides", "remaining": 'overrides=["ledger.spend=remaining"]'}
+_CALLED = {
+    "set": "overrides",
+    "open": "opening",
+    "remaining": 'overrides=["ledger.spend=remaining"]',
+}
 _SWITCHES = ("resume", "replan", "moved", "private", "train-others")
 _FLAG = re.compile(r"--([a-z][a-z-]*)")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedspend.cli.flags import add_set, add_table, add_workers
@@ -20,12 +19,14 @@ DESCRIPTION = (
     "mean accuracy, its 95% interval, and the paired difference to the first method. With --vary, "
     "every value of a setting is compared: a method that does not use the setting appears once, "
     "without it; a policy is compared under the methods that can have it; a setting that no "
-    "method uses is refused."
+    "method uses is refused. Ctrl-C or SIGTERM stops at once. With -o, finished runs are kept in a "
+    "folder: the same command goes on with the rest, and methods, values and seeds may be added; "
+    "without it, nothing is kept."
 )
 EXAMPLES = """examples:
   fedspend compare examples/quickstart.toml --methods fedavg,idp-fedavg,time-adaptive --seeds 5
   fedspend compare examples/quickstart.toml --methods idp-fedavg,time-adaptive --seeds 10 \\
-    -o compare/ --set privacy.rate=0.5
+    -o compare/first --set privacy.rate=0.5    # stopped? the same command goes on
   fedspend compare examples/quickstart.toml --methods dp-fedavg --vary shape.lus=0,0.3,0.7 --seeds 5
   fedspend compare examples/quickstart.toml --methods idp-fedavg,time-adaptive --seeds 5 \\
     --vary privacy.policy=uniform,spend-as-you-go,spend-as-you-go-literal,geometric
@@ -57,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="DIR",
-        help="also write comparison.json, .csv, .md and .tex, and a plot of every metric, to this "
-        "directory",
+        help="keep finished runs in this folder, go on with the rest, and write comparison.json, "
+        ".csv, .md and .tex, and a plot of every metric",
     )
     add_set(add, "train.lr=0.1")
     add(
@@ -78,18 +79,27 @@ def run(args: argparse.Namespace) -> int:
         if number is not None and number < 1:
             raise InvalidInput(f"{flag} must be at least 1, got {number}")
     from fedspend.basics.extras import need
+    from fedspend.cli.going_on import saying_how_to_go_on
     from fedspend.cli.terminal import progress_bar
     from fedspend.runs.comparison import compare
 
     need("torch")  # which processes of their own import
 
     methods = [name.strip() for name in args.methods.split(",")]
-    with progress_bar("training", args.quiet) as progress:
+    with (
+        progress_bar("training", args.quiet) as bar,
+        saying_how_to_go_on(args, bar) as progress,
+    ):
         result = compare(
-            args.config, methods, args.seeds, args.set, args.workers, progress or False, args.vary
+            args.config,
+            methods,
+            args.seeds,
+            args.set,
+            args.workers,
+            progress,
+            args.vary,
+            args.output,
         )
-    if args.output:
-        write(result, Path(args.output))
     if args.json:
         found = {"methods": result.rows(), "seeds": list(result.seeds), "equal": result.twins()}
         print(json.dumps(found))
@@ -115,43 +125,13 @@ def show(result: Comparison, only: str | None) -> None:
         table.add_row(*row)
     console().print(table)
     for name, first in result.twins():
-        console().print(f"{name} is equal to {first} in every round: the difference has no effect")
+        console().print(
+            f"{name} is equal to {first} in every round: here the difference has no effect on "
+            f"{result.metric}"
+        )
     if found.note:
         console().print(found.note)
     console().print(
         f"seeded simulation, {counted(len(result.seeds), 'seed')}, differences paired by seed"
         + (", in points" if is_share(result.metric) else "")
     )
-
-
-def write(result: Comparison, folder: Path) -> None:
-    from fedspend.basics.files import make_folder, write_whole
-    from fedspend.basics.tables import Table
-
-    make_folder(folder)
-    rows = result.rows()
-    body = json.dumps(
-        {
-            "methods": rows,
-            "seeds": list(result.seeds),
-            "equal": result.twins(),
-            "metric": result.metric,
-            "interval_supported": result.supported,
-            **{name: result.of(name).curves() for name in result.metrics},
-        },
-        indent=1,
-    )
-    write_whole(folder / "comparison.json", body.encode())
-    header = ["method", "mean", "interval", "difference", "difference_interval"]
-    header += [f"{name}{end}" for name in result.others for end in ("", "_interval")]
-    numbers = [
-        [row[key] for key in header[:5]]
-        + [found[key] for found in row.get("metrics", {}).values() for key in ("mean", "interval")]
-        for row in rows
-    ]
-    write_whole(folder / "comparison.csv", Table(header, numbers).csv().encode())
-    table = result.table()
-    write_whole(folder / "comparison.md", table.markdown().encode())
-    write_whole(folder / "comparison.tex", table.latex().encode())
-    for name in result.metrics:
-        result.of(name).plot().save(folder / f"{name}.png")

@@ -250,6 +250,7 @@ def _run(given: Sequence[str]) -> int:
     for file in files_to_load(given):
         load(file)
     args = parse(given)
+    args.typed = list(given)
     with logged(args.log, given):
         code = explained(lambda: _of_command(args))
         LOG.info("ended with exit code %d", code)

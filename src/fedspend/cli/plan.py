@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,7 @@ from fedspend.cli.outputs import check_writable, save_plan
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedspend.configuration.config import Config
-    from fedspend.configuration.plan_inputs import Flags, Inputs
+    from fedspend.configuration.plan_inputs import Inputs
     from fedspend.planning.plan import Plan
     from fedspend.planning.protocol import AnyPlan
     from fedspend.planning.request import PlanRequest
@@ -176,109 +175,44 @@ def tail_length(text: str) -> int | str:
 
 def run(args: argparse.Namespace) -> int:
     check_files(args)
+    from fedspend.cli.terminal import progress_bar
     from fedspend.configuration.config import load_config
     from fedspend.configuration.effects import refuse_without_effect
     from fedspend.configuration.plan_inputs import Flags, resolve
+    from fedspend.configuration.planned import by_number, ledger_of, planned
     from fedspend.server.methods.table import protects_records
 
     flags = Flags(
         **{name: value for name, value in vars(args).items() if name in Flags.__dataclass_fields__}
     )
     config = load_config(args.config, args.set)
-    ledger, project = ledger_of(args, config)
+    ledger, project = ledger_of(config, args.ledger, args.project)
+    records = protects_records(flags.method or config.method.name or "")
     if args.gain_map is not None:
-        check_gain_map(args, records=protects_records(flags.method or config.method.name or ""))
+        check_gain_map(args, records=records)
         refuse_without_effect(config, flags.changes())
-        return show_gains(args, resolve(config, by_number(config, flags, args.quiet)).request)
-    if protects_records(flags.method or config.method.name or ""):
+        return show_gains(args, resolve(config, by_number(config, flags, on_note(args))).request)
+    if records:
         from fedspend.cli import plan_records
 
-        return single(args, plan_records.make(args, ledger, project))
-    refuse_without_effect(config, flags.changes())
-    if ledger is not None:
-        return within_ledger(args, config, flags, ledger, project)
-    flags = by_number(config, flags, args.quiet)
-    inputs = resolve(config, flags)
-    if args.compare:
-        return compare(args, inputs)
-    plan = make(inputs.request, args.quiet)
-    return single(args, plan, inputs.population.groups_of(plan.clients))
+        config, flags = plan_records.read(args, ledger), Flags()
+    elif args.compare:
+        refuse_without_effect(config, flags.changes())
+        if ledger is not None:
+            raise InvalidInput(
+                "--compare shows policies for given budgets and cannot go with --ledger; drop one "
+                "of the two"
+            )
+        return compare(args, resolve(config, by_number(config, flags, on_note(args))))
+    with progress_bar("planning", args.quiet) as progress:
+        plan, labels = planned(config, flags, ledger, project, on_note(args), progress)
+    return single(args, plan, labels)
 
 
-def ledger_of(args: argparse.Namespace, config: Config) -> tuple[str | None, str]:
-    """The ledger whose rest the plan spends, if it does, and the project in it."""
-    ledger, project = args.ledger, args.project or config.ledger.project or ""
-    if ledger is None and config.ledger.spend == "remaining":
-        ledger = config.ledger.location
-        if ledger is None:
-            from fedspend.configuration.data_inputs import is_real
-            from fedspend.ledger.default import default_ledger
-
-            ledger = default_ledger() if is_real(config) else None
-    if args.project is not None and ledger is None:
-        raise InvalidInput(
-            "--project is for plans that spend what a ledger has left; name it with --ledger, or "
-            "drop --project"
-        )
-    return ledger, project
-
-
-def by_number(config: Config, flags: Flags, quiet: bool) -> Flags:
-    """Number the clients of a benchmark that is not on this machine: a preview needs no ids."""
+def on_note(args: argparse.Namespace) -> Callable[[str], None]:
     import sys
-    from dataclasses import replace
 
-    name, count = config.data.name, config.data.clients
-    counted = flags.clients is not None or (flags.epsilon is not None and ":" in flags.epsilon)
-    if (
-        counted
-        or flags.budgets is not None
-        or config.given("privacy.budgets")
-        or name is None
-        or count is None
-    ):
-        return flags
-    from fedspend.configuration.data_inputs import Source
-    from fedspend.data import SOURCES, find
-
-    here = name not in SOURCES or all(
-        find(need) is not None for need in (name, *SOURCES[name].needs)
-    )
-    if here or not Source(config).natural:
-        return flags
-    if not quiet:
-        print(
-            f"note: data set {name!r} is not on this machine, so its clients are numbered; train "
-            "makes its own plan with their ids",
-            file=sys.stderr,
-        )
-    return replace(flags, clients=count)
-
-
-def within_ledger(
-    args: argparse.Namespace, config: Config, flags: Flags, location: str, project: str
-) -> int:
-    """Plan with what the ledger has left of every budget, counting what was spent before."""
-    from dataclasses import replace
-
-    from fedspend.configuration.plan_inputs import resolve
-    from fedspend.ledger.book import Ledger, known_project
-    from fedspend.ledger.participants import plan_within, registered
-
-    if args.compare:
-        raise InvalidInput(
-            "--compare shows policies for given budgets and cannot go with --ledger; drop one of "
-            "the two"
-        )
-    with known_project(Ledger.open(location, project=project)) as ledger:
-        who = registered(ledger)
-        if flags.delta is None and config.privacy.delta is None:
-            flags = replace(flags, delta=float(ledger.accounts().delta[0]))
-        inputs = resolve(config, flags, who)
-        plan = plan_within(
-            ledger, inputs.request, spend="remaining", exhausted=config.ledger.exhausted
-        )
-    return single(args, plan, inputs.population.groups_of(plan.clients))
+    return lambda note: None if args.quiet else print(f"note: {note}", file=sys.stderr)
 
 
 def single(args: argparse.Namespace, plan: AnyPlan, labels: Sequence[str] | None = None) -> int:

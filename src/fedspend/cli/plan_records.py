@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,11 +17,8 @@ from fedspend.basics.words import counted
 from fedspend.cli.records_views import named
 from fedspend.cli.tables import Column, change, figures, percent, spread, table
 from fedspend.configuration.config import Config, load_config
-from fedspend.configuration.data_inputs import Source
-from fedspend.configuration.effects import refuse_without_effect
-from fedspend.configuration.record_plans import BY_CURVES, record_federation, record_plan
+from fedspend.configuration.record_plans import BY_CURVES
 from fedspend.errors import InvalidInput
-from fedspend.ledger.book import Ledger, known_project
 from fedspend.report.groups import Grouping
 from fedspend.report.record_numbers import Silo, levels_of_plan, silos
 
@@ -56,7 +52,8 @@ OTHERS = (
 MOST_CLIENTS = 12  # in a table; --json has all
 
 
-def make(args: argparse.Namespace, ledger: str | None, project: str) -> RecordPlan:
+def read(args: argparse.Namespace, ledger: str | None) -> Config:
+    """The config with the flags applied; refuses those for whole clients."""
     for flag in OTHERS:
         if getattr(args, flag):
             why = f": {BY_CURVES}" if flag == "accountant" else ""
@@ -64,13 +61,7 @@ def make(args: argparse.Namespace, ledger: str | None, project: str) -> RecordPl
                 f"--{flag.replace('_', '-')} is for client-level methods{why}; drop it, or name "
                 "one with --method"
             )
-    config = read_config(args, ledger)
-    refuse_without_effect(config)
-    opened = (
-        nullcontext() if ledger is None else known_project(Ledger.open(ledger, project=project))
-    )
-    with opened as book:
-        return record_plan(config, record_federation(Source(config)), book)
+    return read_config(args, ledger)
 
 
 def read_config(args: argparse.Namespace, ledger: str | None) -> Config:

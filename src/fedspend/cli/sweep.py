@@ -55,10 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from fedspend.cli.going_on import saying_how_to_go_on
     from fedspend.cli.terminal import progress_bar
     from fedspend.tuning.sweeping import FRAME, sweep
 
-    with progress_bar("training", args.quiet) as progress:
+    with (
+        progress_bar("training", args.quiet) as bar,
+        saying_how_to_go_on(args, bar) as progress,
+    ):
         found = sweep(
             args.config,
             args.over,
@@ -66,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             overrides=args.set,
             output=args.output,
             workers=args.workers,
-            progress=progress or False,
+            progress=progress,
         )
     if args.json:
         print(json.dumps(found.rows(), allow_nan=False))

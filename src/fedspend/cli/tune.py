@@ -127,12 +127,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_simulated(args: argparse.Namespace) -> int:
+    from fedspend.cli.going_on import saying_how_to_go_on
     from fedspend.cli.terminal import progress_bar
     from fedspend.tuning.grid import settings_of
     from fedspend.tuning.simulated import DEFAULT_SEEDS, DEFAULT_VALIDATION, tune_simulated
 
     settings = settings_of(args.config, args.set, args.grid)
-    with progress_bar("trying", args.quiet) as progress:
+    with (
+        progress_bar("trying", args.quiet) as bar,
+        saying_how_to_go_on(args, bar) as progress,
+    ):
         found = tune_simulated(
             settings,
             DEFAULT_SEEDS if args.seeds is None else args.seeds,

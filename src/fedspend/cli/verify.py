@@ -8,11 +8,13 @@ is no plan, run or publication to check.
 from __future__ import annotations
 
 import argparse
-import shlex
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fedspend.errors import InvalidInput, Refused
+
+if TYPE_CHECKING:
+    from fedspend.publishing.checking import Checked
+    from fedspend.runs.verifying import RunVerification
 
 HELP = "check a plan, a run directory or a publication"
 DESCRIPTION = (
@@ -68,38 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    path = Path(args.path)
-    if not path.exists():
-        raise InvalidInput(
-            f"there is no {args.path!r}; name a plan file, a run directory or a publication"
-        )
-    if not path.is_dir():
-        refuse_part_of_run(path)
-        refuse_flags(args, "a plan file", "ledger", "key", "open")
+    from fedspend.publishing.verifying import OF_PLAN, OF_RUN, kind_of
+
+    given = {name: getattr(args, name) for name in ("colluders", "ledger", "key", "open")}
+    kind = kind_of(args.path, **given)
+    if kind == OF_PLAN:
         return verify_plan(args)
-    # what a directory needs has to read models, which a plain install cannot
-    from fedspend.publishing.writing import DOCUMENT
-
-    if (path / DOCUMENT).exists():
-        refuse_flags(args, "a publication", "colluders", "ledger")
-        return verify_publication(args)
-    refuse_flags(args, "a run directory", "colluders", "open")
-    return verify_run(args)
-
-
-def refuse_part_of_run(path: Path) -> None:
-    """A file of a run directory is checked with its run; its plan may be checked alone."""
-    from fedspend.stored.files import FILES, PLAN, RUN
-
-    if path.name in {one.name for one in FILES if one is not PLAN} and RUN.of(path.parent).exists():
-        whole = shlex.join(["fedspend", "verify", str(path.parent)])
-        raise InvalidInput(f"{str(path)!r} is not a plan; it belongs to a run: {whole}")
-
-
-def refuse_flags(args: argparse.Namespace, what: str, *flags: str) -> None:
-    for flag in flags:
-        if getattr(args, flag):
-            raise InvalidInput(f"--{flag} is not for {what}, and {args.path!r} is one; drop it")
+    return verify_run(args) if kind == OF_RUN else verify_publication(args)
 
 
 def verify_plan(args: argparse.Namespace) -> int:
@@ -137,9 +114,7 @@ def verify_plan(args: argparse.Namespace) -> int:
 def verify_publication(args: argparse.Namespace) -> int:
     import fedspend
 
-    if args.open is not None and not Path(args.open).is_file():
-        raise InvalidInput(f"--open {args.open!r}: there is no such file")
-    result = fedspend.verify_publication(args.path, key=args.key, opening=args.open)
+    result = cast("Checked", fedspend.verify(args.path, key=args.key, opening=args.open))
     if args.json:
         print_json(result.to_dict())
     elif not args.quiet:
@@ -164,7 +139,8 @@ def verify_run(args: argparse.Namespace) -> int:
     """A run directory: whether everything in it belongs together, and who signed it."""
     import fedspend
 
-    result = fedspend.verify_run(args.path, ledger=args.ledger, key=args.key)
+    found = fedspend.verify(args.path, ledger=args.ledger, key=args.key)
+    result = cast("RunVerification", found)
     if args.json:
         print_json(result.to_dict())
     elif not args.quiet:

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,6 +201,8 @@ AnyConfig = str | Path | Mapping[str, Any]  # a TOML file, or a dict of sections
 
 def any_config(config: AnyConfig, overrides: Sequence[str] = ()) -> Config:
     """A config from a file or from a dict of sections."""
+    if not isinstance(config, str | PathLike | Mapping):
+        raise InvalidInput(f"config must be a TOML file or a dict of sections, got {config!r}")
     return (
         config_of(config, overrides)
         if isinstance(config, Mapping)
@@ -328,6 +331,23 @@ def override_value(text: str, where: str) -> Any:
             f"{where}: {shown(text)} is not a valid TOML value; check brackets and quotes"
         )
     return text
+
+
+def listed_values(text: str) -> list[str]:
+    """The values between commas; a list in brackets, a table and a text in quotes are one value.
+
+    >>> listed_values("1,2"), listed_values("[1,2],[3,4]"), listed_values('"a,b",c')
+    (['1', '2'], ['[1,2]', '[3,4]'], ['"a,b"', 'c'])
+    """
+    parts, depth, quoted = [""], 0, False
+    for letter in text:
+        quoted ^= letter == '"'
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def one_source_of_budgets(

@@ -133,7 +133,7 @@ def of_sources() -> list[Rule]:
     users: dict[str, list[str]] = {}
     for key in SECTIONS["data"]:
         names = [entry.name for entry in DATA_SETS if key in entry.keys]
-        if names and key not in ("public_path", "record", "budget"):
+        if names and key not in ("public_path", "record"):
             users[key] = names
     return [by_source(names, f"data.{key}") for key, names in users.items()]
 
@@ -166,13 +166,17 @@ def policies_of(config: Config) -> frozenset[str]:
     )  # a name is wrong, or two settings contradict each other: planning says which
 
 
-def by_policy(what: str, *keys: str) -> Rule:
-    """A rule for keys that only some policies use; record-level plans check them elsewhere."""
+def by_policy(what: str, *keys: str, for_records: bool = True) -> Rule:
+    """A rule for keys that only some policies use; if they are also for records, which have no
+    policies, record-level plans check them elsewhere.
+    """
     key = keys[0].removeprefix("privacy.")
     return Rule(
         keys,
         lambda config: (
-            protects_records(method_of(config)) or not policies_of(config).isdisjoint(with_key(key))
+            for_records
+            if protects_records(method_of(config))
+            else not policies_of(config).isdisjoint(with_key(key))
         ),
         f"a policy {what} ({' or '.join(with_key(key))})",
         (
@@ -261,8 +265,13 @@ RULES = (
     by_policy("with weights", "privacy.weights"),
     saving("saving_rate"),
     saving("transition"),
-    by_policy("with rates by client", "privacy.split"),
-    by_policy("that looks ahead", "privacy.contraction", "privacy.influence"),
+    by_policy("with rates by client", "privacy.split", for_records=False),
+    by_policy("that looks ahead", "privacy.contraction", "privacy.influence", for_records=False),
+    by_method(
+        (*methods_for("client"), *methods_for(None)),
+        "privacy.permute_rates",
+        needs="a method for whole clients: records have no saving rates",
+    ),
     Rule(
         ("privacy.clip_schedule",),
         clip_may_change,

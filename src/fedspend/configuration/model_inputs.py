@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fedspend import models
+from fedspend.client.company import refuse_company
 from fedspend.client.gradients import clipped_sum
 from fedspend.configuration.config import Config, needed
 from fedspend.data.dataset import Dataset, Rows
@@ -73,7 +74,7 @@ def check_fits(
 ) -> None:
     """Refuse a model that mixes rows or learns outside its parameters, one whose output the loss
     cannot take, and an own loss that mixes rows; `by_record`, also one whose gradients cannot be
-    taken record by record.
+    taken record by record, or are rounded by a record's place.
     """
     refuse_mixing(module, tuple(rows.features.shape[1:]), integers=integers)
     output = tried_output(module, tuple(rows.features.shape[1:]), integers=integers)
@@ -114,6 +115,7 @@ def _check_by_record(
     try:
         with torch.random.fork_rng(devices=[]):
             clipped_sum(module, 1.0, task=task)(flat_vector(module), made_up, target)
+            refuse_company(module, task, _some_rows(shape, integers=integers), target[0])
     except FedspendError:
         raise
     except Exception as error:  # whatever torch or a user's own module raises
@@ -122,3 +124,9 @@ def _check_by_record(
             f"the model's gradients cannot be taken record by record: {reason}; use layers that "
             "torch.func.vmap knows, and draw with nn.Dropout or torch.rand_like"
         ) from None
+
+
+def _some_rows(shape: tuple[int, ...], *, integers: bool) -> torch.Tensor:
+    """Not zero, so that gradients have something to round."""
+    drawn = torch.rand((4, *shape), generator=torch.Generator().manual_seed(0))
+    return (drawn < 0.5).long() if integers else drawn

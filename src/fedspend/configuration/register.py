@@ -21,7 +21,9 @@ to the clip as those of other machines are (`server.answers`).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from fedspend.basics.choices import choose
@@ -29,6 +31,7 @@ from fedspend.basics.registry import Entry
 from fedspend.errors import InvalidInput
 
 Flags = dict[str, bool | str]
+_files: set[Path] = set()
 
 
 def register(
@@ -74,7 +77,21 @@ def register(
         raise InvalidInput(
             f"{kind} {name!r} needs a function that makes it, got {type(make).__name__}"
         )
-    return _ENTER[choose("kind of entry", kind, _ENTER)](name, make, help, tuple(keys), flags)
+    entry = _ENTER[choose("kind of entry", kind, _ENTER)](name, make, help, tuple(keys), flags)
+    _files.update(_file_of(make))
+    return entry
+
+
+def files_of_own() -> frozenset[Path]:
+    """The files of what was registered, as far as it came from files."""
+    return frozenset(_files)
+
+
+def _file_of(make: Callable[..., Any]) -> list[Path]:
+    try:
+        return [Path(inspect.getfile(inspect.unwrap(make))).resolve()]
+    except TypeError:  # built in, or an object that can be called
+        return []
 
 
 def _data_set(

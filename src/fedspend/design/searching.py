@@ -5,17 +5,15 @@ sorts, estimates k and writes `pareto.json`.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedspend.basics.files import write_whole
 from fedspend.basics.progress import OnProgress
+from fedspend.basics.workers import workers as started_workers
 from fedspend.configuration.config import Config, any_config
 from fedspend.design.analysis import Findings, analyse
 from fedspend.design.candidates import Candidate, Search, read_search
@@ -85,9 +83,9 @@ def _trained(
             yield _line(search.config(candidate, seed), candidate, seed)
         return
     try:
-        with _pool(count) as pool:
+        with started_workers(count) as submit:
             waiting = [
-                pool.submit(_line, search.config(candidate, seed), candidate, seed)
+                submit(_line, search.config(candidate, seed), candidate, seed)
                 for candidate, seed in jobs
             ]
             for future in as_completed(waiting):
@@ -97,31 +95,6 @@ def _trained(
             "a training process ended unexpectedly, perhaps for lack of memory; run the same "
             "command again to resume, with fewer --workers"
         ) from None
-
-
-@contextmanager
-def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that stop at once when the search is interrupted; finished trainings are on
-    disk.
-    """
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        count,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_leave_interrupts_to_the_parent,
-    )
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
-        raise
-    pool.shutdown()
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _line(config: Config, candidate: Candidate, seed: int) -> Line:

@@ -9,10 +9,12 @@ removes noise only while its own reading stays within that budget.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 
@@ -60,6 +62,7 @@ from fedspend.planning.policies import (
     with_key,
 )
 from fedspend.planning.policies.constant import UNIFORM
+from fedspend.planning.protocol import AnyPlan
 from fedspend.planning.request import PlanRequest
 from fedspend.planning.schedules import Schedules
 
@@ -69,7 +72,7 @@ BUDGET_ROUNDING = 5e-4
 MAX_CELLS = 50_000_000  # rounds x schedules
 
 
-@public
+@overload
 def plan(
     epsilons: Any,
     *,
@@ -97,8 +100,52 @@ def plan(
     past: Mechanisms | None = None,
     options: Mapping[str, Any] | None = None,
     progress: OnProgress | None = None,
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def plan(
+    *,
+    config: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    progress: OnProgress | None = None,
+) -> AnyPlan: ...
+
+
+@public
+def plan(
+    epsilons: Any = None,
+    *,
+    delta: float | None = None,
+    rounds: int | None = None,
+    rate: float | None = None,
+    policy: str | None = None,
+    saving_rate: Any = None,
+    transition: Any = None,
+    clip: float = 1.0,
+    accountant: str = AUTO,
+    weights: Any = None,
+    clients: Sequence[str] | None = None,
+    method: str | None = None,
+    noise: str = "continuous",
+    bits: int = 32,
+    bit_noise: float | None = None,
+    metric_noise: float | None = None,
+    clip_schedule: Any = None,
+    learning_rates: Any = None,
+    contraction: float | None = None,
+    influence: Any = None,
+    tail: int | None = None,
+    server_momentum: float = 0.0,
+    past: Mechanisms | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: OnProgress | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+) -> AnyPlan:
     """Make the whole schedule for one budget per client, spending every budget exactly.
+
+    Budgets and terms are given here, or by a config, as for `fedspend plan CONFIG`.
 
     Arguments:
         epsilons: one budget for all, one per client, or budgets by client id: a dict, or a pandas
@@ -140,10 +187,14 @@ def plan(
             `Plan.epsilon` is the epsilon of the plan alone.
         options: the named arguments of your own policy.
         progress: called with (done, total) while a large plan is made.
+        config: in place of all others but `progress`: a TOML file or a dict of sections. The plan
+            is the one that training with it would make.
+        overrides: `["train.rounds=10", ...]`, of the config.
 
     Returns:
         A `Plan`: `.noise_multiplier`, `.sampling_rate` and `.clip_norm` (rounds, clients),
-        `.spent()`, `.save("plan.json")`, `.plot()`.
+        `.spent()`, `.save("plan.json")`, `.plot()`; for a config with a record-level method a
+        `RecordPlan`.
 
     Raises:
         InvalidInput: an argument is wrong, or none of the budgets can be spent this way.
@@ -155,7 +206,20 @@ def plan(
     ((25, 100), [2.285, 1.854])
     >>> plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0).clients
     ('north', 'south')
+
+    `plan(config="quickstart.toml", overrides=["privacy.rate=0.5"]).save("plan.json")`
     """
+    if config is not None:
+        from fedspend.configuration.planned import plan_of_config
+
+        _refuse_beside_config(locals())
+        return plan_of_config(config, overrides, progress)
+    if epsilons is None or delta is None or rounds is None or rate is None:
+        needed = {"epsilons": epsilons, "delta": delta, "rounds": rounds, "rate": rate}
+        missing = " and ".join(f"{name}=" for name, value in needed.items() if value is None)
+        raise InvalidInput(f"plan also needs {missing}; see help(fedspend.plan)")
+    if overrides:
+        raise InvalidInput("overrides are for a config; give config, or drop them")
     if past is not None and not isinstance(past, Mechanisms):
         raise InvalidInput(f"past must be what Ledger.past gives, got {type(past).__name__}")
     if options is not None and not isinstance(options, Mapping):
@@ -190,6 +254,18 @@ def plan(
         options={} if options is None else dict(options),
     )
     return make_plan(request, progress)
+
+
+def _refuse_beside_config(given: Mapping[str, Any]) -> None:
+    """A config says everything; what is given beside it would be left out silently."""
+    for one in inspect.signature(plan).parameters.values():
+        value = given[one.name]
+        usual = value is None or (isinstance(value, str | int | float) and value == one.default)
+        if not usual and one.name not in ("config", "overrides", "progress"):
+            raise InvalidInput(
+                f"config has all that a plan needs, and {one.name} is given, too; drop one of the "
+                "two, or name it in overrides"
+            )
 
 
 def budgets_by_id(

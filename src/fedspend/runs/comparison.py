@@ -11,10 +11,11 @@ method that does not use it, or cannot have it, appears without it (`distinct_ar
 from __future__ import annotations
 
 import itertools
-import math
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,18 +26,21 @@ from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
 from fedspend.basics.tables import Table, frame_of_rows
 from fedspend.basics.words import counted
-from fedspend.configuration.config import AnyConfig, Config, any_config
-from fedspend.configuration.data_inputs import is_real
+from fedspend.configuration.config import AnyConfig, Config, any_config, listed_values
+from fedspend.configuration.data_inputs import Source, is_real
 from fedspend.configuration.effects import (
+    VOTES,
     refuse_without_effect_in_all,
     sentence,
     without_effect,
 )
-from fedspend.configuration.method_name import method_of
-from fedspend.errors import InvalidInput, whole_number
+from fedspend.configuration.method_name import known_method, method_of
+from fedspend.configuration.plan_inputs import resolve
+from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.planning.policies import policy_for
 from fedspend.report.live import counting_bar
-from fedspend.runs.parallel import in_parallel
+from fedspend.runs.kept import kept_in, run_missing
+from fedspend.runs.parallel import one_run
 from fedspend.server.methods.table import METHODS
 from fedspend.tasks.words import ACCURACY, is_share, other_metrics
 
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from fedspend.report.drawing import Drawing
 
 POLICY = "privacy.policy"
+Curves = dict[str, list[float | None]]  # by metric, one number for each round
 # Settings that decide nothing about a simulation in memory with one worker, by section or name.
 _IDLE = ("design", "ledger", "engine.workers", "train.tensorboard", "train.loggers")
 # all that a method without privacy reads of [privacy]
@@ -52,6 +57,8 @@ _WITHOUT_PRIVACY = ("privacy.rate", "privacy.randomness")
 _NEEDS_CLIP = ("shape.blur",)
 # Records are sampled by their rates, and their plans know no policies.
 _NOT_FOR_RECORDS = (POLICY, "train.batch_size")
+# A student learns from votes, which have no length to clip, and takes no step of the server's.
+_NOT_FOR_VOTES = ("train.server_optimizer", "train.server_lr", "train.server_momentum")
 
 
 FEW_SEEDS = 3  # so many seeds, or fewer, cannot support an interval
@@ -189,6 +196,12 @@ class Comparison:
         curves = {name: self.values[n] for n, name in enumerate(self.methods)}
         return drawing(lambda: metric_figure(curves, self.metric))
 
+    def save(self, folder: str | Path) -> None:
+        """Write comparison.json, .csv, .md and .tex, and a plot of every metric."""
+        from fedspend.runs.comparison_files import write_comparison
+
+        write_comparison(self, Path(folder))
+
     def __repr__(self) -> str:
         arms = ", ".join(
             f"{row['method']} {worded(self.metric, row['mean'])} "
@@ -204,8 +217,9 @@ class Comparison:
 
 def _last(values: FloatArray) -> FloatArray:
     """The last round of each run that has a value, (methods, seeds); NaN where none has."""
-    last = np.maximum(np.isfinite(values).sum(axis=2, keepdims=True) - 1, 0)
-    return np.take_along_axis(values, last, axis=2)[:, :, 0]
+    backwards = np.isfinite(values)[:, :, ::-1]
+    last = values.shape[2] - 1 - backwards.argmax(axis=2)
+    return np.take_along_axis(values, last[:, :, None], axis=2)[:, :, 0]
 
 
 def worded(metric: str, value: float) -> str:
@@ -248,14 +262,20 @@ def interval(values: FloatArray, level: float = 0.95) -> tuple[float, float | No
 class Arm:
     """One of the things compared: a method with settings."""
 
-    name: str
     overrides: tuple[str, ...]  # the method first
+    with_method: bool = True  # in its name
+
+    @property
+    def name(self) -> str:
+        method, *settings = self.overrides
+        shown = [method.partition("=")[2]] if self.with_method or not settings else []
+        return ", ".join([*shown, *settings])
 
     def without(self, dropped: Collection[str]) -> Arm:
         """The same arm without these overrides."""
-        left = tuple(part for part in self.overrides if part not in dropped)
-        shown = [part for part in self.name.split(", ") if part not in dropped]
-        return Arm(", ".join(shown) or left[0].partition("=")[2], left)
+        return replace(
+            self, overrides=tuple(part for part in self.overrides if part not in dropped)
+        )
 
 
 def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
@@ -278,7 +298,7 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
     choices: list[list[str]] = []
     for text in vary:
         key, _, values = text.partition("=")
-        listed = [value.strip() for value in values.split(",")]
+        listed = [value.strip() for value in listed_values(values)]
         if not all(listed) or len(set(listed)) != len(listed):
             raise InvalidInput(
                 f"--vary must be section.key=value,value,... with distinct values, got {text!r}"
@@ -295,10 +315,7 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
         choices.append([f"{key.strip()}={value}" for value in listed])
     named = len(methods) > 1 or not choices
     return [
-        Arm(
-            ", ".join([method, *settings] if named else settings),
-            (f"method.name={method}", *settings),
-        )
+        Arm((f"method.name={method}", *settings), named)
         for method, *settings in itertools.product(methods, *choices)
     ]
 
@@ -312,6 +329,7 @@ def compare(
     workers: int | None = None,
     progress: OnProgress | bool | None = None,
     vary: Sequence[str] = (),
+    output: str | Path | None = None,
 ) -> Comparison:
     """Train every method, with every value of some settings, on the same data and seeds.
 
@@ -325,12 +343,15 @@ def compare(
         progress: a bar, or a function of (done, total). Default: a bar if somebody is watching.
         vary: `["shape.lus=0,0.3", ...]`: every value is compared. A method that does not use the
             setting appears once, without it.
+        output: a folder where finished runs are kept, with the tables and plots at the end:
+            another call goes on with the rest, and methods, values and seeds may be added.
 
     Returns:
         A `Comparison`: `.rows()`, `.frame()`, `.table()` (as CSV, Markdown, LaTeX), `.plot()`.
 
     Raises:
-        InvalidInput: an argument is wrong, or the runs would be real ones.
+        InvalidInput: an argument is wrong, the runs would be real ones, or `output` holds runs of
+            another config, of other data or of other code.
 
     `compare("quickstart.toml", ["idp-fedavg", "time-adaptive"], seeds=5).table().latex()`
     """
@@ -346,38 +367,57 @@ def compare(
             )
     with _naming_vary(arms[0], overrides):
         refuse_without_effect_in_all(base, list(settings_of.values()))
+    for arm, settings in settings_of.items():
+        refuse_real(settings, "compare")
+        check_plan(settings, arm.name)
     first = base.train.seed
-    jobs = [(config, [*overrides, *arm.overrides], first + k) for arm in arms for k in range(seeds)]
-    curves: dict[int, Curves] = {}
-    with counting_bar("training", progress) as told:
-        in_parallel(_curve, jobs, curves.__setitem__, workers=workers, progress=told)
-    judged = {found.metric for found in curves.values()}
+    all_seeds = tuple(range(first, first + seeds))
+    folder = None if output is None else Path(output)
+    configs = {", ".join(arm.overrides): settings for arm, settings in settings_of.items()}
+    fixed = {name: _deciding(settings) for name, settings in configs.items()}
+    with (
+        kept_in(folder, "comparison", configs, fixed) as kept,
+        counting_bar("training", progress) as told,
+    ):
+        runs = run_missing(curves_of_run, configs, all_seeds, kept, workers, told)
+        found = _compared(tuple(arm.name for arm in arms), all_seeds, runs)
+        if folder is not None:
+            found.save(folder)
+    return found
+
+
+def _deciding(config: Config) -> dict[str, Any]:
+    """What decides the runs of an arm, beside their seeds."""
+    return {
+        f"{section}.{key}": value
+        for section, table in config.values.items()
+        for key, value in table.items()
+        if not is_idle(f"{section}.{key}") and f"{section}.{key}" != "train.seed"
+    }
+
+
+def _compared(
+    arms: tuple[str, ...], seeds: tuple[int, ...], runs: Sequence[Sequence[Curves]]
+) -> Comparison:
+    """The comparison of what every arm found with every seed."""
+    every = [found for each in runs for found in each]
+    judged = {next(iter(found)) for found in every}
     if len(judged) > 1:
         raise InvalidInput(
             f"arms are judged by different metrics ({', '.join(sorted(judged))}), which cannot be "
             "compared; set task.metrics"
         )
-    length = max(len(found.by_name[found.metric]) for found in curves.values())
+    length = max(len(next(iter(found.values()))) for found in every)
     # in the order of the config, without those that an arm does not have
-    names = [
-        name
-        for name in curves[0].by_name
-        if all(name in found.by_name for found in curves.values())
-    ]
-    tables = {name: np.full((len(arms), seeds, length), np.nan) for name in names}
-    for number, found in curves.items():
-        for name, table in tables.items():
-            curve = found.by_name[name]
-            table[number // seeds, number % seeds, : len(curve)] = curve
+    names = [name for name in every[0] if all(name in found for found in every)]
+    tables = {name: np.full((len(arms), len(seeds), length), np.nan) for name in names}
+    for name, table in tables.items():
+        for n, each in enumerate(runs):
+            for k, found in enumerate(each):
+                table[n, k, : len(found[name])] = np.array(found[name], np.float64)
     metric = judged.pop()
     values = tables.pop(metric)
-    return Comparison(
-        tuple(arm.name for arm in arms),
-        tuple(first + k for k in range(seeds)),
-        values,
-        metric,
-        tables,
-    )
+    return Comparison(arms, seeds, values, metric, tables)
 
 
 def distinct_arms(
@@ -429,7 +469,7 @@ def _without_effect(settings: Config, arm: Arm) -> dict[str, InvalidInput]:
         nothing = f"--vary {part}: {key} in [{section}] has no effect"
         if name in rules:
             said = sentence(settings, name, rules[name]).replace("--set", "--vary", 1)
-        elif section in _IDLE or name in _IDLE:
+        elif is_idle(name):
             said = f"{nothing} on a comparison; drop it"
         elif entry.unit is None and _unused_without_privacy(name):
             said = (
@@ -441,10 +481,24 @@ def _without_effect(settings: Config, arm: Arm) -> dict[str, InvalidInput]:
                 f"{nothing} under method {entry.name!r}, which plans records; drop it, or compare "
                 "a method for whole clients"
             )
+        elif entry.name == VOTES and (name in _NOT_FOR_VOTES or _only_clips(settings, name)):
+            said = (
+                f"{nothing} under method {entry.name!r}, whose clients vote; drop it, or compare a "
+                "method whose clients send updates"
+            )
         else:
             continue
         why[part] = InvalidInput(said)
     return why
+
+
+def _only_clips(settings: Config, name: str) -> bool:
+    """The clip is also the radius of BLUR, which is for the training of voters, too."""
+    return name == "privacy.clip" and settings.shape.blur == 0
+
+
+def is_idle(name: str) -> bool:
+    return name in _IDLE or name.partition(".")[0] in _IDLE
 
 
 def _unused_without_privacy(name: str) -> bool:
@@ -492,28 +546,32 @@ def _naming_vary(arm: Arm, overrides: Sequence[str]) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True)
-class Curves:
-    """What one run says of its model after every round; `metric` is what it is judged by."""
-
-    metric: str
-    by_name: dict[str, list[float]]
-
-
-def _curve(config: AnyConfig, overrides: list[str], seed: int) -> Curves:
-    """One run of one arm."""
+def curves_of_run(config: Config, seed: int) -> Curves:
+    """What one run says of its model after every round, up to the one whose model it leaves: what
+    it is judged by comes first.
+    """
     from fedspend.runs.running import run
     from fedspend.runs.setup import from_config
 
-    settings = _with_its_policy(config, [*overrides, f"train.seed={seed}", "engine.workers=1"])
-    refuse_real(settings, "compare")
-    found = run(from_config(settings), None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedspendWarning)  # said once, when the plan was checked
+        found = run(from_config(one_run(config, seed)), None)
     names = [found.metric, *other_metrics(found.metrics[-1])]
-    return Curves(found.metric, {name: _column(found.metrics, name) for name in names})
+    rounds = found.metrics[: found.kept_round]
+    return {name: [line.get(name) for line in rounds] for name in names}
 
 
-def _column(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [math.nan if line.get(name) is None else float(line[name]) for line in lines]
+def check_plan(config: Config, name: str | None = None) -> None:
+    """Refuse a setting that no plan can be made for, before anything is run or written. The
+    accountant decides nothing here, so the fastest one is asked.
+    """
+    if METHODS[known_method(config)].unit != "client":
+        return
+    try:
+        request = resolve(config, source=Source(config)).request
+        replace(request, method=known_method(config), accountant="rdp").plan()
+    except InvalidInput as error:
+        raise error if name is None else InvalidInput(f"{name}: {error}") from None
 
 
 def refuse_real(settings: Config, what: str) -> None:

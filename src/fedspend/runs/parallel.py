@@ -1,21 +1,21 @@
 """Seeded simulations side by side: one process for each, one thread in each.
 
 Guarantee: runs share nothing, so how many run at a time, and in which order they end, changes no
-result. With one worker they run in this process, which knows a user's own entries. Workers end with
-the process that started them, however it ends.
+result. With one worker they run in this process, which knows a user's own entries. Workers end at
+once on Ctrl-C or a failure, and with the process that started them, however it ends.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context, parent_process
+from concurrent.futures import BrokenExecutor, as_completed
+from dataclasses import replace
 from typing import Any
 
 from fedspend.basics.progress import OnProgress
 from fedspend.basics.registry import any_own
+from fedspend.basics.workers import workers as started_workers
+from fedspend.configuration.config import Config
 from fedspend.engines.local import cores
 from fedspend.errors import Refused, whole_number
 
@@ -57,16 +57,10 @@ def in_parallel(
             done(number, result)
         return
     try:
-        with ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=_prepare
-        ) as pool:
-            try:
-                waiting = {pool.submit(function, *job): n for n, job in enumerate(jobs)}
-                for future in as_completed(waiting):
-                    done(waiting[future], future.result())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # what has not begun does not begin
-                raise
+        with started_workers(count, _prepare) as submit:
+            waiting = {submit(function, *job): n for n, job in enumerate(jobs)}
+            for future in as_completed(waiting):
+                done(waiting[future], future.result())
     except BrokenExecutor:
         raise Refused(
             "a worker process ended before its run did: there may be too little memory, so try "
@@ -75,17 +69,15 @@ def in_parallel(
         ) from None
 
 
+def one_run(config: Config, seed: int) -> Config:
+    """The config of one of many runs: its seed, and no workers of its own."""
+    values = {section: dict(config.values.get(section, {})) for section in ("train", "engine")}
+    values["train"]["seed"], values["engine"]["workers"] = seed, 1
+    return replace(config, values={**config.values, **values})
+
+
 def _prepare() -> None:
-    """One thread for the work, and one that ends this process when its parent is gone."""
+    """One thread for the work."""
     import torch
 
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed cannot tell its workers, which would wait for work forever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.toml_text import toml
-from fedspend.configuration.config import AnyConfig, Config, any_config
+from fedspend.configuration.config import AnyConfig, Config, any_config, listed_values
 from fedspend.configuration.effects import refuse_without_effect_in_all, sentence, without_effect
 from fedspend.errors import InvalidInput
 
@@ -52,6 +52,19 @@ class Setting:
         """The values of the grid's keys, by name."""
         names = (one.partition("=")[0] for one in self.overrides)
         return {name: self.config.value(name) for name in names}
+
+
+def shared_by(settings: Sequence[Setting]) -> dict[str, Any]:
+    """What all settings share, and what must stay the same when their runs go on. The grid may
+    grow.
+    """
+    varied = {*settings[0].values(), "train.seed", "engine.workers"}
+    return {
+        f"{section}.{key}": value
+        for section, table in settings[0].config.values.items()
+        for key, value in table.items()
+        if f"{section}.{key}" not in varied
+    }
 
 
 def settings_of(
@@ -144,29 +157,12 @@ def _value(value: Any) -> str:
 def _choice(text: str, flag: str) -> list[str]:
     """The overrides that one `--grid` or `--over` stands for."""
     name, equals, listed = text.partition("=")
-    name, values = name.strip(), [value.strip() for value in _split(listed)]
+    name, values = name.strip(), [value.strip() for value in listed_values(listed)]
     if not (equals and "." in name and all(values)) or len(set(values)) != len(values):
         raise InvalidInput(
             f"{flag} must be section.key=value,value,... with distinct values, got {text!r}"
         )
     return [f"{name}={value}" for value in values]
-
-
-def _split(listed: str) -> list[str]:
-    """The values between commas; a list in brackets, a table and a text in quotes are one value.
-
-    >>> _split("1,2"), _split("[1,2],[3,4]"), _split('"a,b",c')
-    (['1', '2'], ['[1,2]', '[3,4]'], ['"a,b"', 'c'])
-    """
-    parts, depth, quoted = [""], 0, False
-    for letter in listed:
-        quoted ^= letter == '"'
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0 and not quoted:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
 
 
 def _config(config: AnyConfig, overrides: list[str], point: tuple[str, ...], flag: str) -> Config:

@@ -23,19 +23,23 @@ from fedspend.basics.progress import OnProgress
 from fedspend.basics.tables import Table, first_rows
 from fedspend.basics.words import counted
 from fedspend.configuration.config import Config
-from fedspend.configuration.data_inputs import Source, is_real
-from fedspend.configuration.method_name import known_method
-from fedspend.configuration.plan_inputs import resolve
+from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.sections import PRIVATE
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput, whole_number
-from fedspend.runs.comparison import DOUBT, FEW_SEEDS, half_width, interval, worded
-from fedspend.runs.parallel import in_parallel
-from fedspend.server.methods.table import METHODS
+from fedspend.runs.comparison import (
+    DOUBT,
+    FEW_SEEDS,
+    check_plan,
+    half_width,
+    interval,
+    worded,
+)
+from fedspend.runs.kept import ALL, kept_in, run_missing
+from fedspend.runs.parallel import one_run
 from fedspend.tasks.words import ACCURACY
 from fedspend.tuning.best_config import best_config
-from fedspend.tuning.grid import Setting
-from fedspend.tuning.kept import Kept
+from fedspend.tuning.grid import Setting, shared_by
 
 DEFAULT_SEEDS = 3
 DEFAULT_VALIDATION = 0.2
@@ -129,33 +133,18 @@ def tune_simulated(
     if not 0 < validation < 1:
         raise InvalidInput(f"validation must lie between 0 and 1, got {validation!r}")
     share = settings[0].config.data.validation or validation
-    configs = [_held_out(setting.config, share) for setting in settings]
-    for config in configs:
+    configs = {setting.name: _held_out(setting.config, share) for setting in settings}
+    for config in configs.values():
         check_plan(config)
-    first = configs[0].train.seed
-    kept = Kept(folder, settings, "tune", validation=share)
-    jobs = [(n, first + k) for n in range(len(settings)) for k in range(seeds)]
-    missing = [job for job in jobs if kept.found(*job) is None]
-    in_parallel(
-        _accuracy,
-        [(configs[n], seed) for n, seed in missing],
-        lambda number, accuracy: kept.add(*missing[number], {"accuracy": accuracy}),
-        workers=workers,
-        progress=progress,
-        before=len(jobs) - len(missing),
-    )
-    table = [
-        [(kept.found(n, first + k) or {}).get("accuracy") for k in range(seeds)]
-        for n in range(len(settings))
-    ]
-    found = Tuned(
-        tuple(settings),
-        tuple(first + k for k in range(seeds)),
-        np.array(table, dtype=np.float64),
-        share,
-    )
-    if folder is not None:
-        write_whole(folder / BEST, found.best_toml().encode())
+    first = settings[0].config.train.seed
+    all_seeds = tuple(range(first, first + seeds))
+    fixed = {ALL: shared_by(settings) | {"validation": share}}
+    with kept_in(folder, "tune", configs, fixed) as kept:
+        runs = run_missing(_accuracy, configs, all_seeds, kept, workers, progress)
+        table = np.array([[one.get("accuracy") for one in each] for each in runs], np.float64)
+        found = Tuned(tuple(settings), all_seeds, table, share)
+        if folder is not None:
+            write_whole(folder / BEST, found.best_toml().encode())
     return found
 
 
@@ -181,20 +170,8 @@ def _held_out(config: Config, share: float) -> Config:
     return replace(config, values={**config.values, "data": data})
 
 
-def check_plan(config: Config) -> None:
-    """Refuse a setting that no plan can be made for, before anything is written. The accountant
-    decides nothing here, so the fastest one is asked.
-    """
-    if METHODS[known_method(config)].unit == "client":
-        request = resolve(config, source=Source(config)).request
-        replace(request, method=known_method(config), accountant="rdp").plan()
-
-
-def _accuracy(config: Config, seed: int) -> float:
+def _accuracy(config: Config, seed: int) -> dict[str, Any]:
     """Accuracy of the final model on held-out rows."""
     from fedspend.design.trainings import train_one
 
-    train = {**config.values.get("train", {}), "seed": seed}
-    engine = {**config.values.get("engine", {}), "workers": 1}
-    made = replace(config, values={**config.values, "train": train, "engine": engine})
-    return train_one(made)[1][-1]
+    return {"accuracy": train_one(one_run(config, seed))[1][-1]}

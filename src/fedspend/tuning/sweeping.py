@@ -24,12 +24,19 @@ from fedspend.configuration.config import AnyConfig, Config
 from fedspend.engines.table import ENGINES
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.report.live import counting_bar
-from fedspend.runs.comparison import DOUBT, FEW_SEEDS, half_width, interval, refuse_real, worded
-from fedspend.runs.parallel import in_parallel
+from fedspend.runs.comparison import (
+    DOUBT,
+    FEW_SEEDS,
+    check_plan,
+    half_width,
+    interval,
+    refuse_real,
+    worded,
+)
+from fedspend.runs.kept import ALL, kept_in, run_missing
+from fedspend.runs.parallel import one_run
 from fedspend.tasks.words import is_share, other_metrics
-from fedspend.tuning.grid import Setting, settings_over
-from fedspend.tuning.kept import Kept
-from fedspend.tuning.simulated import check_plan
+from fedspend.tuning.grid import Setting, settings_over, shared_by
 
 FRAME = "sweep.csv"
 
@@ -148,25 +155,17 @@ def sweep(
     for setting in settings:
         _check(setting)
     first = settings[0].config.train.seed
+    all_seeds = tuple(range(first, first + seeds))
     folder = None if output is None else Path(output)
-    kept = Kept(folder, settings, "sweep")
-    jobs = [(n, first + k) for n in range(len(settings)) for k in range(seeds)]
-    missing = [job for job in jobs if kept.found(*job) is None]
-    with counting_bar("training", progress) as told:
-        in_parallel(
-            final_numbers,
-            [(settings[n].config, seed) for n, seed in missing],
-            lambda number, found: kept.add(*missing[number], found),
-            workers=workers,
-            progress=told,
-            before=len(jobs) - len(missing),
-        )
-    numbers = tuple(
-        tuple(kept.found(n, first + k) or {} for k in range(seeds)) for n in range(len(settings))
-    )
-    found = Sweep(settings, tuple(first + k for k in range(seeds)), numbers)
-    if folder is not None:
-        write_whole(folder / FRAME, found.csv().encode())
+    configs = {setting.name: setting.config for setting in settings}
+    with (
+        kept_in(folder, "sweep", configs, {ALL: shared_by(settings)}) as kept,
+        counting_bar("training", progress) as told,
+    ):
+        runs = run_missing(final_numbers, configs, all_seeds, kept, workers, told)
+        found = Sweep(settings, all_seeds, tuple(map(tuple, runs)))
+        if folder is not None:
+            write_whole(folder / FRAME, found.csv().encode())
     return found
 
 
@@ -178,26 +177,21 @@ def _check(setting: Setting) -> None:
             f"engine {setting.config.engine.name!r} runs clients on other machines, and a sweep "
             "runs simulations on this one; drop engine.name"
         )
-    try:
-        check_plan(setting.config)
-    except InvalidInput as error:
-        raise InvalidInput(f"{setting.name}: {error}") from None
+    check_plan(setting.config, setting.name)
 
 
 def final_numbers(config: Config, seed: int) -> dict[str, Any]:
     """Metrics and loss of the final model, and the largest epsilon spent."""
     from fedspend.runs.running import run
     from fedspend.runs.setup import from_config
+    from fedspend.server.early_stopping import of_kept
 
-    train = {**config.values.get("train", {}), "seed": seed}
-    engine = {**config.values.get("engine", {}), "workers": 1}
-    made = replace(config, values={**config.values, "train": train, "engine": engine})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedspendWarning)  # said once, when the plan was checked
-        result = run(from_config(made), None)
-    last = result.metrics[-1]
-    numbers: dict[str, Any] = {name: last.get(name) for name in (result.metric, "loss")}
-    numbers |= {name: last.get(name) for name in other_metrics(last)}
+        result = run(from_config(one_run(config, seed)), None)
+    last, left = result.metrics[-1], of_kept(result.metrics)
+    numbers: dict[str, Any] = {name: left.get(name) for name in (result.metric, "loss")}
+    numbers |= {name: left.get(name) for name in other_metrics(last)}
     spent = list(last["epsilon"].values())
     return {**numbers, "epsilon": max(spent) if spent else None, "rounds": last["round"]}
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
-from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
 from fedspend.errors import FedspendError, InvalidInput, whole_number
 from fedspend.verification.findings import (
@@ -82,7 +81,6 @@ MOST_PLD_ROUNDS = 5000  # different rounds, of all schedules, of a plan by PLD
 MOST_FINER, MOST_DISTINCT = 200, 500  # schedules that are read a second time, and their rounds
 
 
-@public
 def verify(
     plan: AnyPlan | str | Path,
     *,
@@ -92,33 +90,13 @@ def verify(
     max_pld: int = 200,
 ) -> Verification:
     """Check a plan of clients or of records, or the plan in a file, against everything it promises.
-
-    Arguments:
-        plan: a plan, or its file. `verify_clients` and `records.verify_records` say what is
-            checked.
-        colluders: how many clients collude among the observers; refused for a plan of records.
-        progress: called with (done, total).
-        seed, max_pld: plans of clients: which schedules, and at most how many, are also read by
-            dp-accounting.
-
-    Returns:
-        A `Verification`. A plan that breaks its promise raises no error: `.ok` is False and
-        `.failures` say why.
-
-    Raises:
-        InvalidInput: the file is no plan.
-        Refused: the file was altered after it was saved.
-
-    >>> from fedspend import plan
-    >>> verify(plan([2.0, 8.0], delta=1e-2, rounds=3, rate=1.0, accountant="rdp")).ok
-    True
+    `fedspend.verify` (publishing.verifying), the public door, says what the arguments are;
+    `verify_clients` and `records.verify_records` say what is checked.
     """
     if isinstance(plan, str | Path):
         from fedspend.planning.protocol import load_any_plan
 
         plan = load_any_plan(plan)
-    elif not hasattr(plan, "verify"):
-        raise InvalidInput(f"plan must be a plan or the file of one, got {type(plan).__name__}")
     whole_number("colluders", colluders, 0)
     whole_number("seed", seed, 0)
     whole_number("max_pld", max_pld, 0)
