@@ -210,6 +210,18 @@ def chosen_by_spending(settings):
     return 0.5 - 0.01 * abs(np.log2(settings["train.lr"] / best))
 
 
+def test_geometric_spending_has_a_search_of_its_own_or_the_choice_of_uniform_spending():
+    """The page marks the second kind, so an arm is of one kind in every schedule."""
+    for data, budgets in over_time.cells():
+        own = (data, budgets) in over_time.GEOMETRIC_TUNED
+        for schedule in over_time.SCHEDULES:
+            uniform = over_time.arm(data, budgets, schedule, "uniform")
+            for spending in over_time.SPENDING:
+                like = over_time.arm(data, budgets, schedule, spending).like
+                alike = spending in over_time.GEOMETRIC and not own
+                assert like == (uniform if alike else None)
+
+
 def test_once_the_experiment_on_time_is_run_its_page_is_whole(tmp_path, monkeypatch):
     fake(monkeypatch, chosen_by_spending)
     results = Results.read(tmp_path / "all.jsonl")

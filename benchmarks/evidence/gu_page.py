@@ -10,19 +10,21 @@ panel's k serves, it is not estimated anew. Verdicts are on the curve, not on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
+import gu_cost
+import gu_epsilon
+import gu_theory
 import numpy as np
 from experiment import Finished
 from gu import CASES, PAPER_K, Grid, Panel, panels
-from judging import Item, rows_of
+from gu_window import Window, window
+from judging import CANNOT_TELL, Item, rows_of, together
 from tables import markdown, with_seconds
 
-from fedspend.design import estimate_k, non_dominated, objectives
 from fedspend.design.estimation import KEstimate
-from fedspend.errors import InvalidInput
 
 PAPER = "Gu et al. (2023)"
 THERE, PARTLY = 2 / 3, 1 / 2  # shares of the front that lie where theory says
@@ -30,98 +32,7 @@ PRICE = 1 / 20  # what theory's picks may lose on average, of the range of losse
 MODELS = {"logistic": "logistic", "lenet": "LeNet"}  # how they are called on the page
 WRONG = 4.0  # the control: how many times too large or too small k is then
 MARGIN = 1 / 10  # of the front: by how much a wrong k must do better. Less is chance, with one seed
-CANNOT_TELL = "cannot tell"
 SLOPE_LEVELS = 4  # a slope through fewer says nothing
-
-
-@dataclass(frozen=True, eq=False)
-class Window:
-    """The trainings of a grid within a panel's limits: a table with a row for every rate and noise
-    level, and a column for every T.
-    """
-
-    clients: int
-    rates: np.ndarray
-    levels: np.ndarray
-    loss: np.ndarray
-
-    @property
-    def rounds(self) -> int:
-        return int(self.loss.shape[1])
-
-    @property
-    def proxy(self) -> np.ndarray:
-        t = np.arange(1, self.rounds + 1)
-        return objectives(
-            t, self.levels[:, None], self.rates[:, None], k=1.0, clients=self.clients
-        )[1]
-
-    def front(self) -> tuple[np.ndarray, np.ndarray]:
-        """Row and T of the points that no other one beats in both loss and proxy."""
-        which = np.isfinite(self.loss)
-        which[which] = non_dominated(np.column_stack([self.loss[which], self.proxy[which]]))
-        row, column = np.nonzero(which)
-        return row, column + 1
-
-    def estimate(self) -> KEstimate | None:
-        """k, or None if the whole front lies at the limits of the search."""
-        row, rounds = self.front()
-        try:
-            return estimate_k(
-                np.column_stack([rounds, self.levels[row]]),
-                rate=self.rates[row],
-                clients=self.clients,
-                max_rounds=self.rounds,
-                max_noise=float(self.levels.max()),
-            )
-        except InvalidInput:
-            return None
-
-    def as_theory_says(self, k: float) -> float:
-        """The share of the front that lies where theory says."""
-        row, rounds = self.front()
-        return float(np.mean(self._theory(k)[row, rounds - 1]))
-
-    def _theory(self, k: float) -> np.ndarray:
-        """Which points of the table are on theory's front, each rate for itself."""
-        t = np.arange(1, self.rounds + 1)
-        found = np.zeros(self.loss.shape, dtype=bool)
-        for rate in np.unique(self.rates):
-            mine = np.flatnonzero(self.rates == rate)
-            loss, _ = objectives(t, self.levels[mine, None], rate, k=k, clients=self.clients)
-            alone = replace(self, rates=self.rates[mine], levels=self.levels[mine], loss=loss)
-            row, rounds = alone.front()
-            found[mine[row], rounds - 1] = True
-        return found
-
-    def lost(self, k: float) -> list[float]:
-        """What the settings on theory's curve lose: loss above the lowest with as small a proxy."""
-        shares = self.rates * self.clients / self.levels**2
-        picked = [(n, round(share / k)) for n, share in enumerate(shares)]
-        proxy = self.proxy
-        return [
-            float(self.loss[n, t - 1] - self.loss[proxy <= proxy[n, t - 1] * (1 + 1e-12)].min())
-            for n, t in picked
-            if 1 <= t < self.rounds and np.isfinite(self.loss[n, t - 1])
-        ]
-
-
-def window(results: Finished, grid: Grid, panel: Panel) -> Window | None:
-    """None if a training within the limits is missing."""
-    inside = [
-        one for one in grid.trainings() if panel.most_noise is None or one.level <= panel.most_noise
-    ]
-    lines = [results.found.get(one.key) for one in inside]
-    losses = [line["loss"][: panel.rounds] for line in lines if line is not None]
-    if len(losses) < len(inside):
-        return None
-    table = np.array(losses, dtype=np.float64)  # a loss that is not finite is None, then NaN
-    return Window(
-        grid.clients,
-        np.array([one.rate for one in inside]),
-        np.array([one.level for one in inside]),
-        np.where(np.isnan(table), np.inf, table),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,16 +149,6 @@ def reading(results: Finished, panel: Panel) -> Reading | None:
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def together(verdicts: Sequence[str]) -> str:
-    """The verdict on a figure, from those on its panels; one that cannot tell has no say.
-
-    >>> together(["reproduced", "not reproduced"]), together(["reproduced", "cannot tell"])
-    ('reproduced in part', 'reproduced')
-    """
-    telling = {one for one in verdicts if one != CANNOT_TELL} or {CANNOT_TELL}
-    return telling.pop() if len(telling) == 1 else "reproduced in part"
-
-
 def judge(model: str, figure: str, title: str = "") -> Callable[[Finished], tuple[str, str] | None]:
     """The verdict on a figure, or on one panel of it; None while nothing of it is finished."""
 
@@ -357,72 +258,38 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
     return rows_of(ITEMS, results)
 
 
-DESIGN = "[Design](../how-to/design.md)"
+def _not_run(model: str) -> str:
+    return f"not run yet: `--only gu-{model}`"
+
+
 ITEMS = (
-    Item("Figure 3, logistic, case III with sigma up to 0.50", "not run", "", as_stated),
-    Item("Figure 1, theory", "reproduced", f"corrected at T_max; {DESIGN}"),
-    Item(
-        "Figure 2a, logistic, free rate",
-        "reproduced",
-        f"three rates, two seeds; {DESIGN}; all seven not run yet: `--only gu-logistic`",
-        judge("logistic", "Figure 2"),
-    ),
-    Item(
-        "Figure 2b, LeNet, free rate",
-        "not run",
-        "not run yet: `--only gu-lenet`",
-        judge("lenet", "Figure 2"),
-    ),
+    Item("Tables II and III, cost", "", lambda _: gu_cost.judged(gu_cost.lines())),
+    Item("Figure 1, theory", "", lambda _: gu_theory.judged(gu_theory.CASES)),
+    Item("Figure 2a, logistic, free rate", _not_run("logistic"), judge("logistic", "Figure 2")),
+    Item("Figure 2b, LeNet, free rate", _not_run("lenet"), judge("lenet", "Figure 2")),
+    Item("Figure 3, logistic, case III with sigma up to 0.50", "", as_stated),
     *(
         Item(
             f"Figure 3, {name}, case {case}",
-            "not run",
-            f"not run yet: `--only gu-{model}`",
+            _not_run(model),
             judge(model, "Figure 3", f"case {case}"),
         )
         for model, name in MODELS.items()
         for case in ("I", "II", "III")
     ),
-    Item(
-        "Figure 4, logistic, epochs",
-        "reproduced in part",
-        f"at 10 and 20 local steps, not at 5; {DESIGN}",
-        judge("logistic", "Figure 4"),
-    ),
-    Item(
-        "Figure 4, LeNet, epochs",
-        "not run",
-        "not run yet: `--only gu-lenet`",
-        judge("lenet", "Figure 4"),
-    ),
-    Item(
-        "Figure 5, logistic, clients",
-        "reproduced",
-        DESIGN,
-        judge("logistic", "Figure 5"),
-    ),
-    Item(
-        "Figure 5, LeNet, clients",
-        "not run",
-        "not run yet: `--only gu-lenet`",
-        judge("lenet", "Figure 5"),
-    ),
-    Item(
-        "Figure 6, logistic, public data",
-        "reproduced",
-        DESIGN,
-        judge("logistic", "Figure 6"),
-    ),
-    Item(
-        "Figure 6, LeNet, public data",
-        "not run",
-        "not run yet: `--only gu-lenet`",
-        judge("lenet", "Figure 6"),
-    ),
-    Item(
-        "Tables II and III, cost",
-        "reproduced in part",
-        f"cheaper in rounds from the second setting on, in client updates from the first; {DESIGN}",
+    *(
+        Item(f"{figure}, {name}, {about}", _not_run(model), judge(model, figure))
+        for figure, about in (
+            ("Figure 4", "epochs"),
+            ("Figure 5", "clients"),
+            ("Figure 6", "public data"),
+        )
+        for model, name in MODELS.items()
     ),
 )
-BLOCKS = {"gu": with_seconds(table)}
+BLOCKS = {
+    "gu": with_seconds(table),
+    "gu-theory": lambda _: gu_theory.table(gu_theory.CASES),
+    "gu-cost": lambda _: gu_cost.table(gu_cost.lines()),
+    "gu-epsilon": with_seconds(gu_epsilon.tables),
+}

@@ -18,19 +18,21 @@ from fedspend.runs.comparison import interval
 Gain = tuple[float, float | None]
 
 Verdict = tuple[str, str]  # a word, and what it rests on
+CANNOT_TELL = "cannot tell"
 
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure; what `judge` finds takes precedence once its study has results."""
+    """A table or figure. Its verdict is what `judge` finds; nobody types one. `why` says why it is
+    not run, where `judge` finds nothing.
+    """
 
     name: str
-    verdict: str
     why: str
     judge: Callable[[Finished], Verdict | None] = lambda _: None
 
     def found(self, results: Finished) -> Verdict:
-        return self.judge(results) or (self.verdict, self.why)
+        return self.judge(results) or ("not run", self.why)
 
 
 def rows_of(items: Sequence[Item], results: Finished) -> list[tuple[str, str, str]]:
@@ -51,13 +53,7 @@ def judged(found: Sequence[Gain | None], claim: str, study: str = "") -> Verdict
     if not finished:
         return None
     there = sum(map(is_clear, finished))
-    word = (
-        "reproduced"
-        if there == len(found)
-        else "not reproduced"
-        if there == 0
-        else "reproduced in part"
-    )
+    word = word_for(there, len(found))
     why = f"{claim} clear of 0 in {there} of {len(finished)} lines"
     against = sum(is_clear(negative(one)) for one in finished)
     if against:
@@ -65,6 +61,27 @@ def judged(found: Sequence[Gain | None], claim: str, study: str = "") -> Verdict
     if len(finished) < len(found):
         why += f", {len(found) - len(finished)} not run"
     return word, why + (f"; study `{study}`" if study else "")
+
+
+def word_for(there: int, lines: int) -> str:
+    """The verdict, if this many of all lines are as claimed.
+
+    >>> [word_for(there, 2) for there in range(3)]
+    ['not reproduced', 'reproduced in part', 'reproduced']
+    """
+    if there == 0:
+        return "not reproduced"
+    return "reproduced" if there == lines else "reproduced in part"
+
+
+def together(verdicts: Sequence[str]) -> str:
+    """The verdict on a figure, from those on its panels; one that cannot tell has no say.
+
+    >>> together(["reproduced", "not reproduced"]), together(["reproduced", "cannot tell"])
+    ('reproduced in part', 'reproduced')
+    """
+    telling = {one for one in verdicts if one != CANNOT_TELL} or {CANNOT_TELL}
+    return telling.pop() if len(telling) == 1 else "reproduced in part"
 
 
 def over(results: Finished, ours: Arm, base: Arm) -> Gain | None:

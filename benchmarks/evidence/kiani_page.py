@@ -10,6 +10,7 @@ import as_printed as printed
 import by_influence
 import client_losses
 import kiani
+import kiani_spending
 import networks
 import networks_page
 import numpy as np
@@ -300,31 +301,26 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
 ITEMS = (
     Item(
         "Tables 2 and 5 to 11, with the clip of 250 that is stated",
-        "not run",
         "not run yet: `--only as-printed`",
         clip_as_stated,
     ),
     Item(
         "Tables 6 and 9, a network, clip not tuned",
-        "not run",
         "not run yet: `--only networks`",
         too_large_a_clip,
     ),
     Item(
         "Tables 6 and 9, learning rate and clip not tuned, saving rates 0.5/0.6/0.7",
-        "not run",
         "not run yet: `--only time`",
         untuned_gains,
     ),
     Item(
         "Figure 2, spending by round",
-        "reproduced",
-        "from plans alone: [Methods](../explanation/methods.md), and the report of every run "
-        "draws it",
+        "",
+        lambda _: kiani_spending.judged(kiani_spending.plans()),
     ),
     Item(
         "Figure 3, training loss of clients",
-        "not run",
         "not run yet: `--only client-losses`",
         lower_losses,
     ),
@@ -332,5 +328,6 @@ ITEMS = (
 BLOCKS = {
     "as-printed": as_printed,
     "kiani-tables": tables,
+    "spending": lambda _: kiani_spending.table(kiani_spending.plans()),
     "client-losses": with_seconds(losses),
 }

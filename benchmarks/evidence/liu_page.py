@@ -92,7 +92,6 @@ ITEMS = (
     *records_page.items(),
     Item(
         "Figure 8, MNIST-IID, the paper's CNN",
-        "not run",
         "not run yet: `--only records-cnn`",
         with_its_cnn,
     ),

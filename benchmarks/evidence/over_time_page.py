@@ -54,6 +54,7 @@ PAPER = {
     ("mnist", (10, 10, 10)): (76.79, 80.2, 7),
     ("adult", (10, 20, 30)): (70.93, 77.53, 2),
 }
+AT_UNIFORM = "†"  # marks what has the learning rate and clip of uniform spending
 Cells = dict[tuple[str, str], Outcome | None]
 Pairs = dict[tuple[str, tuple[float, ...]], Cells]  # by data and budgets
 FIRST_LIMIT = 12  # of a search, before it was raised
@@ -90,7 +91,8 @@ def cell(made: Cells, schedule: str, spending: str) -> str:
     if spending == "uniform":
         return accuracy(*interval(ours.percent()))
     found = against_uniform(made, schedule, spending)
-    return accuracy(*interval(ours.percent())) if found is None else gain(*found)
+    told = accuracy(*interval(ours.percent())) if found is None else gain(*found)
+    return told if ours.arm.like is None else told + AT_UNIFORM
 
 
 def tables(results: Finished) -> str:
@@ -292,7 +294,7 @@ def chosen(results: Finished) -> str:
                     ROWS[spending],
                     f"{found.choice[0]:g}",
                     f"{found.choice[1]:g}",
-                    f"{found.tried}{', cut off' if found.tried >= found.arm.tries else ''}",
+                    tries(found),
                     accuracy(*interval(found.percent())),
                     accuracy(*interval(found.percent(other))),
                     f"{found.seconds / len(found.lines):.0f}",
@@ -310,6 +312,13 @@ def chosen(results: Finished) -> str:
         "CPU s a run",
     ]
     return markdown(headings, body)
+
+
+def tries(found: Outcome) -> str:
+    """How many settings the search of an arm has tried, and whether it was cut off."""
+    if found.arm.like is not None:
+        return "as uniform"
+    return f"{found.tried}{', cut off' if found.tried >= found.arm.tries else ''}"
 
 
 CHOICES = {"time-chosen": chosen}

@@ -1,7 +1,7 @@
 """docs/results/papers.md: every table and figure of the papers, with a verdict.
 
-A verdict on a table that is run here is computed from the results files; one on a table that is
-measured elsewhere in docs/ names the page.
+Every verdict is computed, from the results files or, where nothing has to be trained, from plans
+and formulas. What is not run says why.
 """
 
 from __future__ import annotations

@@ -167,7 +167,6 @@ def items() -> tuple[Item, ...]:
         made += [
             Item(
                 name.format("MNIST" if data == "mnist" else data),
-                "not run",
                 f"not run yet: `--only {pooled.STUDY}`",
                 judge,
             )

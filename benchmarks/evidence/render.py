@@ -4,8 +4,9 @@
     python benchmarks/evidence/render.py --check    # exits 1 if a page and its files disagree
 
 Guarantee: everything between `<!-- NAME: begin -->` and `<!-- NAME: end -->` in a page is made here
-from files in benchmarks/evidence/results, but for verdicts that name the page they rest on and what
-a setting is; nothing is trained.
+from files in benchmarks/evidence/results and benchmarks/speed/results, or computed where nothing
+has to be trained (plans, accounting, theory); what is typed says what a setting is. Nothing is
+trained.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import figures
 import over_time_page
 import papers_page
 import records_page
+import speed_page
 import time_page
 from experiment import Finished
 
@@ -33,7 +35,8 @@ BLOCKS: dict[str, dict[str, Block]] = {
     "results/time-choices.md": over_time_page.CHOICES,
     "results/papers.md": papers_page.BLOCKS,
     "results/records.md": records_page.BLOCKS,
-    "results/index.md": {"map": papers_page.map_of_results},
+    "results/speed.md": speed_page.BLOCKS,
+    "results/index.md": {"map": papers_page.map_of_results, **speed_page.IN_THE_MAP},
     "../README.md": {"gains": papers_page.in_the_readme},
 }
 

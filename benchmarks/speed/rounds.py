@@ -1,10 +1,13 @@
-"""How fast a round is: five workloads beside pfl, fedjax, a plain torch loop and the
+"""How fast a round is: seven workloads beside pfl, fedjax, a plain torch loop and the
 matrix-multiply bound.
 
-    .venv/bin/python benchmarks/speed/rounds.py                                  # ours, the plain
-    loop and the bound .venv/bin/python benchmarks/speed/rounds.py --peers-python PEERS/bin/python
-    # with peers, from an environment of their own: python -m venv PEERS && PEERS/bin/pip install
-    --constraint constraints.txt 'pfl[pytorch]==0.6.0' fedjax==0.0.17 torch
+    .venv/bin/python benchmarks/speed/rounds.py     # ours, the plain loop and the bound
+    .venv/bin/python benchmarks/speed/rounds.py --peers-python PEERS/bin/python     # with peers
+
+Peers are in an environment of their own:
+
+    python -m venv PEERS
+    PEERS/bin/pip install --constraint constraints.txt 'pfl[pytorch]==0.6.0' fedjax==0.0.17 torch
 
 Every client takes 10 steps of `--batch` examples, one pass over its data. The default of 16 favours
 the dense engine, which saves cost per step: with `--batch 64` matrix products take over and the
