@@ -40,8 +40,7 @@ class InThisProcess(ThreadPoolExecutor):
 
 @pytest.fixture(autouse=True)
 def no_other_processes(monkeypatch):
-    for place in ("runs.parallel", "design.searching"):
-        monkeypatch.setattr(f"fedspend.{place}.ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr("fedspend.basics.workers.ProcessPoolExecutor", InThisProcess)
 
 
 @pytest.fixture(autouse=True)
