@@ -8,11 +8,14 @@ Guarantee: every block has the same number of rows, whatever was drawn: the last
 with zeros, which count for nothing. The size follows from public numbers only. It is a multiple of
 32, or 1: layers such as Sigmoid compute what is left over beyond a multiple of 32 numbers in
 another way, and a record's place must not matter either, since it follows from who else was drawn.
+Some processors have kernels that round by place in any block; there, which made-up rows tell,
+records are computed one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 import torch
@@ -20,6 +23,8 @@ import torch
 from fedspend.basics.arrays import FloatArray
 from fedspend.client.bounding import Factors
 
+_TRIED_ROWS = 16  # two kernels round many numbers alike
+_tried: dict[Hashable, bool] = {}  # on this machine: whether blocks of this shape round by place
 SMALLEST = 32  # of blocks with more than one record; all others are multiples of it
 _FEW = 4  # fewer records than this are computed faster one by one than as 32
 
@@ -58,3 +63,72 @@ def filled_factors(factors: Factors, norms: FloatArray, count: int) -> FloatArra
     scale = np.zeros(len(norms))
     scale[:count] = factors(norms[:count])
     return scale
+
+
+class InBlocks(ABC):
+    """A sum over records, computed in blocks in which no place differs from another."""
+
+    _factors: Factors
+    _forced: int | None = None  # the size of blocks during a trial
+
+    @abstractmethod
+    def _planned(self, row: torch.Tensor) -> int:
+        """How many records to compute at once, if they have the shape of `row`."""
+
+    @abstractmethod
+    def _structure(self) -> Hashable:
+        """What kernels are chosen by, beside the shape of the rows."""
+
+    @property
+    @abstractmethod
+    def _parameters(self) -> int: ...
+
+    @abstractmethod
+    def __call__(
+        self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
+    ) -> FloatArray: ...
+
+    def block(self, row: torch.Tensor, label: torch.Tensor | None = None) -> int:
+        """How many records are computed at once. Only the shapes of row and label matter."""
+        if self._forced is not None:
+            return self._forced
+        size = self._planned(row)
+        if size == 1:
+            return 1
+        label = torch.zeros((), dtype=torch.int64) if label is None else torch.zeros_like(label)
+        key = (
+            *(type(self), self._structure(), size, tuple(row.shape), row.dtype),
+            *(tuple(label.shape), label.dtype, torch.get_num_threads()),
+        )
+        if key not in _tried:
+            _tried[key] = self._rounds_by_place(row, label, size)
+        return 1 if _tried[key] else size
+
+    def _rounds_by_place(self, row: torch.Tensor, label: torch.Tensor, size: int) -> bool:
+        draw = torch.Generator().manual_seed(0)
+        parameters = torch.randn(self._parameters, generator=draw) / 8
+        shape = (_TRIED_ROWS, *row.shape)
+        made_up = (
+            torch.rand(shape, generator=draw).to(row.dtype)
+            if row.is_floating_point()
+            else torch.randint(0, 2, shape, generator=draw).to(row.dtype)
+        )
+        return any(len(self._norms(parameters, one, label, size)) > 1 for one in made_up)
+
+    def _norms(
+        self, parameters: torch.Tensor, row: torch.Tensor, label: torch.Tensor, size: int
+    ) -> set[bytes]:
+        """Of the gradient of one row at every place of a block, to the last bit."""
+        found: set[bytes] = set()
+
+        def noted(norms: FloatArray) -> FloatArray:
+            found.update(norm.tobytes() for norm in norms)
+            return np.zeros(len(norms))
+
+        before, self._factors, self._forced = self._factors, noted, size
+        try:
+            with torch.random.fork_rng(devices=[]):
+                self(parameters, row.expand(size, *row.shape), label.expand(size, *label.shape))
+        finally:
+            self._factors, self._forced = before, None
+        return found

@@ -1,8 +1,8 @@
 """Whether a record's gradient is the same at every place among others, on this machine.
 
-Blocks of one size (`blocks`) see to it with all kernels that were met so far. Which kernels a
-module of one's own uses, or another processor, nobody knows beforehand: so it is tried, and refused
-if bits differ. Kernels are chosen by shapes, so that made-up rows tell as much as any; a few of
+Blocks of one size (`blocks`), or records one by one, see to it with all kernels that were met so
+far. A module of one's own may do what nobody knows beforehand: so it is tried, and refused if bits
+differ. Kernels are chosen by shapes, so that made-up rows tell as much as any; a few of
 them, as two kernels round many numbers alike.
 """
 
@@ -46,7 +46,7 @@ def _norms(
         return np.zeros(len(norms))
 
     sum_of = clipped_sum(module, 1.0, noted, task, records=records)
-    for count in {1, sum_of.block(row)}:
+    for count in {1, sum_of.block(row, label)}:
         with single_threaded():
             torch.manual_seed(0)  # the same dropout every time
             rows, labels = row.expand(count, *row.shape), label.expand(count, *label.shape)

@@ -13,13 +13,14 @@ them, lie between 1e-180 and 1e154 and neither vanish nor overflow in doubles.
 from __future__ import annotations
 
 import copy
+from collections.abc import Hashable
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.client.blocks import SMALLEST, block_size, filled_factors, in_blocks
+from fedspend.client.blocks import SMALLEST, InBlocks, block_size, filled_factors, in_blocks
 from fedspend.client.bounding import Factors
 from fedspend.models.flat import parameter_count
 from fedspend.models.fresh import remembers_nothing
@@ -77,7 +78,7 @@ def _convolves(layer: nn.Module) -> bool:
     )
 
 
-class ChainSum:
+class ChainSum(InBlocks):
     def __init__(
         self,
         module: nn.Sequential,
@@ -95,16 +96,23 @@ class ChainSum:
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
     ) -> FloatArray:
-        nn.utils.vector_to_parameters(parameters, self._chain.parameters())
         total = torch.zeros(self._size, dtype=torch.float64)
         if len(rows):
-            for some, wanted, count in in_blocks(rows, labels, self.block(rows[0])):
+            size = self.block(rows[0], labels[0])  # may try it, with other parameters
+            nn.utils.vector_to_parameters(parameters, self._chain.parameters())
+            for some, wanted, count in in_blocks(rows, labels, size):
                 self._add(total, some, wanted, count)
         found: FloatArray = total.numpy()
         return found
 
-    def block(self, row: torch.Tensor) -> int:
-        """How many records are computed at once, if they have the shape of `row`."""
+    def _structure(self) -> Hashable:
+        return self._task.name, str(self._chain)
+
+    @property
+    def _parameters(self) -> int:
+        return self._size
+
+    def _planned(self, row: torch.Tensor) -> int:
         numbers = self._numbers(torch.zeros_like(row)[None])
         fast = max(min(_FAST_RECORDS, _FAST_NUMBERS // numbers), SMALLEST)
         return block_size(self._records, min(fast, _BLOCK_NUMBERS // numbers))

@@ -16,7 +16,7 @@ between 1e-90 and 1e77, so that they neither vanish nor overflow in doubles.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedspend.basics.arrays import FloatArray, IntArray
-from fedspend.client.blocks import SMALLEST, block_size, filled_factors, in_blocks
+from fedspend.client.blocks import SMALLEST, InBlocks, block_size, filled_factors, in_blocks
 from fedspend.client.bounding import Factors, clip_factors
 from fedspend.client.gradient_chains import ChainSum, supports
 from fedspend.models.checking import check_module
@@ -65,7 +65,7 @@ def clipped_sum(
     return GeneralSum(module, factors, task, records)
 
 
-class DenseSum:
+class DenseSum(InBlocks):
     """Uses numpy, because for a hundred records torch spends most of its time on call overhead;
     matrix products use torch with one thread.
 
@@ -87,10 +87,17 @@ class DenseSum:
     ) -> None:
         self._layers, self._size, self._factors, self._task = layers, size, factors, task
         widest = max(layer.inputs + layer.outputs for layer in layers)
-        self._block = block_size(records, _BLOCK_NUMBERS // widest)
+        self._size_planned = block_size(records, _BLOCK_NUMBERS // widest)
 
-    def block(self, _row: torch.Tensor) -> int:
-        return self._block
+    def _planned(self, _row: torch.Tensor) -> int:
+        return self._size_planned
+
+    def _structure(self) -> Hashable:
+        return self._task.name, str(self._layers)
+
+    @property
+    def _parameters(self) -> int:
+        return self._size
 
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
@@ -99,8 +106,10 @@ class DenseSum:
         weights = [
             flat[layer.weight].reshape(layer.outputs, layer.inputs) for layer in self._layers
         ]
-        for some, wanted, count in in_blocks(rows, labels, self._block):
-            self._add(total, flat, weights, some, wanted, count)
+        if len(rows):
+            size = self.block(rows[0], labels[0])
+            for some, wanted, count in in_blocks(rows, labels, size):
+                self._add(total, flat, weights, some, wanted, count)
         return total
 
     def _add(
@@ -180,7 +189,7 @@ def _row_squares(rows: FloatArray) -> FloatArray:
     return squares
 
 
-class GeneralSum:
+class GeneralSum(InBlocks):
     """What layers draw (dropout) is the same for all rows of a call: a row's gradient must not
     depend on its place among the others, or on how many there are. Torch's generator decides it.
     """
@@ -199,22 +208,31 @@ class GeneralSum:
         )
         self._pristine = copy.deepcopy(self._module)
         self._sizes = [(name, parameter.numel()) for name, parameter in trainable(module)]
-        self._block = block_size(records, _BLOCK_NUMBERS // self._size)
+        self._size_planned = block_size(records, _BLOCK_NUMBERS // self._size)
+        self._task = task
 
         def loss(trained: dict[str, torch.Tensor], row: torch.Tensor, label: torch.Tensor) -> Any:
             return task.mean(functional_call(self._module, trained, (row[None],)), label[None])
 
         self._gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="same")
 
-    def block(self, _row: torch.Tensor) -> int:
-        return self._block
+    def _planned(self, _row: torch.Tensor) -> int:
+        return self._size_planned
+
+    def _structure(self) -> Hashable:
+        return self._task.name, type(self._pristine), str(self._pristine), tuple(self._sizes)
+
+    @property
+    def _parameters(self) -> int:
+        return self._size
 
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
     ) -> FloatArray:
         total = torch.zeros(self._size, dtype=torch.float64)
         trained, drawn = named_pieces(self._pristine, parameters), torch.get_rng_state()
-        for some, wanted, count in in_blocks(rows, labels, self._block):
+        size_of_blocks = self.block(rows[0], labels[0]) if len(rows) else 1
+        for some, wanted, count in in_blocks(rows, labels, size_of_blocks):
             torch.set_rng_state(drawn)
             self._module = fresh(self._pristine)  # no block may leave anything behind for the next
             found = self._gradients(trained, some, wanted)
