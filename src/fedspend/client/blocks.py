@@ -23,6 +23,8 @@ import torch
 from fedspend.basics.arrays import FloatArray
 from fedspend.client.bounding import Factors
 
+Blocks = Iterator[tuple[torch.Tensor, torch.Tensor, int]]  # rows, labels, how many count
+
 _TRIED_ROWS = 16  # two kernels round many numbers alike
 _tried: dict[Hashable, bool] = {}  # on this machine: whether blocks of this shape round by place
 SMALLEST = 32  # of blocks with more than one record; all others are multiples of it
@@ -43,9 +45,7 @@ def block_size(records: int, most: int) -> int:
     return -(-records // (blocks * SMALLEST)) * SMALLEST
 
 
-def in_blocks(
-    rows: torch.Tensor, labels: torch.Tensor, size: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+def in_blocks(rows: torch.Tensor, labels: torch.Tensor, size: int) -> Blocks:
     """Rows and labels of each block, and how many of them count."""
     for start in range(0, len(rows), size):
         some = slice(start, start + size)
@@ -69,7 +69,7 @@ class InBlocks(ABC):
     """A sum over records, computed in blocks in which no place differs from another."""
 
     _factors: Factors
-    _forced: int | None = None  # the size of blocks during a trial
+    _size: int  # parameters
 
     @abstractmethod
     def _planned(self, row: torch.Tensor) -> int:
@@ -79,19 +79,20 @@ class InBlocks(ABC):
     def _structure(self) -> Hashable:
         """What kernels are chosen by, beside the shape of the rows."""
 
-    @property
     @abstractmethod
-    def _parameters(self) -> int: ...
+    def _total(self, parameters: torch.Tensor, blocks: Blocks, factors: Factors) -> FloatArray:
+        """The sum over the rows that count, each gradient times its factor."""
 
-    @abstractmethod
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
-    ) -> FloatArray: ...
+    ) -> FloatArray:
+        if not len(rows):
+            return np.zeros(self._size)
+        blocks = in_blocks(rows, labels, self.block(rows[0], labels[0]))
+        return self._total(parameters, blocks, self._factors)
 
     def block(self, row: torch.Tensor, label: torch.Tensor | None = None) -> int:
         """How many records are computed at once. Only the shapes of row and label matter."""
-        if self._forced is not None:
-            return self._forced
         size = self._planned(row)
         if size == 1:
             return 1
@@ -106,29 +107,36 @@ class InBlocks(ABC):
 
     def _rounds_by_place(self, row: torch.Tensor, label: torch.Tensor, size: int) -> bool:
         draw = torch.Generator().manual_seed(0)
-        parameters = torch.randn(self._parameters, generator=draw) / 8
+        parameters = torch.randn(self._size, generator=draw) / 8
         shape = (_TRIED_ROWS, *row.shape)
         made_up = (
             torch.rand(shape, generator=draw).to(row.dtype)
             if row.is_floating_point()
             else torch.randint(0, 2, shape, generator=draw).to(row.dtype)
         )
-        return any(len(self._norms(parameters, one, label, size)) > 1 for one in made_up)
+        return any(
+            len(self.norms_by_place(parameters, one, label, size, size)) > 1 for one in made_up
+        )
 
-    def _norms(
-        self, parameters: torch.Tensor, row: torch.Tensor, label: torch.Tensor, size: int
+    def norms_by_place(
+        self,
+        parameters: torch.Tensor,
+        row: torch.Tensor,
+        label: torch.Tensor,
+        count: int,
+        size: int,
     ) -> set[bytes]:
-        """Of the gradient of one row at every place of a block, to the last bit."""
+        """Of the gradient of a row that is there `count` times, in blocks of `size`: its norms to
+        the last bit. They are doubles, and other gradients have others.
+        """
         found: set[bytes] = set()
 
         def noted(norms: FloatArray) -> FloatArray:
             found.update(norm.tobytes() for norm in norms)
             return np.zeros(len(norms))
 
-        before, self._factors, self._forced = self._factors, noted, size
-        try:
-            with torch.random.fork_rng(devices=[]):
-                self(parameters, row.expand(size, *row.shape), label.expand(size, *label.shape))
-        finally:
-            self._factors, self._forced = before, None
+        rows, labels = row.expand(count, *row.shape), label.expand(count, *label.shape)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the same dropout every time
+            self._total(parameters, in_blocks(rows, labels, size), noted)
         return found

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.client.blocks import SMALLEST, InBlocks, block_size, filled_factors, in_blocks
+from fedspend.client.blocks import SMALLEST, Blocks, InBlocks, block_size, filled_factors
 from fedspend.client.bounding import Factors
 from fedspend.models.flat import parameter_count
 from fedspend.models.fresh import remembers_nothing
@@ -93,24 +93,16 @@ class ChainSum(InBlocks):
             parameter_count(module),
         )
 
-    def __call__(
-        self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
-    ) -> FloatArray:
+    def _total(self, parameters: torch.Tensor, blocks: Blocks, factors: Factors) -> FloatArray:
+        nn.utils.vector_to_parameters(parameters, self._chain.parameters())
         total = torch.zeros(self._size, dtype=torch.float64)
-        if len(rows):
-            size = self.block(rows[0], labels[0])  # may try it, with other parameters
-            nn.utils.vector_to_parameters(parameters, self._chain.parameters())
-            for some, wanted, count in in_blocks(rows, labels, size):
-                self._add(total, some, wanted, count)
+        for some, wanted, count in blocks:
+            self._add(total, some, wanted, count, factors)
         found: FloatArray = total.numpy()
         return found
 
     def _structure(self) -> Hashable:
         return self._task.name, str(self._chain)
-
-    @property
-    def _parameters(self) -> int:
-        return self._size
 
     def _planned(self, row: torch.Tensor) -> int:
         numbers = self._numbers(torch.zeros_like(row)[None])
@@ -128,7 +120,12 @@ class ChainSum(InBlocks):
         return count
 
     def _add(
-        self, total: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor, count: int
+        self,
+        total: torch.Tensor,
+        rows: torch.Tensor,
+        labels: torch.Tensor,
+        count: int,
+        factors: Factors,
     ) -> None:
         """Adds the clipped gradients of the first `count` rows."""
         # (layer, its input, its output)
@@ -147,7 +144,7 @@ class ChainSum(InBlocks):
             for (layer, entering, _), delta in zip(taps, deltas, strict=True)
         ]
         norms = torch.stack([part.squares() for part in parts]).sum(dim=0).sqrt()
-        scale = torch.from_numpy(filled_factors(self._factors, norms.numpy(), count))
+        scale = torch.from_numpy(filled_factors(factors, norms.numpy(), count))
         kept = torch.nonzero(scale > 0)[:, 0]  # zero times NaN would be NaN
         for part, its in zip(parts, torch.split(total, [part.size for part in parts]), strict=True):
             part.add(its, scale[kept], kept)

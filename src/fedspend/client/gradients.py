@@ -26,7 +26,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedspend.basics.arrays import FloatArray, IntArray
-from fedspend.client.blocks import SMALLEST, InBlocks, block_size, filled_factors, in_blocks
+from fedspend.client.blocks import SMALLEST, Blocks, InBlocks, block_size, filled_factors
 from fedspend.client.bounding import Factors, clip_factors
 from fedspend.client.gradient_chains import ChainSum, supports
 from fedspend.models.checking import check_module
@@ -95,21 +95,13 @@ class DenseSum(InBlocks):
     def _structure(self) -> Hashable:
         return self._task.name, str(self._layers)
 
-    @property
-    def _parameters(self) -> int:
-        return self._size
-
-    def __call__(
-        self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
-    ) -> FloatArray:
+    def _total(self, parameters: torch.Tensor, blocks: Blocks, factors: Factors) -> FloatArray:
         flat, total = parameters.numpy().astype(np.float64), np.zeros(self._size)
         weights = [
             flat[layer.weight].reshape(layer.outputs, layer.inputs) for layer in self._layers
         ]
-        if len(rows):
-            size = self.block(rows[0], labels[0])
-            for some, wanted, count in in_blocks(rows, labels, size):
-                self._add(total, flat, weights, some, wanted, count)
+        for some, wanted, count in blocks:
+            self._add(total, flat, weights, some, wanted, count, factors)
         return total
 
     def _add(
@@ -120,6 +112,7 @@ class DenseSum(InBlocks):
         rows: torch.Tensor,
         labels: torch.Tensor,
         count: int,
+        factors: Factors,
     ) -> None:
         """Adds the clipped gradients of the first `count` rows."""
         inputs = [rows.flatten(1).numpy().astype(np.float64)]
@@ -134,7 +127,7 @@ class DenseSum(InBlocks):
             for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
                 one = _LOST if layer.bias is None else 1.0
                 squares += (_row_squares(delta) + _LOST) * (_row_squares(entering) + one)
-            scale = filled_factors(self._factors, np.sqrt(squares), count)
+            scale = filled_factors(factors, np.sqrt(squares), count)
         kept: slice | IntArray = slice(count)  # no copies, but where zero times NaN would be NaN
         if not (scale[kept] > 0).all():
             kept = np.flatnonzero(scale > 0)
@@ -222,23 +215,16 @@ class GeneralSum(InBlocks):
     def _structure(self) -> Hashable:
         return self._task.name, type(self._pristine), str(self._pristine), tuple(self._sizes)
 
-    @property
-    def _parameters(self) -> int:
-        return self._size
-
-    def __call__(
-        self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
-    ) -> FloatArray:
+    def _total(self, parameters: torch.Tensor, blocks: Blocks, factors: Factors) -> FloatArray:
         total = torch.zeros(self._size, dtype=torch.float64)
         trained, drawn = named_pieces(self._pristine, parameters), torch.get_rng_state()
-        size_of_blocks = self.block(rows[0], labels[0]) if len(rows) else 1
-        for some, wanted, count in in_blocks(rows, labels, size_of_blocks):
+        for some, wanted, count in blocks:
             torch.set_rng_state(drawn)
             self._module = fresh(self._pristine)  # no block may leave anything behind for the next
             found = self._gradients(trained, some, wanted)
             squares = sum(found[name].double().square().flatten(1).sum(dim=1) for name in found)
             norms = torch.as_tensor(squares).sqrt().numpy()
-            scale = torch.from_numpy(filled_factors(self._factors, norms, count))
+            scale = torch.from_numpy(filled_factors(factors, norms, count))
             place = 0
             for name, size in self._sizes:
                 kept = torch.where(scale[:, None] > 0, found[name].flatten(1).double(), 0.0)
