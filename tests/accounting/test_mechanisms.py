@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspend.accounting import epsilon, rdp
@@ -25,6 +25,7 @@ def of_rounds(columns):
     return Mechanisms.joined(parts, len(columns))
 
 
+@settings(max_examples=30)
 @given(st.lists(rounds, min_size=1, max_size=3))
 def test_never_below_the_exact_curve_and_close_to_it(columns):
     found, order = of_rounds(columns).best(np.full(len(columns), 1e-5))
@@ -36,6 +37,7 @@ def test_never_below_the_exact_curve_and_close_to_it(columns):
         assert order[n] in ORDERS
 
 
+@settings(max_examples=30)
 @given(rounds)
 def test_pld_reads_no_higher(column):
     from fedspend.verification.second_accountant import pld_epsilon

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedspend.basics.threads import single_threaded
-from fedspend.client import company, gradient_chains, gradients, record_steps
+from fedspend.client import blocks, company, gradient_chains, gradients, record_steps
 from fedspend.client.blocks import InBlocks
 from fedspend.client.gradient_chains import ChainSum
 from fedspend.client.gradients import DenseSum, GeneralSum, clipped_sum
@@ -212,6 +212,14 @@ def test_where_place_decides_the_rounding_records_are_computed_one_by_one(name, 
     alone = own(module, rows[:1], labels[:1], 0)
     assert own(module, rows[:33].roll(-1, 0), labels[:33].roll(-1), 32) == alone
     company.refuse_company(module, CLASSIFY, rows[:4], labels[0])
+
+
+@pytest.mark.parametrize(("round_by_place", "taken"), [((), 32), ((32,), 96), ((32, 96), 1)])
+def test_a_block_that_is_rounded_by_place_is_tiled_or_given_up(round_by_place, taken, monkeypatch):
+    module, rows, labels = made("mlp")
+    monkeypatch.setattr(blocks, "_found", {})  # what this processor does is not asked
+    monkeypatch.setattr(InBlocks, "_by_place", lambda *given: given[-1] in round_by_place)
+    assert clipped_sum(module, 1.0, records=32).block(rows[0], labels[0]) == taken
 
 
 @pytest.mark.parametrize("name", ["odd sigmoid", "gated"])

@@ -805,7 +805,7 @@ def test_a_model_that_cannot_be_taken_record_by_record_is_refused_before_anythin
 @pytest.mark.parametrize("by_norm", [False, True], ids=["sampled", "by norm"])
 def test_draws_of_layers_are_new_in_each_step_and_no_earlier_draw_moves_them(by_norm, monkeypatch):
     """Whatever state torch's generator is in, and however many records there are."""
-    monkeypatch.setattr(InBlocks, "_rounds_by_place", lambda *_: False)  # one block for all
+    monkeypatch.setattr(InBlocks, "_by_place", lambda *_: False)  # one block for all
     seen = []
 
     class Masking(nn.Module):

@@ -8,8 +8,8 @@ Guarantee: every block has the same number of rows, whatever was drawn: the last
 with zeros, which count for nothing. The size follows from public numbers only. It is a multiple of
 32, or 1: layers such as Sigmoid compute what is left over beyond a multiple of 32 numbers in
 another way, and a record's place must not matter either, since it follows from who else was drawn.
-Some processors have kernels that round by place in any block; there, which made-up rows tell,
-records are computed one by one.
+Some processors have products that round by place in such a block; there, which made-up rows tell,
+it is a multiple of 96, and records are computed one by one if that does not help.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from fedspend.client.bounding import Factors
 Blocks = Iterator[tuple[torch.Tensor, torch.Tensor, int]]  # rows, labels, how many count
 
 _TRIED_ROWS = 16  # two kernels round many numbers alike
-_tried: dict[Hashable, bool] = {}  # on this machine: whether blocks of this shape round by place
+_found: dict[Hashable, int] = {}  # sizes of blocks on this machine
 SMALLEST = 32  # of blocks with more than one record; all others are multiples of it
+_TILED = 96  # some products take 12 rows at a time, and round what is left over in another way
 _FEW = 4  # fewer records than this are computed faster one by one than as 32
 
 
@@ -93,19 +94,22 @@ class InBlocks(ABC):
 
     def block(self, row: torch.Tensor, label: torch.Tensor | None = None) -> int:
         """How many records are computed at once. Only the shapes of row and label matter."""
-        size = self._planned(row)
-        if size == 1:
+        planned = self._planned(row)
+        if planned == 1:
             return 1
         label = torch.zeros((), dtype=torch.int64) if label is None else torch.zeros_like(label)
         key = (
-            *(type(self), self._structure(), size, tuple(row.shape), row.dtype),
+            *(type(self), self._structure(), planned, tuple(row.shape), row.dtype),
             *(tuple(label.shape), label.dtype, torch.get_num_threads()),
         )
-        if key not in _tried:
-            _tried[key] = self._rounds_by_place(row, label, size)
-        return 1 if _tried[key] else size
+        if key not in _found:
+            tiled = -(-planned // _TILED) * _TILED
+            sizes = (size for size in (planned, tiled) if not self._by_place(row, label, size))
+            _found[key] = next(sizes, 1)
+        return _found[key]
 
-    def _rounds_by_place(self, row: torch.Tensor, label: torch.Tensor, size: int) -> bool:
+    def _by_place(self, row: torch.Tensor, label: torch.Tensor, size: int) -> bool:
+        """Whether a row is rounded in another way at another place of such a block."""
         draw = torch.Generator().manual_seed(0)
         parameters = torch.randn(self._size, generator=draw) / 8
         shape = (_TRIED_ROWS, *row.shape)

@@ -79,6 +79,7 @@ SAMPLED_ROUNDS, FEWEST_SAMPLED = 400, 24
 MOST_WORK = 2e9  # panels of all integrals
 MOST_PLD_ROUNDS = 5000  # different rounds, of all schedules, of a plan by PLD
 MOST_FINER, MOST_DISTINCT = 200, 500  # schedules that are read a second time, and their rounds
+NEAR = 1.05  # times what is allowed: from there on no finer grid reads low enough
 
 
 def verify(
@@ -460,7 +461,7 @@ class _Verifier:
         # finer grid without merging rounds.
         for i in np.flatnonzero(found > budget) if sampled and self.findings.ok else ():
             found[i] = pld_epsilon(*rounds[int(i)], delta)
-        near = np.flatnonzero((found > budget) & (found <= 1.05 * budget))
+        near = np.flatnonzero((found > budget) & (found <= NEAR * budget))
         for i in near[:MOST_FINER] if self.findings.ok else ():
             finer = pld_epsilon(
                 *rounds[int(i)],
@@ -503,8 +504,8 @@ class _Verifier:
                 f"{self.plan.accountant}; plan by rdp"
             )
         mine = pld.copy()
-        off = np.flatnonzero(~(np.abs(mine - claim) <= PLD_TOLERANCE * claim))
-        for i in off[:MOST_FINER]:
+        near = np.flatnonzero((mine > (1 + PLD_TOLERANCE) * claim) & (mine <= NEAR * claim))
+        for i in near[:MOST_FINER] if self.findings.ok else ():
             again = pld_epsilon(*rounds[int(i)], delta, interval=1e-4, most_distinct=MOST_DISTINCT)
             mine[i] = min(mine[i], again)
         brackets = [fft_epsilon(*one, delta) for one in rounds]
