@@ -28,6 +28,7 @@ import influence_page
 import judging
 import kiani
 import kiani_page
+import left_out
 import liu_page
 import lus_final
 import networks
@@ -246,7 +247,7 @@ def test_once_the_experiment_on_time_is_run_its_page_is_whole(tmp_path, monkeypa
     ):
         text = time[name](finished)
         assert "| - |" not in text, name
-        assert "not run yet" not in text.lower(), name
+        assert "papers.md#cost" not in text, name
     for table in kiani.tables():
         assert None not in kiani_page.at_same_choice(finished, table), table.name
     assert "288 of 288" in time["time-status"](finished)
@@ -459,6 +460,42 @@ def test_the_readme_lists_every_study_with_its_size():
     sizes[targets.STUDY] = len(targets.CELLS)
     for study, size in sizes.items():
         assert rows[study][3].split()[0].rstrip(",") == str(size)
+
+
+NETWORKS_LEFT = {"networks", "cheng-cnn", "records-cnn", "gu-lenet", "gu-lenet-rest"}
+
+
+def test_what_is_left_out_is_listed_until_it_is_run(tmp_path, monkeypatch):
+    fake(monkeypatch, lambda _: 0.5)
+    monkeypatch.setattr(gu, "losses", lambda _: {"loss": [1.0] * gu.ROUNDS, "seconds": 1.0})
+    results = Results(tmp_path / "all.jsonl")
+    monkeypatch.setattr(results, "add", lambda line: results.found.update({line["key"]: line}))
+    finished = Finished(results.path, results.found)
+    of_before = {one.study for one in (*left_out.of_arms(finished), *left_out.of_gu(finished))}
+    assert of_before >= NETWORKS_LEFT
+    assert {one.seconds for one in left_out.of_arms(finished)} == {None}, "nobody knows"
+    for arms in (networks.arms(), cheng.cnn_arms(), records_cnn.arms()):
+        experiment.run_arms(results, arms)
+    assert not list(left_out.of_arms(finished))
+    for study in gu.STUDIES:
+        monkeypatch.setattr(results, "read_again", lambda: None)
+        gu.run(results, study)
+    assert left_out.table(finished) == "Every study is finished."
+
+
+def test_what_is_left_out_is_estimated_from_what_was_run(tmp_path, monkeypatch):
+    fake(monkeypatch, lambda _: 0.5)
+    results = Results(tmp_path / "networks.jsonl")
+    first, *others = [arm for arm in networks.arms() if arm.label[:2] == ("LeNet", "2/5/10")]
+    experiment.finish(results, first)
+    finished = Finished(results.path, results.found)
+    (left,) = [one for one in left_out.of_arms(finished) if one.what.startswith("LeNet, 2/5/10")]
+    searches = {arm.label[2] for arm in others if arm.like is None}
+    assert len(searches) == 2
+    network = networks.NETWORKS["LeNet"]
+    assert left.runs == len(others) * network.seeds + len(searches) * network.tries
+    assert left.seconds == left.runs, "one second each"
+    assert left.what.endswith("8 of 9 arms")
 
 
 def test_what_is_left_of_a_push():

@@ -84,6 +84,7 @@ def test_once_they_are_run_every_verdict_and_table_is_there(tmp_path):
         text = block(found)
         assert not re.search(r"[|/] - \|", text), name
         assert "not run yet" not in text.lower(), name
+        assert "papers.md#cost" not in text, name
     assert "| - |" not in liu_page.BLOCKS["pooled"](found)
     told = {item.name: item.judge(found) for item in (*records_page.items(), *pooled_page.items())}
     assert None not in told.values()

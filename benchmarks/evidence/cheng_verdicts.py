@@ -20,6 +20,7 @@ from judging import (
     Verdict,
     accuracy_of,
     clear_of,
+    cut,
     is_clear,
     judged,
     negative,
@@ -303,7 +304,7 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
     return rows_of(ITEMS, results)
 
 
-ONLY = f"not run yet: `--only {cheng.STUDY}`"
+ONLY = cut(cheng.STUDY)
 ITEMS = (
     Item(
         "Table 1, fixed features in place of the CNN",
@@ -312,7 +313,7 @@ ITEMS = (
     ),
     Item(
         "Table 1, a CNN of 1.0M parameters",
-        f"not run yet: `--only {cheng.CNN_STUDY}`",
+        cut(cheng.CNN_STUDY),
         with_its_cnn,
     ),
     Item(
@@ -334,9 +335,9 @@ ITEMS = (
     ),
     Item("Table 2, against AE-DPFL", ONLY, around_votes_by_alpha),
     Item("Table 2, ResNet-18", "days on one core"),
-    Item("Table 3, sparsity", "not run yet: `--only shaping`", by_sparsity),
-    Item("Figure 1, strength of BLUR", "not run yet: `--only shaping`", stronger_pulls),
-    Item("Figure 2, norms by round", "not run yet: `--only norms`", shorter_norms),
+    Item("Table 3, sparsity", cut("shaping"), by_sparsity),
+    Item("Figure 1, strength of BLUR", cut("shaping"), stronger_pulls),
+    Item("Figure 2, norms by round", cut("norms"), shorter_norms),
     Item("Figure 3, local steps", ONLY, by_steps),
     Item("Figure 4, participation", ONLY, by_rate),
 )

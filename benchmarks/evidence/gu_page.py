@@ -21,7 +21,7 @@ import numpy as np
 from experiment import Finished
 from gu import CASES, PAPER_K, Grid, Panel, panels
 from gu_window import Window, window
-from judging import CANNOT_TELL, Item, rows_of, together
+from judging import CANNOT_TELL, Item, cut, rows_of, together
 from tables import markdown, with_seconds
 
 from fedspend.design.estimation import KEstimate
@@ -166,7 +166,7 @@ def judge(model: str, figure: str, title: str = "") -> Callable[[Finished], tupl
         why = f"one seed; of the front, where theory says: {'; '.join(told)}"
         word = together([one.verdict for one in read])
         if len(read) < len(asked):
-            why += f"; {len(asked) - len(read)} of {len(asked)} panels not run yet"
+            why += f"; {len(asked) - len(read)} of {len(asked)} panels cut"
             word = "reproduced in part" if word == "reproduced" else word
         return word, why
 
@@ -259,7 +259,7 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
 
 
 def _not_run(model: str) -> str:
-    return f"not run yet: `--only gu-{model}`"
+    return cut(f"gu-{model}")
 
 
 ITEMS = (

@@ -35,6 +35,15 @@ class Item:
         return self.judge(results) or ("not run", self.why)
 
 
+def cut(study: str) -> str:
+    """Why a table or figure is not run: the study that has it is, or was, cut.
+
+    >>> cut("networks")
+    'cut ([what is left](papers.md#cost)): `--only networks`'
+    """
+    return f"cut ([what is left](papers.md#cost)): `--only {study}`"
+
+
 def rows_of(items: Sequence[Item], results: Finished) -> list[tuple[str, str, str]]:
     """Of each its name, its verdict, and what that rests on."""
     return [(item.name, *item.found(results)) for item in items]

@@ -6,7 +6,7 @@ from itertools import product
 
 import networks
 from experiment import Finished, outcome
-from judging import Gain, over
+from judging import Gain, cut, over
 from networks import BUDGETS, NETWORKS, SPENDING, WITH_LARGE_CLIPS
 from over_time import SCHEDULES
 from over_time_page import COLUMNS, ROWS, Cells, cell, choice_of
@@ -75,5 +75,5 @@ def gains_at_large_clips(results: Finished) -> dict[tuple[float, ...], Gain | No
 def _with_missing(parts: list[str], missing: list[str]) -> str:
     """What there is, and what of the networks is not run."""
     if missing:
-        parts = [*parts, f"Not run yet (`--only {networks.STUDY}`): {'; '.join(missing)}."]
+        parts = [*parts, f"{'; '.join(missing)}: {cut(networks.STUDY)}."]
     return "\n\n".join(parts)

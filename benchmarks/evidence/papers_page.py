@@ -12,6 +12,7 @@ import cheng_page
 import gu_page
 import kiani
 import kiani_page
+import left_out
 import liu_page
 import over_time
 import over_time_page
@@ -142,6 +143,7 @@ BLOCKS = {
     "summary": summary,
     "verdicts": verdicts,
     "cost": cost,
+    "left-out": left_out.table,
     **kiani_page.BLOCKS,
     **liu_page.BLOCKS,
     **cheng_page.BLOCKS,

@@ -9,7 +9,7 @@ import numpy as np
 import pooled
 from by_seed import LEAST, Lines, paired, shown, spread
 from experiment import Finished
-from judging import Gain, Item, Verdict, fewer_seeds, is_clear, judged, told
+from judging import Gain, Item, Verdict, cut, fewer_seeds, is_clear, judged, told
 from tables import beside_paper, gain, markdown, with_seconds
 
 from fedspend.records.filtering import norm_budgets
@@ -167,7 +167,7 @@ def items() -> tuple[Item, ...]:
         made += [
             Item(
                 name.format("MNIST" if data == "mnist" else data),
-                f"not run yet: `--only {pooled.STUDY}`",
+                cut(pooled.STUDY),
                 judge,
             )
             for name, judge in judges.items()

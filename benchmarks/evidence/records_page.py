@@ -12,7 +12,7 @@ import pooled_page
 import record_budgets as records
 from by_seed import LEAST, Lines, paired, shown, spread
 from experiment import SEEDS, Finished
-from judging import NUMBERS, Gain, Item, Verdict, clear_of, fewer_seeds, judged, told
+from judging import NUMBERS, Gain, Item, Verdict, clear_of, cut, fewer_seeds, judged, told
 from record_budgets import (
     COMPARED,
     DISTRIBUTIONS,
@@ -166,7 +166,7 @@ def items() -> tuple[Item, ...]:
     return tuple(
         Item(
             f"Figure 8, {'heart' if data == 'heart' else name}",
-            f"not run yet: `--only {STUDY}`",
+            cut(STUDY),
             partial(verdict, data),
         )
         for data, name in NAMES.items()
