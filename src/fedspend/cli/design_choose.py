@@ -17,10 +17,20 @@ if TYPE_CHECKING:
     from fedspend.design.choosing import Chosen, Tried, Worth
 
 SHOWN = 8  # candidates in the table
-# flags, and the words of `fedspend.design.choose` for them
-THEORY = ("contraction", "distance", "approach", "slack", "stride", "parameters")
-TRAINING = ("output", "seeds", "most", "score")
-FLAGS = (*THEORY, "seeds", "most", "score")
+# flags that `fedspend.design.choose` has arguments of the same name for
+OPTIONS = (
+    "contraction",
+    "distance",
+    "approach",
+    "slack",
+    "stride",
+    "parameters",
+    "seeds",
+    "most",
+    "score",
+)
+TRAINING = ("output", "seeds", "most", "score")  # flags that need --simulate
+FLAGS = ("output", "set", "vary", "simulate", "write", *OPTIONS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             if args.output
             else Path("designs") / f"{Path(args.config).stem}-choose"
         )
-    given = {name: getattr(args, name) for name in FLAGS}
+    given = {name: getattr(args, name) for name in OPTIONS}
     try:
         with _watching(args) as progress:
             found = choose(
@@ -125,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _watching(args: argparse.Namespace) -> Any:
-    from fedspend.cli.design import watching
+    from fedspend.cli.design_progress import watching
     from fedspend.cli.terminal import progress_bar
 
     quiet = args.quiet or args.json
