@@ -298,8 +298,8 @@ class Ledger:
 
     @property
     def head_file(self) -> Path | None:
-        """Beside a ledger in a file, its head:
-        a restored old copy of the ledger no longer fits it.
+        """The head that is kept beside a ledger in a file: a restored old copy of the ledger does
+        not fit it.
         """
         return None if is_url(self.location) else rules.head_beside(Path(self.location))
 
@@ -713,7 +713,7 @@ class Ledger:
             self._keep_head()
 
     def _in_project(self, bodies: list[Body]) -> list[Body]:
-        """The entries, said to be the project's; the first of a new project enters its name."""
+        """The entries, marked as the project's; the first of a new project enters its name."""
         for body in bodies:
             if body["kind"] == "register":
                 rules.refuse_second_accounts(self.state, body["unit"], body["names"])
