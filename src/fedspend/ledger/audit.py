@@ -1,15 +1,14 @@
 """The independent check of a ledger: is it complete, is it unaltered, and is nobody over budget?
 
-Guarantee: if `Audit.ok`, the chain is unbroken from the first entry to the last and contains every
-head that it was compared with, and every balance was recomputed with the second accountant, which
-shares no code with the first, and is within its budget.
+Guarantee: if `LedgerAudit.ok`, the chain is unbroken from the first entry to the last and contains
+every head that it was compared with, and every balance was recomputed with the second accountant,
+which shares no code with the first, and is within its budget.
 """
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.basics.tables import Table
-from fedspend.basics.words import counted
+from fedspend.basics.findings import Finding, guarded, none_failed
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
@@ -33,62 +31,8 @@ TOLERANCE = 1e-6
 PLD_TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One check: `good` is None where there was nothing to check against."""
-
-    check: str
-    good: bool | None
-    words: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"check": self.check, "ok": self.good, "detail": self.words}
-
-
-def guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
-    """What a check finds. One that fails in any way has found something: what nobody would write
-    may raise whatever it likes.
-    """
-    try:
-        return Finding(name, *check())
-    except FedspendError as error:
-        return Finding(name, False, " ".join(str(error).split()))
-    except Exception as error:
-        return Finding(name, False, unforeseen(error))
-
-
-def unforeseen(error: Exception) -> str:
-    """An error that is not ours in words, on one short line and without control characters."""
-    words = "".join(one if one.isprintable() else " " for one in str(error))
-    said = textwrap.shorten(words, 80, placeholder=" ...")
-    name = type(error).__name__
-    return f"cannot be checked ({name}: {said})" if said else f"cannot be checked ({name})"
-
-
-def summed_up(findings: Sequence[Finding]) -> str:
-    """The outcome on one line; what failed is named."""
-    failed = [one for one in findings if one.good is False]
-    if failed:
-        return f"failed: {'; '.join(f'{one.check}: {one.words}' for one in failed)}"
-    skipped = sum(one.good is None for one in findings)
-    passed = f"{counted(len(findings) - skipped, 'check')} passed"
-    return f"{passed}, {skipped} with nothing to check against" if skipped else passed
-
-
-def table_of(findings: Sequence[Finding]) -> Table:
-    said = {True: "ok", False: "FAILED", None: "not checked"}
-    return Table(
-        ("check", "", "what was found"),
-        [(one.check, said[one.good], one.words) for one in findings],
-    )
-
-
-def none_failed(findings: Sequence[Finding]) -> bool:
-    return not any(finding.good is False for finding in findings)
-
-
 @dataclass
-class Audit:
+class LedgerAudit:
     """What was checked, with a sentence about each check."""
 
     checks: list[Finding] = field(default_factory=list)
@@ -106,13 +50,13 @@ class Audit:
         }
 
 
-def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ()) -> Audit:
+def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ()) -> LedgerAudit:
     """Check the ledger at `location`.
 
     It must contain `heads` (`ENTRIES:HASH` or files) and the heads kept in the run directories
     `runs`.
     """
-    result = Audit()
+    result = LedgerAudit()
     wanted = [named_head(text) for text in heads] + [_run_head(folder) for folder in runs]
     try:
         ledger = Ledger.open(location)
