@@ -44,8 +44,8 @@ from fedspend.ledger.participants import plan_fits
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import histories
 from fedspend.noise.randomness import Randomness
-from fedspend.planning.making import warn_of_delta
 from fedspend.planning.protocol import AnyPlan
+from fedspend.planning.request_checks import warn_of_delta
 from fedspend.records.agreement import check_agrees
 from fedspend.records.budget_file import RecordBudgets, read_record_budgets
 from fedspend.records.noise_choice import suggest_noise
