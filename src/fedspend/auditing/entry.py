@@ -59,7 +59,7 @@ USUAL_COINS = 4_000  # in the smallest group, if `trials` is not given
 MOST_RUNS = 4_000
 FEWEST_COINS = 40  # fewer show nothing
 FEW_RUNS = 8  # with fewer runs the pilot is made of coins of every run
-PILOT, PILOT_OF_MANY = 4, 8  # every so many-th run, or coin, is learned from and not counted
+PILOT, PILOT_OF_MANY = 4, 8  # every n-th run, or coin, is learned from and not counted
 MANY = 40_000  # coins
 
 

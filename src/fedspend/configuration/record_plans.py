@@ -138,7 +138,7 @@ def record_federation(source: Source) -> Federation:
 
 def refuse_choice_by_content(source: Source) -> None:
     """Refuse a hold-out, or a sample, of real records without ids: each would be chosen by what it
-    holds, and the plan of everybody would tell.
+    holds, and everybody's plan would show it.
     """
     config = source.config
     if not (source.name in OWN and is_real(config)) or source.rows.record_of is not None:

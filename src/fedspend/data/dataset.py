@@ -37,7 +37,7 @@ _ROWS_AT_A_TIME = 4096
 # Keeps the hold-out independent of the partition, which draws from stream 0 of the same seed.
 _VALIDATION_STREAM = 1
 _SAMPLE_STREAMS = (2, 3)  # of training rows and of test rows
-# what rows that decide for themselves are chosen for: hold-out, and samples of the same two kinds
+# what rows are chosen for one by one: hold-out, and samples of the same two kinds
 HOLD_OUT = "hold-out"
 SAMPLES = tuple(f"sample {stream}" for stream in _SAMPLE_STREAMS)
 
