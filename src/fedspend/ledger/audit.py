@@ -203,29 +203,15 @@ def recheck_balances(state: State, unit: str, computed: Balances | None = None) 
 def _recomputed(
     state: State, unit: str, classes: tuple[int, ...], *, held: bool, order: float, delta: float
 ) -> float:
-    rates, noises, client_rates, steps = (np.zeros(0) for _ in range(4))
-    tuned = [
-        (run, own)
-        for run, own in zip(state.runs_of(unit), classes, strict=True)
-        if own >= 0 and run.is_tune
-    ]
-    for run, own in zip(state.runs_of(unit), classes, strict=True):
-        if own >= 0 and not run.is_tune:
-            if run.discrete and not (order >= 2 and order == int(order)):
-                raise FedspendError(
-                    f"an account with discrete noise (run {run.id}) was read at order {order:g}, "
-                    "which proves nothing"
-                )
-            # a run that its own rule has stopped has spent all of its rounds
-            whole = run.stopped or (held and run.closed is None)
-            upto = run.planned if whole else run.next_round
-            rates, noises = (
-                np.append(rates, run.rate[:upto, own]),
-                np.append(noises, run.noise[:upto, own]),
-            )
-            client_rates = np.append(client_rates, np.full(upto, run.client_rate))
-            steps = np.append(steps, run.steps[:upto, own])
-    if not (rates > 0).any() and not tuned:
+    """Epsilon of an account that is of these classes in the runs of its unit; -1: not in the run.
+
+    With `held`, as if all open runs had finished. `order` 0 means by PLD.
+    """
+    mine = [(run, own) for run, own in zip(state.runs_of(unit), classes, strict=True) if own >= 0]
+    tuned = [(run, own) for run, own in mine if run.is_tune]
+    rounds = _rounds([one for one in mine if not one[0].is_tune], held=held, order=order)
+    sampled = bool((rounds[0] > 0).any())
+    if not sampled and not tuned:
         return 0.0
     if order == 0 and tuned:
         raise FedspendError(
@@ -233,12 +219,33 @@ def _recomputed(
             "nothing"
         )
     if order == 0:
-        pairs, counts = np.unique(np.stack([rates, noises]), axis=1, return_counts=True)
+        pairs, counts = np.unique(rounds[:2], axis=1, return_counts=True)
         return pld_epsilon(pairs[0].tolist(), pairs[1].tolist(), counts.tolist(), delta)
     total = sum(_tuned_divergence(run, own, order) for run, own in tuned)
-    if (rates > 0).any():
-        total += _divergence(rates, noises, client_rates, steps, order)
+    if sampled:
+        total += _divergence(rounds, order)
     return float(epsilon_at(total, order, delta))
+
+
+def _rounds(runs: Sequence[tuple[Run, int]], *, held: bool, order: float) -> FloatArray:
+    """The rounds that count, (4, rounds): rate, noise, client rate and steps of each."""
+    parts = [np.zeros((4, 0))]
+    for run, own in runs:
+        if run.discrete and not (order >= 2 and order == int(order)):
+            raise FedspendError(
+                f"an account with discrete noise (run {run.id}) was read at order {order:g}, "
+                "which proves nothing"
+            )
+        # a run that its own rule has stopped has spent all of its rounds
+        whole = run.stopped or (held and run.closed is None)
+        upto = run.planned if whole else run.next_round
+        client_rate = np.full(upto, run.client_rate)
+        parts.append(
+            np.stack(
+                [run.rate[:upto, own], run.noise[:upto, own], client_rate, run.steps[:upto, own]]
+            )
+        )
+    return np.concatenate(parts, axis=1)
 
 
 def _tuned_divergence(run: Run, own: int, order: float) -> float:
@@ -247,14 +254,10 @@ def _tuned_divergence(run: Run, own: int, order: float) -> float:
     return min((float(value) for listed, value in curve if listed >= order), default=math.inf)
 
 
-def _divergence(
-    rates: FloatArray, noises: FloatArray, client_rates: FloatArray, steps: FloatArray, order: float
-) -> float:
+def _divergence(rounds: FloatArray, order: float) -> float:
     """Sum over rounds of `log(1 - p + p exp((a-1) steps R)) / (a-1)`."""
-    used = rates > 0  # a round at rate 0 does not count
-    distinct, counts = np.unique(
-        np.stack([rates, noises, client_rates, steps])[:, used], axis=1, return_counts=True
-    )
+    used = rounds[0] > 0  # a round at rate 0 does not count
+    distinct, counts = np.unique(rounds[:, used], axis=1, return_counts=True)
     q, s, p, k = distinct
     exponent = (order - 1) * k * renyi_divergence(q, s, order)
     with np.errstate(divide="ignore"):
