@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.flags import add_action
 from fedspend.cli.serving import add_serving, check_port, serve_until_interrupted
 from fedspend.errors import InvalidInput
 from fedspend.stored.files import LEDGER
@@ -44,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, help: str) -> Any:
-        made = actions.add_parser(
-            name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
-        )
+        made = add_action(actions, name, help)
         made.add_argument(
             "--ledger",
             metavar="PATH|URL",

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.flags import add_action
 from fedspend.cli.outputs import check_writable
 from fedspend.errors import InvalidInput
 
@@ -35,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, help: str) -> Any:
-        return actions.add_parser(
-            name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
-        ).add_argument
+        return add_action(actions, name, help).add_argument
 
     add = action("rates", "give every record the largest sampling rate that its budget allows")
     _terms(add)
