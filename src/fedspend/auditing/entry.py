@@ -90,7 +90,16 @@ class GroupAudit:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """The result of an audit; `groups` are ordered by budget."""
+    """The result of an audit.
+
+    Attributes:
+        groups: for each group, ordered by budget: the epsilon that is claimed, the lower bound that
+            was measured, and what the bound is made of.
+        ok: whether no group's claim is contradicted.
+        noise_by_round, noise_over_rounds: the noise that was measured, relative to the plan's.
+        runs, rounds, canaries: how much was played.
+        unit, adjacency, observer: what the claims are about.
+    """
 
     groups: tuple[GroupAudit, ...]
     method: str
@@ -110,6 +119,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
+        """Whether no claim is contradicted. That does not prove that they hold."""
         return all(group.ok for group in self.groups)
 
     def __repr__(self) -> str:
@@ -179,7 +189,8 @@ def audit(
         An `Audit`: `.ok`, and for each of `.groups` what was `.claimed` and `.measured` at least.
 
     Raises:
-        InvalidInput: an argument is wrong. Refused: the rows are real, or nothing is promised.
+        InvalidInput: an argument is wrong.
+        Refused: the rows are real, or nothing is promised.
 
     >>> found = audit("examples/quickstart.toml", trials=100)  # doctest: +SKIP
     >>> found.ok, [(g.group, g.claimed, g.measured) for g in found.groups]  # doctest: +SKIP
