@@ -1,15 +1,31 @@
-"""How far the trainings of a search are."""
+"""How far the trainings of a search or a comparison are, and how to go on after Ctrl-C."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from fedspend.basics.progress import OnProgress
+from fedspend.runs.stopping import Stopped
 
 
 @contextmanager
-def watching(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+def trainings_in(folder: Path, quiet: bool) -> Iterator[OnProgress | None]:
+    """Shows how far the trainings are that `folder` keeps."""
+    try:
+        with _watching(quiet) as progress:
+            yield progress
+    except KeyboardInterrupt:
+        raise Stopped(
+            f"stopped; finished trainings are kept in {folder}; run the same command to continue"
+        ) from None
+
+
+@contextmanager
+def _watching(quiet: bool) -> Iterator[OnProgress | None]:
     """A bar with the time left, or one line per training if nobody is watching."""
     if quiet or sys.stderr.isatty():
         from fedspend.cli.terminal import progress_bar

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.flags import add_set
 from fedspend.errors import InvalidInput
-from fedspend.runs.stopping import Stopped
 
 if TYPE_CHECKING:
     from fedspend.design.analysis import Findings
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from fedspend.basics.extras import need
-    from fedspend.cli.design_progress import watching
+    from fedspend.cli.design_progress import trainings_in
     from fedspend.design.recommendation import config_of_point, recommend
     from fedspend.design.searching import run_search
 
@@ -54,15 +53,10 @@ def run(args: argparse.Namespace) -> int:
         )
     need("torch")  # which processes of their own import
     folder = Path(args.output) if args.output else Path("designs") / Path(args.what).stem
-    try:
-        with watching(args.quiet or args.json) as progress:
-            outcome = run_search(
-                args.what, folder, overrides=args.set, workers=args.workers, progress=progress
-            )
-    except KeyboardInterrupt:
-        raise Stopped(
-            f"stopped; finished trainings are kept in {folder}; run the same command to continue"
-        ) from None
+    with trainings_in(folder, args.quiet or args.json) as progress:
+        outcome = run_search(
+            args.what, folder, overrides=args.set, workers=args.workers, progress=progress
+        )
     findings, chosen, paste = outcome.findings, None, None
     write_front(findings.points(findings.front | findings.real_front), folder)
     if args.max_epsilon is not None or args.max_seconds is not None:
