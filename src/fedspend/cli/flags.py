@@ -35,3 +35,12 @@ def add_workers(add: Any) -> None:
 def add_table(add: Any) -> None:
     """`--table`: a table for a paper or a spreadsheet."""
     add("--table", choices=TABLES, help="print the table as CSV, Markdown or LaTeX")
+
+
+def add_project(add: Any) -> None:
+    """`--project`: for commands that read or charge a ledger."""
+    add(
+        "--project",
+        metavar="NAME",
+        help="whose accounts in the ledger: unrelated projects may both have a client 1",
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.flags import add_action
-from fedspend.cli.outputs import check_writable
+from fedspend.cli.outputs import PLOTS, check_writable, ending
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ EXAMPLES = """examples:
   fedspend records rates budgets.csv --delta 1e-3 --rounds 20 --local-steps 5 \\
     --client-rate 0.5 --noise 1 --method scf
 """
-PLOTS, TABLES = (".png", ".svg", ".pdf"), (".csv",)
+TABLES = (".csv",)
 KNOWN = ("three-levels", "bounded-pareto", "bounded-mix-gauss")
 
 
@@ -129,8 +129,7 @@ def check_files(args: argparse.Namespace) -> None:
     ):
         if name is None:
             continue
-        if Path(name).suffix.lower() not in endings:
-            raise InvalidInput(f"{flag} {name!r} must end in {', '.join(endings)}")
+        ending(name, flag, endings)
         check_writable(flag, name)
         if flag == "--output" and Path(name).exists() and not args.force:
             raise InvalidInput(f"--output {name!r} exists; choose another name or add --force")

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedspend.cli.flags import add_set
-from fedspend.cli.ledger import add_project
+from fedspend.cli.flags import add_project, add_set
 from fedspend.cli.listening import to_whoever_listens
 from fedspend.cli.log_file import LOG, log_days_only
 from fedspend.errors import InvalidInput
