@@ -104,6 +104,9 @@ def test_the_reference_has_every_public_name(made):
     for name in set(fedspend.__all__) - {"__version__"}:
         assert f"## fedspend.{name}\n" in made["reference/python.md"]
     assert "Train from a config" in made["reference/python.md"]
+    # what a docstring says of each argument is a list, also where it goes on in the next line
+    assert "\n- `rounds`: how many rounds are planned.\n" in made["reference/python.md"]
+    assert re.search(r"\n- `policy`: how a budget .* handed out\.\n", made["reference/python.md"])
 
 
 # --- the site ---

@@ -12,6 +12,7 @@ import argparse
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -202,16 +203,30 @@ def _first(thing: Any) -> str:
 
 
 def _docstring(thing: Any) -> str:
-    """A docstring as Markdown: examples in a block of their own, the rest as it is."""
-    parts = re.split(r"\n\n+", inspect.getdoc(thing) or "")
-    return "\n\n".join(
-        f"```pycon\n{part}\n```"
-        if part.startswith(">>> ")
-        else f"```text\n{inspect.cleandoc(part)}\n```"
-        if part.startswith("    ")
-        else escape(part)
-        for part in parts
-    )
+    """A docstring as Markdown: examples in a block of their own, what sections name as a list, the
+    rest as it is.
+    """
+    return "\n\n".join(map(_part, re.split(r"\n\n+", inspect.getdoc(thing) or "")))
+
+
+def _part(part: str) -> str:
+    title, _, rest = part.partition("\n")
+    if part.startswith(">>> "):
+        return f"```pycon\n{part}\n```"
+    if part.startswith("    "):
+        return f"```text\n{inspect.cleandoc(part)}\n```"
+    if re.fullmatch(r"[A-Z][\w ]*:", title) and rest.startswith("    "):
+        return f"**{title.removesuffix(':')}**\n\n{_section(textwrap.dedent(rest))}"
+    return escape(part)
+
+
+def _section(body: str) -> str:
+    """The body of a section such as `Arguments:`; a list, if it has a name for each."""
+    items = [" ".join(item.split()) for item in re.split(r"\n(?=\S)", body)]
+    named = [re.fullmatch(r"([\w, ]+): (.*)", item) for item in items]
+    if not all(named):
+        return escape(" ".join(body.split()))
+    return "\n".join(f"- `{one[1]}`: {escape(one[2])}" for one in named if one)
 
 
 def escape(text: str) -> str:

@@ -18,7 +18,7 @@ from fedspend.accounting.accountants import ACCOUNTANTS, AUTO
 from fedspend.accounting.rdp import WHOLE_ORDERS
 from fedspend.noise.discrete_gaussian import sample
 from fedspend.noise.randomness import Randomness
-from fedspend.planning import making
+from fedspend.planning import making, request_checks
 from fedspend.server import rounds
 
 make_plan = making.make_plan
@@ -52,7 +52,7 @@ def plan_as_it_was(request, progress=None):
     if request.noise == "continuous":
         return make_plan(request, progress)
     with (
-        mock.patch.object(making, "ORDERS", WHOLE_ORDERS),
+        mock.patch.object(request_checks, "ORDERS", WHOLE_ORDERS),
         mock.patch.object(making, "grid_steps", return_value=None),
     ):
         made = make_plan(request, progress)

@@ -19,6 +19,7 @@ from fedspend.runs import directory as runs
 from fedspend.runs.norm_states import adopt_norms, norm_budgets
 from fedspend.runs.setup import from_config
 from fedspend.stored.files import OLD_NORMS
+from fedspend.stored.run import StoredRun
 
 OLD_FILE = OLD_NORMS.name
 
@@ -49,7 +50,7 @@ def as_written_by_version_0_1_0(folder):
     """The clients' states put back into one file in the run directory: records in the order of the
     plan.
     """
-    plan = runs.RunDirectory(folder).stored_plan()
+    plan = StoredRun(folder).plan()
     arrays = {"before": np.zeros(len(plan.records)), "after": np.zeros(len(plan.records))}
     for number, client in enumerate(plan.clients):
         own, about = state_of(folder, client)

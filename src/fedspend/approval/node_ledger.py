@@ -231,7 +231,7 @@ class NodeLedger:
                     self._keep_head(ledger)
 
     def refuse_lost(self) -> None:
-        """Refuse to begin anew where a ledger was seen before."""
+        """Refuse to start over where a ledger was seen before."""
         if (self.folder / SEEN).exists():
             raise Refused(self._missing(self.folder / SEEN))
 

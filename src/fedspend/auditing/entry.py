@@ -59,7 +59,7 @@ USUAL_COINS = 4_000  # in the smallest group, if `trials` is not given
 MOST_RUNS = 4_000
 FEWEST_COINS = 40  # fewer show nothing
 FEW_RUNS = 8  # with fewer runs the pilot is made of coins of every run
-PILOT, PILOT_OF_MANY = 4, 8  # every so many-th run, or coin, is learned from and not counted
+PILOT, PILOT_OF_MANY = 4, 8  # every n-th run, or coin, is learned from and not counted
 MANY = 40_000  # coins
 
 
@@ -90,7 +90,16 @@ class GroupAudit:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """The result of an audit; `groups` are ordered by budget."""
+    """The result of an audit.
+
+    Attributes:
+        groups: for each group, ordered by budget: the epsilon that is claimed, the lower bound that
+            was measured, and what the bound is made of.
+        ok: whether no group's claim is contradicted.
+        noise_by_round, noise_over_rounds: the noise that was measured, relative to the plan's.
+        runs, rounds, canaries: how much was played.
+        unit, adjacency, observer: what the claims are about.
+    """
 
     groups: tuple[GroupAudit, ...]
     method: str
@@ -110,6 +119,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
+        """Whether no claim is contradicted. That does not prove that they hold."""
         return all(group.ok for group in self.groups)
 
     def __repr__(self) -> str:
@@ -179,7 +189,8 @@ def audit(
         An `Audit`: `.ok`, and for each of `.groups` what was `.claimed` and `.measured` at least.
 
     Raises:
-        InvalidInput: an argument is wrong. Refused: the rows are real, or nothing is promised.
+        InvalidInput: an argument is wrong.
+        Refused: the rows are real, or nothing is promised.
 
     >>> found = audit("examples/quickstart.toml", trials=100)  # doctest: +SKIP
     >>> found.ok, [(g.group, g.claimed, g.measured) for g in found.groups]  # doctest: +SKIP

@@ -139,7 +139,7 @@ def read_table(
 
 
 def text_of(path: str | Path) -> str:
-    """The text of a CSV file, or one line that says why it is none."""
+    """The text of a CSV file; any other file is refused with one line that says why."""
     name = str(path)
     if Path(path).is_dir():
         raise InvalidInput(f"{name}: is a directory; give a CSV file")

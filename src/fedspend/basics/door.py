@@ -27,7 +27,7 @@ _serving_a_command_line = False
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """While a command runs, whose user knows flags and no arguments."""
+    """While a command runs: its user knows flags, not arguments."""
     global _serving_a_command_line
     before, _serving_a_command_line = _serving_a_command_line, True
     try:

@@ -1,4 +1,4 @@
-"""Packages that come with an extra: a plain install plans and verifies, and says what else needs.
+"""Packages that come with an extra: a plain install plans and verifies, and names what it lacks.
 
 Guarantee: a package that is missing is one line that names the extra to install.
 """

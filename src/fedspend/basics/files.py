@@ -63,7 +63,7 @@ def _obstacle(path: Path) -> str | None:
 
 
 def make_folder(folder: Path, *, private: bool = False) -> None:
-    """Make a folder where there is none, with those that it is in; a place where none can be is bad
+    """Make a folder, and its parents, where they are missing; a place where none can be made is bad
     input. A private one is for its owner only.
     """
     try:

@@ -1,4 +1,4 @@
-"""Who wants to hear how far a long computation is.
+"""Callbacks that hear how far a long computation has got.
 
 Guarantee: a callback is told, never asked: nothing that it does can change a result.
 """

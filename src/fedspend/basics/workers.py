@@ -1,9 +1,9 @@
 """Worker processes that end at once when what they work for is stopped.
 
-Guarantee: on Ctrl-C, SIGTERM or a failure, workers are ended, whatever they are at, and the caller
-does not wait for their work. They hear neither signal themselves: whoever started them decides, and
-a Ctrl-C, which reaches all of them, shows no traceback of theirs. They end with the process that
-started them, however it ends.
+Guarantee: on Ctrl-C, SIGTERM or a failure, workers are ended, whatever they are doing, and the
+caller does not wait for their work. They hear neither signal themselves: whoever started them
+decides, and a Ctrl-C, which reaches all of them, shows no traceback of theirs. They end with the
+process that started them, however it ends.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedspend.cli.flags import add_set
-from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fedspend.auditing import Audit
@@ -36,7 +35,6 @@ EXAMPLES = """examples:
   fedspend audit examples/hospitals/hospitals.toml --trials 20           # records
   fedspend audit examples/quickstart.toml --canaries 3 --trials 2000     # one per group
 """
-PLOTS = (".png", ".svg", ".pdf")
 _EVERY = 10.0  # seconds between progress lines if nobody is watching
 
 
@@ -116,13 +114,13 @@ def run(args: argparse.Namespace) -> int:
 
 def check_files(args: argparse.Namespace) -> None:
     """Refuse output files that cannot be written, before minutes are spent."""
-    from fedspend.cli.outputs import check_writable
+    from fedspend.cli.outputs import PLOTS, check_writable, ending
 
     for flag, name in (("--output", args.output), ("--plot", args.plot)):
         if name is not None:
             check_writable(flag, name)
-    if args.plot is not None and Path(args.plot).suffix.lower() not in PLOTS:
-        raise InvalidInput(f"--plot {args.plot!r} must end in {', '.join(PLOTS)}")
+    if args.plot is not None:
+        ending(args.plot, "--plot", PLOTS)
 
 
 @contextmanager

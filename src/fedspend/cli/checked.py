@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from fedspend.basics.findings import Finding
 from fedspend.cli.terminal import console
-from fedspend.ledger.audit import Finding
 
 if TYPE_CHECKING:
     from fedspend.publishing.checking import Checked

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedspend.basics.progress import OnProgress
 from fedspend.errors import InvalidInput
-from fedspend.runs.stopping import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
     from fedspend.design.choosing import Chosen, Tried, Worth
 
 SHOWN = 8  # candidates in the table
-# flags, and the words of `fedspend.design.choose` for them
-THEORY = ("contraction", "distance", "approach", "slack", "stride", "parameters")
-TRAINING = ("output", "seeds", "most", "score")
-FLAGS = (*THEORY, "seeds", "most", "score")
+# flags that `fedspend.design.choose` has arguments of the same name for
+OPTIONS = (
+    "contraction",
+    "distance",
+    "approach",
+    "slack",
+    "stride",
+    "parameters",
+    "seeds",
+    "most",
+    "score",
+)
+TRAINING = ("output", "seeds", "most", "score")  # flags that need --simulate
+FLAGS = ("output", "set", "vary", "simulate", "write", *OPTIONS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,25 +107,18 @@ def run(args: argparse.Namespace) -> int:
             if args.output
             else Path("designs") / f"{Path(args.config).stem}-choose"
         )
-    given = {name: getattr(args, name) for name in FLAGS}
-    try:
-        with _watching(args) as progress:
-            found = choose(
-                args.config,
-                overrides=args.set,
-                vary=varied(args.vary or []),
-                simulate=bool(args.simulate),
-                folder=folder,
-                diagnose=bool(args.simulate),
-                progress=progress,
-                **{name: value for name, value in given.items() if value is not None},
-            )
-    except KeyboardInterrupt:
-        if folder is None:
-            raise
-        raise Stopped(
-            f"stopped; finished trainings are kept in {folder}; run the same command to continue"
-        ) from None
+    given = {name: getattr(args, name) for name in OPTIONS}
+    with _progress(folder, args.quiet or args.json) as progress:
+        found = choose(
+            args.config,
+            overrides=args.set,
+            vary=varied(args.vary or []),
+            simulate=bool(args.simulate),
+            folder=folder,
+            diagnose=bool(args.simulate),
+            progress=progress,
+            **{name: value for name, value in given.items() if value is not None},
+        )
     if args.write is not None:
         found.write(args.write)
     if args.json:
@@ -124,12 +128,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _watching(args: argparse.Namespace) -> Any:
-    from fedspend.cli.design import watching
+def _progress(folder: Path | None, quiet: bool) -> AbstractContextManager[OnProgress | None]:
+    from fedspend.cli.design_progress import trainings_in
     from fedspend.cli.terminal import progress_bar
 
-    quiet = args.quiet or args.json
-    return watching(quiet) if args.simulate else progress_bar("planning", quiet)
+    return progress_bar("planning", quiet) if folder is None else trainings_in(folder, quiet)
 
 
 def check_flags(args: argparse.Namespace) -> None:

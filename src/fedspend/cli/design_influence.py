@@ -13,6 +13,18 @@ if TYPE_CHECKING:
 
     from fedspend.design.influence import Measured
 
+FLAGS = ("output", "set", "directions", "by")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("influence").add_argument
+    add("--directions", type=int, metavar="N", help="random pushes per round (default: 1)")
+    add(
+        "--by",
+        choices=("loss", "model"),
+        help="plan with what is left in excess loss (default, where it can be read), or of a push",
+    )
+
 
 def run(args: argparse.Namespace) -> int:
     from fedspend.basics.words import counted

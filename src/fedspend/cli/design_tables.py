@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,34 @@ def span(low: float, high: float | None) -> str:
 
 def show_theory(answer: dict[str, Any]) -> None:
     out = console()
-    free = answer["rate"] is None
-    interval = answer["k_interval"]
+    show_question(out, answer)
+    table, columns = frame(), theory_columns(answer)
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for row in answer["rows"]:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    out.print(table)
+    out.print()
+    if "recommended" in answer:
+        best = answer["recommended"]
+        words = (
+            f"T = {best['rounds']}, σ = {best['noise_level']:.4g} (noise multiplier "
+            f"{best['noise_multiplier']:.4g}), real epsilon {best['epsilon']:g}, f1 = "
+            f"{best['f1']:.4g}"
+        )
+        facts(out, ("recommended", words))
+        show_paste(out, answer["config"])
+    out.print(
+        Text(
+            "f1, f2, multiplier and ε are for the highest noise on the paper's curve in each row.",
+            style="dim",
+        )
+    )
+
+
+def show_question(out: Console, answer: dict[str, Any]) -> None:
+    """What was asked, and which case of the theory it is."""
+    free, interval = answer["rate"] is None, answer["k_interval"]
     known = f"k = {answer['k']:.4g}" + (
         f" (95% interval {interval[0]:.3g} to {interval[1]:.3g})" if interval else ""
     )
@@ -61,55 +88,26 @@ def show_theory(answer: dict[str, Any]) -> None:
             + (" (here σ / √q)" if free else ""),
         ),
     )
-    table = frame()
-    noise = "σ/√q" if free else "σ"
-    columns = [
-        "T",
-        f"{noise}\npaper's curve",
-        f"{noise}\nexact band",
-        "f1\nutility",
-        "f2\nprivacy proxy",
-    ]
-    columns += ["σ for k's\ninterval"] if interval else []
-    columns += (
-        []
-        if answer["delta"] is None
-        else ["noise\nmultiplier", f"real ε at\nδ {answer['delta']:g}"]
-    )
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for row in answer["rows"]:
-        cells = [
-            str(row["rounds"]),
-            span(*row["noise"]),
-            span(*row["exact"]),
-            figures(row["f1"]),
-            figures(row["f2"]),
-        ]
-        cells += [span(*row["noise_interval"])] if interval else []
-        if answer["delta"] is not None:
-            cells += [
-                figures(row["noise_multiplier"]),
-                "not known" if row["epsilon"] is None else figures(row["epsilon"]),
-            ]
-        table.add_row(*cells)
-    out.print(table)
-    out.print()
-    if "recommended" in answer:
-        best = answer["recommended"]
-        words = (
-            f"T = {best['rounds']}, σ = {best['noise_level']:.4g} (noise multiplier "
-            f"{best['noise_multiplier']:.4g}), real epsilon {best['epsilon']:g}, f1 = "
-            f"{best['f1']:.4g}"
+
+
+def theory_columns(answer: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], str]]:
+    """The cell of a row, by the heading of its column."""
+    noise = "σ/√q" if answer["rate"] is None else "σ"
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "T": lambda row: str(row["rounds"]),
+        f"{noise}\npaper's curve": lambda row: span(*row["noise"]),
+        f"{noise}\nexact band": lambda row: span(*row["exact"]),
+        "f1\nutility": lambda row: figures(row["f1"]),
+        "f2\nprivacy proxy": lambda row: figures(row["f2"]),
+    }
+    if answer["k_interval"]:
+        columns["σ for k's\ninterval"] = lambda row: span(*row["noise_interval"])
+    if answer["delta"] is not None:
+        columns["noise\nmultiplier"] = lambda row: figures(row["noise_multiplier"])
+        columns[f"real ε at\nδ {answer['delta']:g}"] = lambda row: (
+            "not known" if row["epsilon"] is None else figures(row["epsilon"])
         )
-        facts(out, ("recommended", words))
-        show_paste(out, answer["config"])
-    out.print(
-        Text(
-            "f1, f2, multiplier and ε are for the highest noise on the paper's curve in each row.",
-            style="dim",
-        )
-    )
+    return columns
 
 
 # --- search ---------------------------------------------------------------------------------------

@@ -46,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
-        from fedspend.cli.ledger import PLOTS, ending
-        from fedspend.cli.outputs import check_writable
+        from fedspend.cli.outputs import PLOTS, check_writable, ending
 
         ending(args.plot, "--plot", PLOTS)
         check_writable("--plot", args.plot)

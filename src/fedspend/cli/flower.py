@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fedspend.cli.ledger import add_project
+from fedspend.cli.flags import add_project
 from fedspend.errors import InvalidInput
 
 HELP = "set up and check a federation, with clients on machines of their own"

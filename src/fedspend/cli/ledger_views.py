@@ -12,7 +12,7 @@ from fedspend.basics.words import counted
 from fedspend.cli.checked import show_findings
 from fedspend.cli.tables import figures, frame
 from fedspend.cli.terminal import console
-from fedspend.ledger.audit import Audit
+from fedspend.ledger.audit import LedgerAudit
 from fedspend.ledger.spending import Balances
 
 SHOWN = 40  # most accounts in a table; --json and export have all
@@ -114,7 +114,7 @@ def show_history(entries: list[dict[str, Any]]) -> None:
     console().print(table_of(rows) if rows else Text("no entries", style="dim"))
 
 
-def show_audit(result: Audit) -> None:
+def show_audit(result: LedgerAudit) -> None:
     out = console()
     width = max(18, *(len(finding.check) + 2 for finding in result.checks))
     show_findings(out, result.checks, names=width, unchecked="none")

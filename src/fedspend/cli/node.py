@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from fedspend.cli.flags import add_action
 from fedspend.errors import InvalidInput
 from fedspend.stored.files import LEDGER
 
@@ -33,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, help: str) -> Any:
-        made = actions.add_parser(
-            name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
-        )
+        made = add_action(actions, name, help)
         made.add_argument(
             "--config",
             default="node.toml",

@@ -11,6 +11,8 @@ from fedspend.errors import FedspendError, InvalidInput
 if TYPE_CHECKING:
     from fedspend.planning.protocol import AnyPlan
 
+PLOTS = (".png", ".svg", ".pdf")
+
 
 def save_plan(plan: AnyPlan, output: str | None, force: bool) -> bool:
     """Save the plan unless the same one is already there; True if the file was written."""
@@ -36,3 +38,11 @@ def stored_hash(path: Path) -> str | None:
         return load_any_plan(path).hash
     except FedspendError:
         return None
+
+
+def ending(name: str, flag: str, endings: tuple[str, ...]) -> str:
+    """The ending of a file's name, which must be one of these."""
+    found = Path(name).suffix.lower()
+    if found not in endings:
+        raise InvalidInput(f"{flag} {name!r} must end in {', '.join(endings)}")
+    return found

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedspend.cli.flags import add_set
-from fedspend.cli.ledger import add_project
-from fedspend.cli.outputs import check_writable, save_plan
+from fedspend.cli.flags import add_project, add_set
+from fedspend.cli.outputs import PLOTS, check_writable, save_plan
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ EXAMPLES = """examples:
   fedspend plan examples/quickstart.toml --gain-map gain.png    # where does saving pay?
   fedspend plan examples/hospitals/hospitals.toml --output plan.json  # a budget for every record
 """
-PLOTS = (".png", ".svg", ".pdf")
 PLANS = (".json", ".json.gz")
 AUTO_TAIL = "auto"
 

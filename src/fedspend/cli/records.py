@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedspend.cli.outputs import check_writable
+from fedspend.cli.flags import add_action
+from fedspend.cli.outputs import PLOTS, check_writable, ending
 from fedspend.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ EXAMPLES = """examples:
   fedspend records rates budgets.csv --delta 1e-3 --rounds 20 --local-steps 5 \\
     --client-rate 0.5 --noise 1 --method scf
 """
-PLOTS, TABLES = (".png", ".svg", ".pdf"), (".csv",)
+TABLES = (".csv",)
 KNOWN = ("three-levels", "bounded-pareto", "bounded-mix-gauss")
 
 
@@ -35,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, help: str) -> Any:
-        return actions.add_parser(
-            name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
-        ).add_argument
+        return add_action(actions, name, help).add_argument
 
     add = action("rates", "give every record the largest sampling rate that its budget allows")
     _terms(add)
@@ -130,8 +129,7 @@ def check_files(args: argparse.Namespace) -> None:
     ):
         if name is None:
             continue
-        if Path(name).suffix.lower() not in endings:
-            raise InvalidInput(f"{flag} {name!r} must end in {', '.join(endings)}")
+        ending(name, flag, endings)
         check_writable(flag, name)
         if flag == "--output" and Path(name).exists() and not args.force:
             raise InvalidInput(f"--output {name!r} exists; choose another name or add --force")

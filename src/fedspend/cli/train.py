@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedspend.cli.flags import add_set
-from fedspend.cli.ledger import add_project
+from fedspend.cli.flags import add_project, add_set
 from fedspend.cli.listening import to_whoever_listens
 from fedspend.cli.log_file import LOG, log_days_only
 from fedspend.errors import InvalidInput
@@ -325,60 +324,58 @@ def is_own(ledger: str | None, folder: Path) -> bool:
 
 
 def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
+    if args.json:
+        print(json.dumps(summary_of(result, folder)))
+    elif not args.quiet:
+        print_summary(result, folder)
+
+
+def summary_of(result: Result, folder: Path) -> dict[str, Any]:
+    """What `--json` prints at the end of a run."""
+    from fedspend.server.early_stopping import of_kept
+
+    last, kept = result.metrics[-1], of_kept(result.metrics)
+    found: dict[str, Any] = {"folder": str(folder), "rounds": last["round"]}
+    if result.stopped_early:
+        found["stopped_early"] = True
+    if result.kept_round != last["round"]:
+        found["kept_round"] = result.kept_round
+    found[result.metric] = result.value
+    found |= {name: kept[name] for name in other_metrics(last)}
+    found["evaluation"] = last["evaluation"]
+    if result.private_value is not None:
+        found[private_key(result.metric)] = result.private_value
+        found[deviation_key(result.metric)] = last[deviation_key(result.metric)]
+    return found | {
+        "epsilon": last["epsilon"],
+        "ledger": result.ledger,
+        "project": result.project or None,
+        "run": result.run or None,
+    }
+
+
+def print_summary(result: Result, folder: Path) -> None:
     from fedspend.basics.words import counted
     from fedspend.server.early_stopping import of_kept
 
     last = result.metrics[-1]
-    if args.json:
-        print(
-            json.dumps(
-                {
-                    "folder": str(folder),
-                    "rounds": last["round"],
-                    **({"stopped_early": True} if result.stopped_early else {}),
-                    **(
-                        {}
-                        if result.kept_round == last["round"]
-                        else {"kept_round": result.kept_round}
-                    ),
-                    result.metric: result.value,
-                    **{name: of_kept(result.metrics)[name] for name in other_metrics(last)},
-                    "evaluation": last["evaluation"],
-                    **(
-                        {}
-                        if result.private_value is None
-                        else {
-                            private_key(result.metric): result.private_value,
-                            deviation_key(result.metric): last[deviation_key(result.metric)],
-                        }
-                    ),
-                    "epsilon": last["epsilon"],
-                    "ledger": result.ledger,
-                    "project": result.project or None,
-                    "run": result.run or None,
-                }
-            )
-        )
-    elif not args.quiet:
-        kind = (
-            "a simulation that protects nobody"
-            if last["randomness"] == "seeded"
-            else "randomness from the operating system"
-        )
-        spent = (
-            spent_of(last["epsilon"], budgets_by_group(result, folder)) or "no privacy, no budget"
-        )
-        if result.plan is not None and "ledger" in result.plan.parameters:
-            spent += " of lifetime budgets, including what was spent before"
-        told = said_of(of_kept(result.metrics))
-        print(f"{told} after {counted(result.kept_round, 'round')} ({kind})")
-        stopping = ending_of(result)
-        if stopping:
-            print(stopping)
-        print(f"epsilon spent: {spent}")
-        own = last["randomness"] == "seeded" and is_own(result.ledger, folder)
-        if result.ledger is not None and not own:
-            simulated = " (simulated accounts)" if last["randomness"] == "seeded" else ""
-            project = f", project {result.project!r}" if result.project else ""
-            print(f"Charged to: {result.ledger}{simulated}{project}, run {result.run}")
-        print(f"Report: {REPORT.of(folder)}")
+    simulation = last["randomness"] == "seeded"
+    kind = (
+        "a simulation that protects nobody"
+        if simulation
+        else "randomness from the operating system"
+    )
+    spent = spent_of(last["epsilon"], budgets_by_group(result, folder)) or "no privacy, no budget"
+    if result.plan is not None and "ledger" in result.plan.parameters:
+        spent += " of lifetime budgets, including what was spent before"
+    told = said_of(of_kept(result.metrics))
+    print(f"{told} after {counted(result.kept_round, 'round')} ({kind})")
+    stopping = ending_of(result)
+    if stopping:
+        print(stopping)
+    print(f"epsilon spent: {spent}")
+    if result.ledger is not None and not (simulation and is_own(result.ledger, folder)):
+        simulated = " (simulated accounts)" if simulation else ""
+        project = f", project {result.project!r}" if result.project else ""
+        print(f"Charged to: {result.ledger}{simulated}{project}, run {result.run}")
+    print(f"Report: {REPORT.of(folder)}")

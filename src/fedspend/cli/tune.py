@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedspend.cli.flags import add_set, add_workers
-from fedspend.cli.ledger import add_project
+from fedspend.cli.flags import add_project, add_set, add_workers
 from fedspend.errors import InvalidInput
 from fedspend.stored.files import REPORT, TUNE
 

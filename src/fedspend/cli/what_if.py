@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fedspend.cli.ledger import add_project
+from fedspend.cli.flags import add_project
 
 if TYPE_CHECKING:
     from fedspend.explanation.leaving import Leaving

@@ -1,10 +1,10 @@
 """A client's answer to a task, where the client is a machine of its own: the one way in.
 
 Guarantee: nothing is trained for a task that is for somebody else, that the client's own account
-does not allow, or that is of a round it has passed. A task that comes again is answered with the
-bytes that were sent before: fresh noise on the same update would give some of the noise away. What
-is sent was checked here too: its length, that it is finite, and, where its norm says something,
-that it is within the clip.
+does not allow, or that belongs to a round it has passed. A task that comes again is answered with
+the bytes that were sent before: fresh noise on the same update would give some of the noise away.
+What is sent was checked here too: its length, that it is finite, and, where its norm says
+something, that it is within the clip.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Answered:
     states: States
 
     def turn(self) -> AbstractContextManager[None]:
-        """One task at a time: a task that comes again while it is worked on waits for its answer,
-        and does not draw noise of its own.
+        """One task at a time: a task that comes again while it is being worked on waits for its
+        answer, and does not draw noise of its own.
         """
         return (
             in_turn(self.states.folder) if isinstance(self.states, FolderStates) else nullcontext()

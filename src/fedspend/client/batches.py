@@ -12,7 +12,7 @@ from fedspend.client.task import LocalTraining
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """How the data of a client with so many examples is cut into batches.
+    """How the data of a client with this many examples is cut into batches.
 
     Each pass over it is a fresh shuffle cut into batches, the last of which may be smaller. With
     `steps`, passes go on until there are enough batches. No example, no step.
@@ -60,7 +60,7 @@ def step_batches(
 
 
 def step_count(examples: int, training: LocalTraining) -> int:
-    """How many steps a client with so many examples takes."""
+    """How many steps a client with this many examples takes."""
     if examples == 0:
         return 0
     if training.steps is not None:

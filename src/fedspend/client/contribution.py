@@ -37,7 +37,7 @@ class Contribution:
     run: str = ""  # id of the run it was made for: its noise protects only one release
     # share of its held-out rows that the round's first model gets right, minus 1/2, likewise
     metric: float | None = None
-    whole: bool = False  # it came as whole numbers, so that nobody need look whether it is
+    whole: bool = False  # it came as whole numbers, so this need not be checked
 
     def parts(
         self, grid_bits: int | None = None

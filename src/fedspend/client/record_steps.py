@@ -113,7 +113,7 @@ def release_step(
 
 def _seed_layers(sum_of: GradientSum, randomness: Randomness, step: int, client: int) -> None:
     """What layers draw in a step (dropout) depends on nobody's rows: not on which were sampled, and
-    not on what was drawn before. It protects nobody, so that it may be known.
+    not on what was drawn before. It protects nobody, so it may be known.
     """
     if isinstance(sum_of, GeneralSum):  # the others draw nothing
         drawn = randomness.generator("record-layers", step, client)

@@ -1,9 +1,9 @@
 """Digests of the rows behind an id, to notice that they are no longer the same.
 
-Guarantee: equal rows give equal digests in whatever order they come; any other value, label, row
-more or row less gives another. Who has no rows has no digest: nobody is behind that id now. These
-digests are not keyed: anyone could try rows against them, so they stay in memory and are never
-written or sent. `ledger.row_seals` keys them.
+Guarantee: equal rows give equal digests in any order; another value or label, or one row more or
+less, gives another digest. An id without rows has no digest: nobody is behind it now. These digests
+are not keyed: anyone could try rows against them, so they stay in memory and are never written or
+sent. `ledger.row_seals` keys them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Guarantee: the reply is a function of the task, the client's own rows, its own s
 randomness. A client without rows contributes exactly zero to the vector and to the bit, and one
 without held-out rows to the metric (and, under distributed noise, its shares of noise, so that
 nobody can tell). So does a client whose own coin says that it does not take part; it does all the
-work, and so takes as long.
+work, so it takes as long.
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ class Source:
 
     @cached_property
     def test_rows(self) -> str:
-        """Whose the evaluation rows are. Only a public data set's own, and those of `test_path`,
-        are public by themselves: other files hold rows of clients.
+        """Whose rows the evaluation rows are. Only a public data set's own, and those of
+        `test_path`, are public by themselves: other files hold rows of clients.
         """
         config = self.config
         if config.data.validation > 0 and (self.natural or config.evaluation.mode != PRIVATE):

@@ -371,8 +371,8 @@ RULES = (
 
 
 def without_effect(config: Config) -> dict[str, Rule]:
-    """The keys that were given but have no effect. A data set that nobody knows is told first: it
-    would seem to take no key at all.
+    """The keys that were given but have no effect. An unknown data set is reported first: it would
+    seem to take no key at all.
     """
     if config.data.name is not None:
         try:

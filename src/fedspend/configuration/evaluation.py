@@ -29,7 +29,7 @@ class Evaluation:
     """How a run is evaluated. `exact`: whether exact numbers are written down."""
 
     mode: str  # public, private, operator, none, or simulation
-    rows: str  # whose the evaluation rows are: public, clients, or nobody
+    rows: str  # whose rows the evaluation rows are: public, clients, or nobody
     exact: bool
 
 
@@ -37,7 +37,7 @@ ON_PUBLIC_ROWS = Evaluation(PUBLIC, PUBLIC_ROWS, exact=True)
 
 
 def check_mode(source: Source, method: str) -> None:
-    """Refuse a mode that cannot be had."""
+    """Refuse a mode that is not possible here."""
     config, asked = source.config, source.config.evaluation.mode
     if source.elsewhere and asked in (PRIVATE, OPERATOR):
         raise InvalidInput(

@@ -261,8 +261,8 @@ def letters(help: str) -> Key[str]:
 
 
 def levels(help: str, least: int = 1) -> Key[list[str]]:
-    """A list of at least so many different words; numbers and booleans are taken as the words that
-    they are.
+    """A list of at least this many different words; numbers and booleans are taken as the words
+    that they are.
     """
 
     def read(value: Any) -> list[str]:

@@ -12,7 +12,7 @@ from fedspend.server.methods.table import DEFAULT, METHODS
 
 
 def method_of(config: Config) -> str:
-    """Its name, which may be that of no method."""
+    """Its name, which need not be that of a method."""
     return config.method.name or DEFAULT
 
 

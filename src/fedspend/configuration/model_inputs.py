@@ -2,7 +2,7 @@
 its own both make it here.
 
 Guarantee: a model that mixes rows, or learns outside its parameters, is refused; so is a loss that
-cannot take its output, and an own loss that mixes rows.
+cannot take its output, and a user's own loss that mixes rows.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ def model_options(config: Config) -> dict[str, Any]:
 
 
 def integers_of(module: torch.nn.Module, rows: Dataset | Rows, *, given: bool = False) -> bool:
-    """Whether the model takes whole numbers; refuses rows that are not such, or that it cannot
-    read.
-    """
+    """Whether the model takes whole numbers; refuses rows that are not, or that it cannot read."""
     shape = tuple(rows.features.shape[1:])
     if not takes_integers(module, shape, given_integers=given):
         return False
@@ -73,8 +71,8 @@ def check_fits(
     by_record: bool = False,
 ) -> None:
     """Refuse a model that mixes rows or learns outside its parameters, one whose output the loss
-    cannot take, and an own loss that mixes rows; `by_record`, also one whose gradients cannot be
-    taken record by record, or are rounded by a record's place.
+    cannot take, and a user's own loss that mixes rows; `by_record`, also one whose gradients cannot
+    be taken record by record, or are rounded by a record's place.
     """
     refuse_mixing(module, tuple(rows.features.shape[1:]), integers=integers)
     output = tried_output(module, tuple(rows.features.shape[1:]), integers=integers)

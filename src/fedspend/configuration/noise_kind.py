@@ -1,8 +1,8 @@
 """Which noise a run has.
 
-Guarantee: a real run draws its noise in whole numbers unless its config says otherwise, because
-floating-point noise betrays by its last digits what it was added to. (If the config does, the run
-has a grid all the same: the finest that doubles hold, `noise.grid.FINE_BITS`.)
+Guarantee: a real run draws its noise in whole numbers unless its config says otherwise, because the
+last digits of floating-point noise give away what it was added to. (If the config does, the run has
+a grid all the same: the finest that doubles hold, `noise.grid.FINE_BITS`.)
 """
 
 from __future__ import annotations

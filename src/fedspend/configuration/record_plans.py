@@ -44,8 +44,8 @@ from fedspend.ledger.participants import plan_fits
 from fedspend.ledger.rules import account_numbers
 from fedspend.ledger.spending import histories
 from fedspend.noise.randomness import Randomness
-from fedspend.planning.making import warn_of_delta
 from fedspend.planning.protocol import AnyPlan
+from fedspend.planning.request_checks import warn_of_delta
 from fedspend.records.agreement import check_agrees
 from fedspend.records.budget_file import RecordBudgets, read_record_budgets
 from fedspend.records.noise_choice import suggest_noise
@@ -138,7 +138,7 @@ def record_federation(source: Source) -> Federation:
 
 def refuse_choice_by_content(source: Source) -> None:
     """Refuse a hold-out, or a sample, of real records without ids: each would be chosen by what it
-    holds, and the plan of everybody would tell.
+    holds, and everybody's plan would show it.
     """
     config = source.config
     if not (source.name in OWN and is_real(config)) or source.rows.record_of is not None:

@@ -1,8 +1,8 @@
 """Your own data as a folder of NPY files, which are mapped into memory instead of read.
 
-Guarantee: arrays are taken as they are; nothing is learned from them. Nothing of them stays in
-memory but what is being trained on: memory does not grow with their size. They are never written
-to: a change in memory stays there.
+Guarantee: arrays are taken as they are; nothing is learned from them. Only what is being trained on
+is kept in memory, which does not grow with their size. They are never written to: a change in
+memory stays there.
 """
 
 from __future__ import annotations

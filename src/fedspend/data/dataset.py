@@ -37,7 +37,7 @@ _ROWS_AT_A_TIME = 4096
 # Keeps the hold-out independent of the partition, which draws from stream 0 of the same seed.
 _VALIDATION_STREAM = 1
 _SAMPLE_STREAMS = (2, 3)  # of training rows and of test rows
-# what rows that decide for themselves are chosen for: hold-out, and samples of the same two kinds
+# what rows are chosen for one by one: hold-out, and samples of the same two kinds
 HOLD_OUT = "hold-out"
 SAMPLES = tuple(f"sample {stream}" for stream in _SAMPLE_STREAMS)
 
@@ -250,31 +250,15 @@ def finished(
 ) -> Dataset:
     """The data set made of `rows`; with `validation`, that share of the training rows replaces the
     test rows.
+
+    They are drawn by the seed, in proportion by label, or, with `by_row`, each by itself, under a
+    `secret` key if there is one. `untested`: there need be no test rows.
     """
     share = finite_number("validation", validation)
     if not 0 <= share < 1:
         raise InvalidInput(f"validation must be at least 0 and below 1, got {validation!r}")
-    test_features, test_labels = rows.test_features, rows.test_labels
     if share == 0:
-        untested = untested and test_features is None
-        if untested:
-            test_features, test_labels = rows.features[:0], rows.labels[:0]
-        if test_features is None or test_labels is None:
-            raise InvalidInput(
-                "there are no test rows; give some, or hold out training rows with "
-                "data.validation = 0.2"
-            )
-        found = (
-            rows.features,
-            rows.labels,
-            test_features,
-            test_labels,
-            rows.classes,
-            rows.client_of,
-        )
-        rest = (rows.public_features, rows.record_of, rows.clients, rows.test_client_of)
-        about = untested, rows.elsewhere, rows.kind, rows.columns
-        return Dataset(name, *found, public, rows.budget_of, *rest, *about)
+        return _with_own_tests(name, rows, public, untested=untested)
     check_rows("features", rows.features, "labels", rows.labels, rows.classes, rows.kind)
     check_columns(
         rows.labels, client_of=rows.client_of, budget_of=rows.budget_of, record_of=rows.record_of
@@ -296,6 +280,43 @@ def finished(
             share,
             Randomness(seed).generator("data", _VALIDATION_STREAM),
         )
+    return _split(name, rows, held, public)
+
+
+def _with_own_tests(name: str, rows: Rows, public: bool, *, untested: bool) -> Dataset:
+    """All rows for training, and the reader's own test rows; none, if there may be none."""
+    test_features, test_labels = rows.test_features, rows.test_labels
+    without = untested and test_features is None
+    if without:
+        test_features, test_labels = rows.features[:0], rows.labels[:0]
+    if test_features is None or test_labels is None:
+        raise InvalidInput(
+            "there are no test rows; give some, or hold out training rows with "
+            "data.validation = 0.2"
+        )
+    return Dataset(
+        name,
+        rows.features,
+        rows.labels,
+        test_features,
+        test_labels,
+        rows.classes,
+        client_of=rows.client_of,
+        public=public,
+        budget_of=rows.budget_of,
+        public_features=rows.public_features,
+        record_of=rows.record_of,
+        clients=rows.clients,
+        test_client_of=rows.test_client_of,
+        untested=without,
+        elsewhere=rows.elsewhere,
+        kind=rows.kind,
+        columns=rows.columns,
+    )
+
+
+def _split(name: str, rows: Rows, held: BoolArray, public: bool) -> Dataset:
+    """The rows that are `held` for testing, and the others for training."""
     return Dataset(
         name,
         rows.features[~held],
@@ -303,13 +324,13 @@ def finished(
         rows.features[held],
         rows.labels[held],
         rows.classes,
-        None if rows.client_of is None else rows.client_of[~held],
-        public,
-        None if rows.budget_of is None else rows.budget_of[~held],
-        rows.public_features,
-        None if rows.record_of is None else rows.record_of[~held],
-        rows.clients,
-        None if rows.client_of is None else rows.client_of[held],
+        client_of=None if rows.client_of is None else rows.client_of[~held],
+        public=public,
+        budget_of=None if rows.budget_of is None else rows.budget_of[~held],
+        public_features=rows.public_features,
+        record_of=None if rows.record_of is None else rows.record_of[~held],
+        clients=rows.clients,
+        test_client_of=None if rows.client_of is None else rows.client_of[held],
         kind=rows.kind,
         columns=rows.columns,
     )

@@ -41,7 +41,7 @@ def _digest(value: object) -> str:
 
 
 def parts_of(said: str) -> dict[str, str]:
-    """The digests of a summary, by part; what is none of the parts is left out."""
+    """The digests of a summary, by part; anything else is left out."""
     found = dict(one.partition("=")[::2] for one in said.split())
     return {part: found[part] for part in WHERE if part in found}
 

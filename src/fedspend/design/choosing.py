@@ -218,7 +218,7 @@ def choose(
 ) -> Chosen:
     """The best rounds, rate, policy, schedule, tail and clip for the budgets of a config.
 
-    Args:
+    Arguments:
         config: a file or a dict of sections; `overrides` are `section.key=value`.
         vary: values to compare, by axis: a key such as "train.rounds", "policy" or "schedule". One
             value means that an axis stays as it is. Axes that are not named have usual values.

@@ -42,6 +42,17 @@ def run_search(
     """Train what is missing in the folder `output`, then analyse everything in the config.
 
     Candidates and seeds may be added later: trainings under the same settings are reused.
+
+    Arguments:
+        config: a TOML file or a dict of sections, with a [design] section, on public data.
+        output: the folder where finished trainings are kept.
+        overrides: `["design.seeds=10", ...]`.
+        workers: trainings at the same time. Default: one for each core.
+        progress: called with (done, total) after each training.
+
+    Returns:
+        An `Outcome`: `.findings` (the front, k and how near theory comes), and `.seconds` for a
+        round of each candidate on this machine.
     """
     if workers is not None and not workers >= 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")

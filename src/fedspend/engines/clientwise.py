@@ -72,8 +72,8 @@ class ClientTrainer:
         return update
 
     def _spaces(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Memory for an update in float32 and in float64. Taken once: to hand it out anew for each
-        client takes the system a fiftieth of a round.
+        """Memory for an update in float32 and in float64. Allocated once: allocating it anew for
+        each client takes a fiftieth of a round.
         """
         if self._space is None:
             size = parameter_count(self._work.module)

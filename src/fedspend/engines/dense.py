@@ -295,7 +295,7 @@ class Scratch:
         self._held: dict[str, torch.Tensor] = {}
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
-        """A tensor with anything in it, valid until the same name is taken again."""
+        """A tensor, not initialised, valid until the same name is taken again."""
         numbers = math.prod(shape)
         if name not in self._held or self._held[name].numel() < numbers:
             self._held[name] = torch.empty(numbers)
@@ -372,7 +372,7 @@ class _Block:
                 gradient = _threshold_backward(below, entering, 0) if relu else below
 
     def _of_first(self, clients: int) -> list[_Part]:
-        """The layers of the first `clients`: hardly ever others than in the step before."""
+        """The layers of the first `clients`: nearly always the same as in the step before."""
         if self._first[0].weight.shape[0] != clients:
             self._first = [part.of_first(clients) for part in self._parts]
         return self._first

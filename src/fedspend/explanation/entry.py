@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from numbers import Integral
@@ -228,17 +229,39 @@ def explain(
     """
     asked = dict(zip(PLAN_ONLY, (client, record, group, observer, colluders), strict=True))
     if is_number(what):
-        for name, value in asked.items():
-            if value is not None:
-                raise InvalidInput(
-                    f"--{name} is for plans, and {what!r} is a number; name a plan file, or drop "
-                    f"--{name}"
-                )
-        if delta is None:
+        return _of_number(what, delta, asked)
+    _check_asked_of_plan(what, delta, asked)
+    if isinstance(what, str | os.PathLike) and PLAN.of(Path(what)).is_file():
+        what = PLAN.of(Path(what))  # of a run directory
+    plan = plan_of(what)
+    if colluders is not None and plan.unit == "record":
+        raise InvalidInput(f"--colluders {NO_COLLUDERS}")
+    found = {
+        one: _chosen(sights(plan, one.schedule, colluders or 0), observer)
+        for one in _subjects(plan, client, record, group)
+    }
+    return ExplainedPlan(plan, found)
+
+
+def _of_number(
+    epsilon: Any, delta: float | None, of_plans: Mapping[str, object]
+) -> ExplainedEpsilon:
+    """An epsilon of any mechanism, which has nothing that is asked `of_plans`."""
+    for name, value in of_plans.items():
+        if value is not None:
             raise InvalidInput(
-                f"epsilon {what} means nothing without its delta; add --delta, for example 1e-5"
+                f"--{name} is for plans, and {epsilon!r} is a number; name a plan file, or drop "
+                f"--{name}"
             )
-        return ExplainedEpsilon(Claim.checked(what, delta))
+    if delta is None:
+        raise InvalidInput(
+            f"epsilon {epsilon} means nothing without its delta; add --delta, for example 1e-5"
+        )
+    return ExplainedEpsilon(Claim.checked(epsilon, delta))
+
+
+def _check_asked_of_plan(what: Any, delta: float | None, asked: Mapping[str, Any]) -> None:
+    """Refuse what is neither a plan nor a file, and questions that a plan cannot answer."""
     if not (isinstance(what, str | os.PathLike) or hasattr(what, "schedules")):
         raise InvalidInput(f"give an epsilon, a plan or the file of one; got {what!r}")
     if isinstance(what, str) and is_number(what.replace(",", ".")) and not Path(what).exists():
@@ -251,6 +274,7 @@ def explain(
     named = [name for name in ("client", "record", "group") if asked[name] is not None]
     if len(named) > 1:
         raise InvalidInput(f"--{named[0]} and --{named[1]} were both given; choose one of them")
+    colluders = asked["colluders"]
     if colluders is not None and not whole("colluders", colluders) >= 1:
         raise InvalidInput(f"--colluders must be at least 1, got {colluders}")
     if isinstance(what, str | os.PathLike) and not Path(what).exists():
@@ -258,16 +282,6 @@ def explain(
             f"{str(what)!r} is neither a number nor a file; give an epsilon, or a plan written by "
             "fedspend plan --output"
         )
-    if isinstance(what, str | os.PathLike) and PLAN.of(Path(what)).is_file():
-        what = PLAN.of(Path(what))  # of a run directory
-    plan = plan_of(what)
-    if colluders is not None and plan.unit == "record":
-        raise InvalidInput(f"--colluders {NO_COLLUDERS}")
-    found = {
-        one: _chosen(sights(plan, one.schedule, colluders or 0), observer)
-        for one in _subjects(plan, client, record, group)
-    }
-    return ExplainedPlan(plan, found)
 
 
 def is_number(what: Any) -> bool:

@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
 import fedspend
 from fedspend.approval.node_config import account_of, state_folder
 from fedspend.approval.slices import load_offer
+from fedspend.basics.findings import Finding, guarded, none_failed
 from fedspend.basics.words import counted
 from fedspend.budgets.csv_file import read_budgets_csv
 from fedspend.configuration.config import Config, load_config, needed
@@ -48,7 +49,6 @@ from fedspend.errors import FedspendError, InvalidInput
 from fedspend.flower.loopback import QUIET
 from fedspend.flower.node import Node, open_node
 from fedspend.ledger import Ledger
-from fedspend.ledger.audit import Finding, guarded, none_failed
 from fedspend.ledger.storage import is_url, may_hold_ledger, path_of
 from fedspend.server.methods.table import protects_records
 

@@ -17,6 +17,7 @@ import torch
 from flwr.app import Message
 
 import fedspend
+from fedspend.basics.findings import Finding, none_failed
 from fedspend.budgets.csv_file import read_budgets_csv
 from fedspend.configuration.config import Config, load_config, needed
 from fedspend.configuration.data_inputs import Source, is_real
@@ -35,7 +36,6 @@ from fedspend.engines.flower.wire import (
     read_condition,
 )
 from fedspend.errors import InvalidInput, Refused
-from fedspend.ledger.audit import Finding, none_failed
 from fedspend.server.methods.table import protects_records
 
 LOG = logging.getLogger("fedspend.flower")

@@ -291,7 +291,7 @@ class Loopback:
 
 def descendants(pid: int) -> tuple[int, ...]:
     """Everything that a process has started, and what that has started, as long as it is there.
-    Linux only: elsewhere it is found by nobody, and ends itself when its parent is gone.
+    Linux only: elsewhere none is found, and each ends itself when its parent is gone.
     """
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):

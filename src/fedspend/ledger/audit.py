@@ -1,15 +1,14 @@
 """The independent check of a ledger: is it complete, is it unaltered, and is nobody over budget?
 
-Guarantee: if `Audit.ok`, the chain is unbroken from the first entry to the last and contains every
-head that it was compared with, and every balance was recomputed with the second accountant, which
-shares no code with the first, and is within its budget.
+Guarantee: if `LedgerAudit.ok`, the chain is unbroken from the first entry to the last and contains
+every head that it was compared with, and every balance was recomputed with the second accountant,
+which shares no code with the first, and is within its budget.
 """
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.basics.tables import Table
-from fedspend.basics.words import counted
+from fedspend.basics.findings import Finding, guarded, none_failed
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
@@ -33,62 +31,8 @@ TOLERANCE = 1e-6
 PLD_TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One check: `good` is None where there was nothing to check against."""
-
-    check: str
-    good: bool | None
-    words: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"check": self.check, "ok": self.good, "detail": self.words}
-
-
-def guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
-    """What a check finds. One that fails in any way has found something: what nobody would write
-    may raise whatever it likes.
-    """
-    try:
-        return Finding(name, *check())
-    except FedspendError as error:
-        return Finding(name, False, " ".join(str(error).split()))
-    except Exception as error:
-        return Finding(name, False, unforeseen(error))
-
-
-def unforeseen(error: Exception) -> str:
-    """An error that is not ours in words, on one short line and without control characters."""
-    words = "".join(one if one.isprintable() else " " for one in str(error))
-    said = textwrap.shorten(words, 80, placeholder=" ...")
-    name = type(error).__name__
-    return f"cannot be checked ({name}: {said})" if said else f"cannot be checked ({name})"
-
-
-def summed_up(findings: Sequence[Finding]) -> str:
-    """The outcome on one line; what failed is named."""
-    failed = [one for one in findings if one.good is False]
-    if failed:
-        return f"failed: {'; '.join(f'{one.check}: {one.words}' for one in failed)}"
-    skipped = sum(one.good is None for one in findings)
-    passed = f"{counted(len(findings) - skipped, 'check')} passed"
-    return f"{passed}, {skipped} with nothing to check against" if skipped else passed
-
-
-def table_of(findings: Sequence[Finding]) -> Table:
-    said = {True: "ok", False: "FAILED", None: "not checked"}
-    return Table(
-        ("check", "", "what was found"),
-        [(one.check, said[one.good], one.words) for one in findings],
-    )
-
-
-def none_failed(findings: Sequence[Finding]) -> bool:
-    return not any(finding.good is False for finding in findings)
-
-
 @dataclass
-class Audit:
+class LedgerAudit:
     """What was checked, with a sentence about each check."""
 
     checks: list[Finding] = field(default_factory=list)
@@ -106,13 +50,13 @@ class Audit:
         }
 
 
-def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ()) -> Audit:
+def audit(location: str, *, heads: Sequence[str] = (), runs: Sequence[str] = ()) -> LedgerAudit:
     """Check the ledger at `location`.
 
     It must contain `heads` (`ENTRIES:HASH` or files) and the heads kept in the run directories
     `runs`.
     """
-    result = Audit()
+    result = LedgerAudit()
     wanted = [named_head(text) for text in heads] + [_run_head(folder) for folder in runs]
     try:
         ledger = Ledger.open(location)
@@ -259,29 +203,15 @@ def recheck_balances(state: State, unit: str, computed: Balances | None = None) 
 def _recomputed(
     state: State, unit: str, classes: tuple[int, ...], *, held: bool, order: float, delta: float
 ) -> float:
-    rates, noises, client_rates, steps = (np.zeros(0) for _ in range(4))
-    tuned = [
-        (run, own)
-        for run, own in zip(state.runs_of(unit), classes, strict=True)
-        if own >= 0 and run.is_tune
-    ]
-    for run, own in zip(state.runs_of(unit), classes, strict=True):
-        if own >= 0 and not run.is_tune:
-            if run.discrete and not (order >= 2 and order == int(order)):
-                raise FedspendError(
-                    f"an account with discrete noise (run {run.id}) was read at order {order:g}, "
-                    "which proves nothing"
-                )
-            # a run that its own rule has stopped has spent all of its rounds
-            whole = run.stopped or (held and run.closed is None)
-            upto = run.planned if whole else run.next_round
-            rates, noises = (
-                np.append(rates, run.rate[:upto, own]),
-                np.append(noises, run.noise[:upto, own]),
-            )
-            client_rates = np.append(client_rates, np.full(upto, run.client_rate))
-            steps = np.append(steps, run.steps[:upto, own])
-    if not (rates > 0).any() and not tuned:
+    """Epsilon of an account that is of these classes in the runs of its unit; -1: not in the run.
+
+    With `held`, as if all open runs had finished. `order` 0 means by PLD.
+    """
+    mine = [(run, own) for run, own in zip(state.runs_of(unit), classes, strict=True) if own >= 0]
+    tuned = [(run, own) for run, own in mine if run.is_tune]
+    rounds = _rounds([one for one in mine if not one[0].is_tune], held=held, order=order)
+    sampled = bool((rounds[0] > 0).any())
+    if not sampled and not tuned:
         return 0.0
     if order == 0 and tuned:
         raise FedspendError(
@@ -289,12 +219,33 @@ def _recomputed(
             "nothing"
         )
     if order == 0:
-        pairs, counts = np.unique(np.stack([rates, noises]), axis=1, return_counts=True)
+        pairs, counts = np.unique(rounds[:2], axis=1, return_counts=True)
         return pld_epsilon(pairs[0].tolist(), pairs[1].tolist(), counts.tolist(), delta)
     total = sum(_tuned_divergence(run, own, order) for run, own in tuned)
-    if (rates > 0).any():
-        total += _divergence(rates, noises, client_rates, steps, order)
+    if sampled:
+        total += _divergence(rounds, order)
     return float(epsilon_at(total, order, delta))
+
+
+def _rounds(runs: Sequence[tuple[Run, int]], *, held: bool, order: float) -> FloatArray:
+    """The rounds that count, (4, rounds): rate, noise, client rate and steps of each."""
+    parts = [np.zeros((4, 0))]
+    for run, own in runs:
+        if run.discrete and not (order >= 2 and order == int(order)):
+            raise FedspendError(
+                f"an account with discrete noise (run {run.id}) was read at order {order:g}, "
+                "which proves nothing"
+            )
+        # a run that its own rule has stopped has spent all of its rounds
+        whole = run.stopped or (held and run.closed is None)
+        upto = run.planned if whole else run.next_round
+        client_rate = np.full(upto, run.client_rate)
+        parts.append(
+            np.stack(
+                [run.rate[:upto, own], run.noise[:upto, own], client_rate, run.steps[:upto, own]]
+            )
+        )
+    return np.concatenate(parts, axis=1)
 
 
 def _tuned_divergence(run: Run, own: int, order: float) -> float:
@@ -303,14 +254,10 @@ def _tuned_divergence(run: Run, own: int, order: float) -> float:
     return min((float(value) for listed, value in curve if listed >= order), default=math.inf)
 
 
-def _divergence(
-    rates: FloatArray, noises: FloatArray, client_rates: FloatArray, steps: FloatArray, order: float
-) -> float:
+def _divergence(rounds: FloatArray, order: float) -> float:
     """Sum over rounds of `log(1 - p + p exp((a-1) steps R)) / (a-1)`."""
-    used = rates > 0  # a round at rate 0 does not count
-    distinct, counts = np.unique(
-        np.stack([rates, noises, client_rates, steps])[:, used], axis=1, return_counts=True
-    )
+    used = rounds[0] > 0  # a round at rate 0 does not count
+    distinct, counts = np.unique(rounds[:, used], axis=1, return_counts=True)
     q, s, p, k = distinct
     exponent = (order - 1) * k * renyi_divergence(q, s, order)
     with np.errstate(divide="ignore"):

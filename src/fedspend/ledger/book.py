@@ -67,6 +67,16 @@ class Ledger:
 
     `state` is what the ledger said when last read; every write reads first. A project that the
     ledger does not know has no accounts; it is entered with the first of them.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with Ledger.create(f"{folder}/study.db", simulation=True) as ledger:
+    ...         ledger.register(["north", "south"], [5.0, 10.0], delta=1e-5)
+    ...         found = ledger.balances()
+    >>> found.names, found.remaining.tolist()
+    (['north', 'south'], [5.0, 10.0])
+
+    `with Ledger.open("study.db") as ledger: plan(budgets, past=ledger.past(clients), ...)`
     """
 
     def __init__(self, storage: Storage, project: str = "") -> None:
@@ -175,14 +185,17 @@ class Ledger:
 
     @property
     def location(self) -> str:
+        """A path or a URL, without a password."""
         return self._storage.location
 
     @property
     def project(self) -> str:
+        """Whose accounts these are; "" outside of all projects."""
         return self.state.project
 
     @property
     def simulation(self) -> bool:
+        """Whether the accounts are simulated ones, which no real run can use."""
         return self.state.simulation
 
     def __repr__(self) -> str:
@@ -225,6 +238,7 @@ class Ledger:
         return drawing(lambda: balance_figure(found, unit=unit, simulation=simulation))
 
     def close(self) -> None:
+        """Close the database; a `with` statement does it."""
         self._storage.close()
 
     def __enter__(self) -> Ledger:
@@ -267,14 +281,21 @@ class Ledger:
         return self._storage.check()
 
     def accounts(self, unit: str = "client") -> Accounts:
+        """The accounts of clients or of records: names, lifetime budgets, and who has withdrawn."""
         return self.state.accounts[rules.check_unit(unit)]
 
     def run(self, run: str) -> Run:
+        """The run of this name: what it may spend, and how far it has got."""
         return rules.find_run(self.state, run)
 
     def balances(
         self, unit: str = "client", *, accountant: str = "rdp", progress: OnProgress | None = None
     ) -> Balances:
+        """What every account has spent, holds for open runs, and has left.
+
+        `accountant` "pld" reads all accounts by privacy loss distributions, which is slower and
+        reads lower; by default, those that a run by them has charged.
+        """
         return balances(
             self.state, rules.check_unit(unit), accountant=accountant, progress=progress
         )
@@ -298,8 +319,8 @@ class Ledger:
 
     @property
     def head_file(self) -> Path | None:
-        """Beside a ledger in a file, its head:
-        a restored old copy of the ledger no longer fits it.
+        """The head that is kept beside a ledger in a file: a restored old copy of the ledger does
+        not fit it.
         """
         return None if is_url(self.location) else rules.head_beside(Path(self.location))
 
@@ -713,7 +734,7 @@ class Ledger:
             self._keep_head()
 
     def _in_project(self, bodies: list[Body]) -> list[Body]:
-        """The entries, said to be the project's; the first of a new project enters its name."""
+        """The entries, marked as the project's; the first of a new project enters its name."""
         for body in bodies:
             if body["kind"] == "register":
                 rules.refuse_second_accounts(self.state, body["unit"], body["names"])

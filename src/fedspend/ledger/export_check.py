@@ -3,7 +3,7 @@
 Guarantee: if the result is ok, the exported entries are one unbroken chain, everything else in the
 file follows from them, and every balance was recomputed by the second accountant and is within its
 budget. Whatever an export holds, the answer is a list of findings, never an exception; a file that
-is none is bad input.
+is no export is bad input.
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedspend.basics.findings import Finding, guarded, unforeseen
 from fedspend.basics.json_values import number
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.ledger.audit import (
-    Audit,
-    Finding,
-    guarded,
-    named_head,
-    recheck_balances,
-    unforeseen,
-)
+from fedspend.ledger.audit import LedgerAudit, named_head, recheck_balances
 from fedspend.ledger.chain import START, Damaged, Head, follow, parse
 from fedspend.ledger.spending import balances
 from fedspend.ledger.state import UNITS, State
@@ -33,9 +27,9 @@ _SAME = 1e-6  # two readings of a balance by one accountant, relative: `remainin
 _NUMBERS = ("budget", "delta", "spent", "reserved", "remaining")
 
 
-def audit_export(path: str | Path, *, heads: Sequence[str] = ()) -> Audit:
+def audit_export(path: str | Path, *, heads: Sequence[str] = ()) -> LedgerAudit:
     """Check an export; it must contain `heads` (`ENTRIES:HASH`, or files that hold one)."""
-    result, wanted = Audit(), [named_head(text) for text in heads]
+    result, wanted = LedgerAudit(), [named_head(text) for text in heads]
     document = _document(Path(path))
     try:
         found = _read(document)

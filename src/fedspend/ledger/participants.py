@@ -43,7 +43,7 @@ def registered(ledger: Ledger) -> Registered:
 
 
 def of_project(ledger: Ledger) -> str:
-    """Which project of the ledger was looked at, where one could be meant that was not named."""
+    """Which project of the ledger was looked at, in case another one was meant."""
     if ledger.project:
         return f" under project {ledger.project!r}"
     if ledger.state.projects:

@@ -162,14 +162,14 @@ def project_name(name: str) -> str:
 
 
 def refuse_like_projects(state: State) -> None:
-    """A slip in a project's name must not open accounts with all budgets anew."""
+    """A slip in a project's name must not open new accounts with full budgets."""
     asked = [state.project] if state.project else []
     read_ids(asked, what="project", known=state.projects, where="the ledger")
 
 
 def refuse_second_accounts(state: State, unit: str, names: Sequence[str]) -> None:
-    """A project that was left out, or put in, must not open accounts with all budgets anew. Between
-    two projects the same name may be of two people; there, somebody has said so.
+    """Leaving a project out, or naming one, must not open new accounts with full budgets. In two
+    named projects the same name may be two people: there, somebody has said so.
     """
     asked = {look(name): name for name in names}
     for other in [""] if state.project else state.projects:
@@ -191,7 +191,7 @@ def refuse_second_accounts(state: State, unit: str, names: Sequence[str]) -> Non
 
 
 def said_of(project: str, body: Body) -> Body:
-    """An entry that is about the accounts of `project`; without a project, as it is."""
+    """The entry, marked as one about the accounts of `project`; unchanged without a project."""
     return body | {"project": project} if project and body["kind"] in OF_ACCOUNTS else body
 
 
@@ -402,7 +402,7 @@ def refuse_tune(run: Run) -> None:
 
 
 def refuse_elsewhere(run: Run, place: Place | None) -> None:
-    """A run goes on in one place only. Of one of version 0.1 the place is not known, and what a
+    """A run goes on in one place only. The place of a run of version 0.1 is not known, and what a
     person enters by hand has none.
     """
     if place is not None and run.place is not None and run.place != place:

@@ -29,8 +29,9 @@ _ROWS = 512  # accounts solved at once
 # and fewer orders can only read lower here.
 _MANY = 4096
 _VERY_MANY = 200_000  # for more accounts, `remaining` is read from budgets rounded down
-# Up to so many distinct histories are read by PLD, which takes up to a second each. Of more, only
-# those that are over their budget by Rényi curves: for the others these are a bound, too.
+# Up to this many distinct histories are read by PLD, which takes up to a second each. If there are
+# more, only those that are over their budget by Rényi curves are: for the others these are a bound,
+# too.
 MAX_PLD = 1000
 
 

@@ -55,8 +55,8 @@ class SQLite:
             self._connection.execute("PRAGMA query_only = ON")
 
     def _ours(self) -> bool:
-        """Whether there is a ledger here or one is to be made: nothing is changed in a database of
-        somebody else.
+        """Whether there is a ledger here or one is to be made: nothing is changed in somebody
+        else's database.
         """
         try:
             return self.version() != 0 or self._create

@@ -93,7 +93,7 @@ class Accounts:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run directory is: its path, and the number that its file system has given it.
+    """Where a run directory is: its path, and the number that its file system gave it.
 
     A copy has another number even if it takes the path of the original.
     """
@@ -240,7 +240,7 @@ class State:
         return replace(self, project=project)
 
     def of_first(self, unit: str, count: int) -> State:
-        """What these entries say of the first `count` accounts of a unit: enough for balances,
+        """What these entries say about the first `count` accounts of a unit: enough for balances,
         which depend on nobody else's account.
         """
         few = {**self.accounts, unit: self.accounts[unit].first(count)}
@@ -612,7 +612,7 @@ def to_ranges(numbers: IntArray) -> list[list[int]]:
 
 
 def from_ranges(ranges: Any, most: int) -> IntArray:
-    """The numbers in `to_ranges`, if there are at most so many."""
+    """The numbers in `to_ranges`, if there are at most this many."""
     parts = []
     for first, many in ranges:
         require(first >= 0 and 1 <= many <= most)

@@ -49,7 +49,7 @@ def build(
     **options: Any,
 ) -> nn.Module:
     """The model `name` for rows of `input_shape`, freshly initialised on the CPU, with one output a
-    class, or with so many `outputs`; for sequences, in `every_place` if asked for.
+    class, or with this many `outputs`; for sequences, in `every_place` if asked for.
 
     A name such as "my_package.my_module:make" is a function of your own, which is called with the
     shape, the number of outputs and your `options`.

@@ -20,6 +20,7 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -66,7 +67,7 @@ def serving(site: Site, port: int = 0) -> Iterator[Served]:
     token, once = secrets.token_urlsafe(24), _Once()
     door = once.key
     try:
-        server = ThreadingHTTPServer((HOST, port), _handler(site, token, once))
+        server = ThreadingHTTPServer((HOST, port), partial(_Handler, site, token, once))
     except (OSError, OverflowError) as error:
         raise InvalidInput(
             f"cannot listen on port {port}: {error}; choose another with --port, or leave it out"
@@ -126,88 +127,91 @@ def _as_error(line: str) -> str:
     return json.dumps({"error": line})
 
 
-def _handler(site: Site, token: str, once: _Once) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "fedspend", ""
-        timeout = 30  # a connection that says nothing is closed
+class _Handler(BaseHTTPRequestHandler):
+    """Answers the requests for one site: only under its token, once also under the key."""
 
-        def do_GET(self) -> None:
-            asked = self._asked()
-            if asked is not None and once.opens(asked[0]):
-                self._send(303, "text/plain; charset=utf-8", "", Location=f"/{token}/")
-                return
-            name = self._name()
-            if name is None or name not in site.pages:
-                self._refuse(404)
-                return
-            code, text = _tried(site.pages[name])
-            kind = "text/html" if code == 200 else "text/plain"
-            self._send(code, f"{kind}; charset=utf-8", text)
+    server_version, sys_version = "fedspend", ""
+    timeout = 30  # a connection that says nothing is closed
 
-        def do_POST(self) -> None:
-            name = self._name()
-            if name is None or name not in site.asks:
-                self._refuse(404)
-                return
-            if not self._from_own_page():
-                self._refuse(403)
-                return
-            self._answer(site.asks[name])
+    def __init__(self, site: Site, token: str, once: _Once, *request: Any) -> None:
+        self._site, self._token, self._once = site, token, once
+        super().__init__(*request)  # answers the request
 
-        def _answer(self, ask: Ask) -> None:
-            code, text = _tried(lambda: json.dumps(ask(self._body()), allow_nan=False))
-            self._send(code, "application/json", text if code == 200 else _as_error(text))
+    def do_GET(self) -> None:
+        asked = self._asked()
+        if asked is not None and self._once.opens(asked[0]):
+            self._send(303, "text/plain; charset=utf-8", "", Location=f"/{self._token}/")
+            return
+        name = self._name()
+        if name is None or name not in self._site.pages:
+            self._refuse(404)
+            return
+        code, text = _tried(self._site.pages[name])
+        kind = "text/html" if code == 200 else "text/plain"
+        self._send(code, f"{kind}; charset=utf-8", text)
 
-        def _body(self) -> dict[str, Any]:
-            length = self.headers.get("Content-Length", "")
-            if not length.isdecimal() or not int(length) <= MOST_BYTES:
-                self.close_connection = True
-                raise InvalidInput(f"a request may have up to {MOST_BYTES:,} bytes")
-            try:
-                body = json.loads(self.rfile.read(int(length)))
-            except (ValueError, RecursionError):
-                raise InvalidInput("the request is not JSON") from None
-            if not isinstance(body, dict):
-                raise InvalidInput("the request must be a JSON object")
-            return body
+    def do_POST(self) -> None:
+        name = self._name()
+        if name is None or name not in self._site.asks:
+            self._refuse(404)
+            return
+        if not self._from_own_page():
+            self._refuse(403)
+            return
+        self._answer(self._site.asks[name])
 
-        def _asked(self) -> tuple[str, str] | None:
-            """The token that is given, and what is asked for; None under another host's name."""
-            port = self.server.server_address[1]  # type: ignore[index]
-            if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-                return None
-            _, _, rest = self.path.partition("/")
-            given, _, name = rest.partition("?")[0].partition("/")
-            return given, name
+    def _answer(self, ask: Ask) -> None:
+        code, text = _tried(lambda: json.dumps(ask(self._body()), allow_nan=False))
+        self._send(code, "application/json", text if code == 200 else _as_error(text))
 
-        def _name(self) -> str | None:
-            """What is asked for, or None without the token or under another host's name."""
-            given, name = self._asked() or ("", "")
-            return name if hmac.compare_digest(given.encode(), token.encode()) else None
+    def _body(self) -> dict[str, Any]:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or not int(length) <= MOST_BYTES:
+            self.close_connection = True
+            raise InvalidInput(f"a request may have up to {MOST_BYTES:,} bytes")
+        try:
+            body = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            raise InvalidInput("the request is not JSON") from None
+        if not isinstance(body, dict):
+            raise InvalidInput("the request must be a JSON object")
+        return body
 
-        def _from_own_page(self) -> bool:
-            origin, site_ = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
-            return (
-                origin in (None, f"http://{self.headers['Host']}")
-                and site_ in (None, "same-origin")
-                and self.headers.get_content_type() == "application/json"
-            )
+    def _asked(self) -> tuple[str, str] | None:
+        """The token that is given, and what is asked for; None under another host's name."""
+        port = self.server.server_address[1]  # type: ignore[index]
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            return None
+        _, _, rest = self.path.partition("/")
+        given, _, name = rest.partition("?")[0].partition("/")
+        return given, name
 
-        def _refuse(self, code: int) -> None:
-            self._send(code, "text/plain; charset=utf-8", "not here\n")
+    def _name(self) -> str | None:
+        """What is asked for, or None without the token or under another host's name."""
+        given, name = self._asked() or ("", "")
+        return name if hmac.compare_digest(given.encode(), self._token.encode()) else None
 
-        def _send(self, code: int, kind: str, text: str, **more: str) -> None:
-            body = text.encode("utf-8", "replace")
-            self.send_response(code)
-            for name, value in (_HEADERS | more).items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            with contextlib.suppress(ConnectionError):  # the page has gone on to something else
-                self.end_headers()
-                self.wfile.write(body)
+    def _from_own_page(self) -> bool:
+        origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
+        return (
+            origin in (None, f"http://{self.headers['Host']}")
+            and site in (None, "same-origin")
+            and self.headers.get_content_type() == "application/json"
+        )
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Addresses hold the token, and stay out of every log."""
+    def _refuse(self, code: int) -> None:
+        self._send(code, "text/plain; charset=utf-8", "not here\n")
 
-    return Handler
+    def _send(self, code: int, kind: str, text: str, **more: str) -> None:
+        body = text.encode("utf-8", "replace")
+        self.send_response(code)
+        for name, value in (_HEADERS | more).items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        with contextlib.suppress(ConnectionError):  # the page has gone on to something else
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Addresses hold the token, and stay out of every log."""

@@ -1,7 +1,7 @@
 """The clip of each round, relative to the plan's clip.
 
-When the clients' learning rate falls, their updates shrink; with a clip that stays, the noise stays
-too, and drowns them. A clip that follows the learning rate shrinks the noise with the updates.
+When the clients' learning rate falls, their updates shrink; with a constant clip the noise stays as
+large, and drowns them. A clip that follows the learning rate shrinks the noise with the updates.
 
 Guarantee: this costs no privacy, since only the ratio of noise to clip is accounted. The factors
 are planned: they depend on public settings only. A round whose clip would be 0 sends nothing, so it
@@ -21,7 +21,7 @@ from fedspend.errors import InvalidInput, finite_number
 WORDS = ("lr", "constant")
 # limit on the largest clip of a plan over its smallest
 WIDEST = 1e6
-# Updates are 32-bit numbers, and their noise must be one, too. Nothing below is lost beside a clip.
+# Updates and their noise are 32-bit numbers: what is too small for one is nothing beside a clip.
 LEAST_CLIP, MOST_CLIP = 1e-30, 1e30
 # Clips of single clients and rounds may be far from the plan's, and follow releases; their squares
 # are still far from where doubles end.

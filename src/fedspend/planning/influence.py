@@ -7,7 +7,7 @@ With weights `a_k` on the iterates (the last one, or the mean of a tail),
 
 and the noise in the handed-out model has variance `sum_t (h_t c_t s_t / (N qbar_t))^2` in each
 coordinate, for clip `c_t`, noise multiplier `s_t` and mean sampling rate `qbar_t`. Server momentum
-lets a push go on, so its influence is found by playing the recursion.
+carries a push on, so its influence is found by running the recursion.
 
 This is exact for quadratic losses and updates below the clip, and a heuristic elsewhere. It decides
 where noise goes, never how much privacy is spent.
@@ -62,7 +62,7 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class Foresight:
-    """The course of training, and the contraction, or the influence as it was measured."""
+    """The course of training, with the contraction or a measured influence."""
 
     course: Course
     contraction: float | None
@@ -104,7 +104,7 @@ class Foresight:
         }
 
     def allows(self, expected: Mapping[str, Any]) -> bool:
-        """Whether this is no worse than uniform; where the contraction is unknown, hardly so."""
+        """Whether this is no worse than uniform, or hardly so where the contraction is unknown."""
         if self.contraction is None and self.measured is None:
             return bool(expected["worst"] <= MOST_LOSS)
         return bool(expected["variance_of_uniform"] <= 1)
@@ -150,7 +150,7 @@ def checked_course(
 
 
 def checked_influence(influence: Any, contraction: float | None, rounds: int) -> FloatArray | None:
-    """Influence as it was measured, one number per round; those of rounds not planned are left."""
+    """A measured influence, one number per round; that of rounds not planned is dropped."""
     if influence is None:
         return None
     if contraction is not None:

@@ -95,8 +95,8 @@ def expected_cohort(plan: Plan) -> float:
 
 
 def with_parts(plan: Plan, request: PlanRequest) -> Plan:
-    """The plan, saying how much noise the bit and the metric get that are asked for, with the clips
-    that this leaves for updates.
+    """The plan, stating how much noise the bit and the metric get where they are asked for, with
+    the clips that this leaves for updates.
     """
     for name, asked, noise, usual in (
         (METRIC_NOISE, request.metric, request.metric_noise, usual_metric_noise),

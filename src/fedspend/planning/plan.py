@@ -50,7 +50,30 @@ OBSERVER = "other clients and the public, who see every released model and do no
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Plan(BasePlan):
-    """Schedules for all clients, a claim for each, and what is needed to check it."""
+    """Schedules for all clients, a claim for each, and what is needed to check it.
+
+    `fedspend.plan` makes one, and `Plan.load` reads one from its file. All arrays are read-only.
+
+    Attributes:
+        clients: the clients' ids, in the order of every array.
+        budget: (clients,) the epsilon that each client allows.
+        epsilon: (clients,) the epsilon that each client spends at most; at most its budget.
+        delta: of every epsilon.
+        noise_multiplier, sampling_rate, clip_norm: (rounds, clients) the schedules.
+        rounds: how many there are.
+        clip: the clip norm of the average client.
+        accountant: the one that made the claims.
+        orders: the Rényi orders at which claims are read.
+        parameters: how the plan was made: policy, rate and so on.
+        schedules: the distinct schedules, and which of them each client follows.
+
+    >>> from fedspend import plan
+    >>> made = plan({"north": 2.0, "south": 8.0}, delta=1e-2, rounds=5, rate=1.0)
+    >>> made.clients, made.rounds, made.noise_multiplier.shape
+    (('north', 'south'), 5, (5, 2))
+    >>> bool((made.epsilon <= made.budget).all())
+    True
+    """
 
     clients: tuple[str, ...]
     budget: FloatArray
@@ -107,14 +130,17 @@ class Plan(BasePlan):
     # The public view: rounds x clients.
     @property
     def noise_multiplier(self) -> FloatArray:
+        """(rounds, clients): the noise of a round, in multiples of each client's clip."""
         return self.schedules.wide("noise_multiplier")
 
     @property
     def sampling_rate(self) -> FloatArray:
+        """(rounds, clients): the probability that a client takes part in a round."""
         return self.schedules.wide("sampling_rate")
 
     @property
     def clip_norm(self) -> FloatArray:
+        """(rounds, clients): the largest norm of a client's update."""
         return self.schedules.wide("clip_norm")
 
     @property

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedspend.basics.door import public
+from fedspend.basics.findings import Finding, guarded, none_failed, summed_up, table_of
 from fedspend.basics.words import counted, span
 from fedspend.errors import FedspendError
-from fedspend.ledger.audit import Finding, guarded, none_failed, summed_up, table_of
 from fedspend.planning.plan_json import Content, built, canonical, from_runs, hash_of
 from fedspend.planning.protocol import AnyPlan, plan_kinds
 from fedspend.publishing.publication import FORMAT, SAME_NOISE, VERSION, plan_guarantee

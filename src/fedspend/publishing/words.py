@@ -1,7 +1,7 @@
 """What a publication promises, in words that follow from its numbers alone.
 
-Guarantee: a checker writes the words anew and compares, so no publication can say more in words
-than in numbers. The words therefore belong to the format: to change them, raise its version.
+Guarantee: a checker writes the words again and compares them, so no publication can say more in
+words than in numbers. The words therefore belong to the format: to change them, raise its version.
 """
 
 from __future__ import annotations

@@ -57,6 +57,21 @@ SILOS, OFFER = "silos", "offer"
 class RecordPlan(BasePlan):
     """Rates for all records, the claim for each, and what is needed to check it. Here
     `schedules.of_client` has one entry per record.
+
+    `fedspend.plan(config=...)` makes one for a config with a record-level method, and
+    `RecordPlan.load` reads one from its file.
+
+    Attributes:
+        records: the records' ids, in the order of every array.
+        owner: (records,) the number of the client that holds each record.
+        clients: the clients' ids.
+        budget: (records,) the epsilon of each record's budget.
+        epsilon: (records,) the epsilon that each record spends at most; at most its budget.
+        delta: of every epsilon.
+        rate: (rounds, records) the probability that a record enters a local step.
+        terms: rounds, local steps, noise and the rate at which clients join.
+        clip: the clip norm of a record's gradient.
+        parameters: how the plan was made: method, policy and so on.
     """
 
     records: tuple[str, ...]

@@ -43,7 +43,32 @@ def _verified(plan: RecordPlan) -> Verification:
     strictest = np.full(table.count, np.inf)
     np.minimum.at(strictest, table.of_client, plan.budget)
     findings = Findings(used.size)
-    claim = plan.epsilon
+    check_claims(findings, plan)
+    reproduced = check_reproduced(findings, plan, used, strictest)
+    pld = check_pld(findings, plan, used, strictest)
+    seen = np.isfinite(pld)
+    epsilon = np.zeros(table.count)
+    epsilon[used] = reproduced
+    epsilon[seen] = pld[seen]
+    return Verification(
+        ok=findings.ok,
+        plan_hash=plan.hash,
+        epsilon=epsilon[table.of_client],
+        by_pld=seen[table.of_client],
+        worst_margin=float((1 - pld[seen] / strictest[seen]).min()) if seen.any() else math.nan,
+        schedules=used.size,
+        pld_schedules=int(seen.sum()),
+        failures=tuple(findings.failures),
+        failure_count=findings.failure_count,
+        checks=tuple(findings.checks),
+        observers=observers_of_records(plan, used, strictest),
+        warnings=warnings_about(plan.delta, "record", len(plan.records)),
+    )
+
+
+def check_claims(findings: Findings, plan: RecordPlan) -> None:
+    """No record claims more than its budget, and none claims anything that is never sampled."""
+    table, claim = plan.schedules, plan.epsilon
     findings.record(
         "claim within budget",
         claim <= plan.budget,
@@ -67,8 +92,15 @@ def _verified(plan: RecordPlan) -> Verification:
             f"{table.epsilon[unused[n]]:.9g}"
         ),
     )
+
+
+def check_reproduced(
+    findings: Findings, plan: RecordPlan, used: IntArray, strictest: FloatArray
+) -> FloatArray:
+    """Every claim is what the second accountant finds at its order; returns what it found."""
+    claim = plan.schedules.epsilon[used]
     reproduced = reproduce(plan, used)
-    off = np.abs(reproduced - table.epsilon[used]) / np.maximum(table.epsilon[used], 1e-9)
+    off = np.abs(reproduced - claim) / np.maximum(claim, 1e-9)
     findings.record(
         "claim reproduced",
         (off <= TOLERANCE) & (reproduced <= strictest[used] * (1 + TOLERANCE)),
@@ -76,43 +108,33 @@ def _verified(plan: RecordPlan) -> Verification:
         float(off.max(initial=0.0)),
         "largest relative difference",
         lambda n: (
-            f"class {int(used[n])} claims epsilon {table.epsilon[used[n]]:.9g}, reproduced "
-            f"{reproduced[n]:.9g}"
+            f"class {int(used[n])} claims epsilon {claim[n]:.9g}, reproduced {reproduced[n]:.9g}"
         ),
     )
-    pld = np.full(table.count, np.nan)
-    if plan.terms.client_rate == 1:
-        chosen = spread(used, strictest, BY_PLD)
-        pld[chosen] = [by_pld(plan, int(k)) for k in chosen]
-        findings.record(
-            "PLD within budget",
-            pld[chosen] <= strictest[chosen],
-            "dp-accounting PLD",
-            float((pld[chosen] / strictest[chosen]).max()),
-            "largest PLD epsilon / budget",
-            lambda n: (
-                f"class {int(chosen[n])}: PLD epsilon {pld[chosen[n]]:.9g} is over the budget "
-                f"{strictest[chosen[n]]:g}"
-            ),
-        )
-    seen = np.isfinite(pld)
-    epsilon = np.zeros(table.count)
-    epsilon[used] = reproduced
-    epsilon[seen] = pld[seen]
-    return Verification(
-        ok=findings.ok,
-        plan_hash=plan.hash,
-        epsilon=epsilon[table.of_client],
-        by_pld=seen[table.of_client],
-        worst_margin=float((1 - pld[seen] / strictest[seen]).min()) if seen.any() else math.nan,
-        schedules=used.size,
-        pld_schedules=int(seen.sum()),
-        failures=tuple(findings.failures),
-        failure_count=findings.failure_count,
-        checks=tuple(findings.checks),
-        observers=observers_of_records(plan, used, strictest),
-        warnings=warnings_about(plan.delta, "record", len(plan.records)),
+    return reproduced
+
+
+def check_pld(
+    findings: Findings, plan: RecordPlan, used: IntArray, strictest: FloatArray
+) -> FloatArray:
+    """Some classes by dp-accounting; NaN for the others, and for all if clients are sampled."""
+    pld = np.full(plan.schedules.count, np.nan)
+    if plan.terms.client_rate != 1:
+        return pld
+    chosen = spread(used, strictest, BY_PLD)
+    pld[chosen] = [by_pld(plan, int(k)) for k in chosen]
+    findings.record(
+        "PLD within budget",
+        pld[chosen] <= strictest[chosen],
+        "dp-accounting PLD",
+        float((pld[chosen] / strictest[chosen]).max()),
+        "largest PLD epsilon / budget",
+        lambda n: (
+            f"class {int(chosen[n])}: PLD epsilon {pld[chosen[n]]:.9g} is over the budget "
+            f"{strictest[chosen[n]]:g}"
+        ),
     )
+    return pld
 
 
 def reproduce(plan: RecordPlan, classes: IntArray) -> FloatArray:

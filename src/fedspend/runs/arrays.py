@@ -190,7 +190,7 @@ def checked_options(options: Mapping[str, Any]) -> Options:
 
 
 def _read(name: str, key: AnyKey, value: Any) -> Any:
-    """One value, which may be a number of numpy's."""
+    """One value, which may be a numpy number."""
     if isinstance(value, np.generic):
         value = value.item()
     try:

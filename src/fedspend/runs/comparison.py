@@ -61,7 +61,7 @@ _NOT_FOR_RECORDS = (POLICY, "train.batch_size")
 _NOT_FOR_VOTES = ("train.server_optimizer", "train.server_lr", "train.server_momentum")
 
 
-FEW_SEEDS = 3  # so many seeds, or fewer, cannot support an interval
+FEW_SEEDS = 3  # this many seeds, or fewer, cannot support an interval
 DOUBT = (
     "* an interval from two or three seeds cannot be relied on: it assumes a normal distribution, "
     "which so few cannot show; use five seeds or more"

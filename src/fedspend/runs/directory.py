@@ -331,10 +331,6 @@ class RunDirectory:
         certificate = self.stored.certificate()
         return certificate is not None and certificate.get("plan_hash") == plan_hash
 
-    def stored_plan(self) -> AnyPlan | None:
-        """The plan that this run was verified and begun with."""
-        return self.stored.plan()
-
     def write_certificate(self, plan: AnyPlan, verdict: dict[str, Any]) -> None:
         plan.save(PLAN.of(self.folder))
         self._write(CERTIFICATE, _json(verdict))

@@ -55,5 +55,5 @@ def stored_secret(folder: Path) -> bytes | None:
 
 
 def digest_of(secret: bytes) -> str:
-    """A digest of the key. The key is 256 random bits, so this betrays nothing of it."""
+    """A digest of the key. The key is 256 random bits, so this reveals nothing about it."""
     return hashlib.sha256(b"fedspend hold-out key" + secret).hexdigest()

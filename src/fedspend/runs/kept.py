@@ -3,7 +3,7 @@ the rest.
 
 Guarantee: a run is used again only for the settings, the files and the code that it was made with:
 where these have changed, the folder is refused, and so is one that holds something else or that
-another process is at work in. Arms, settings and seeds may be added. A line that a kill left
+another process is working in. Arms, settings and seeds may be added. A line that a kill left
 incomplete is run again. Only the owner can read what is kept.
 """
 
@@ -133,7 +133,7 @@ def run_missing(
             before=len(jobs) - len(missing),
         )
     except KeyboardInterrupt:
-        if progress is not None:  # the last one may have been kept and not told
+        if progress is not None:  # the last one may have been kept but not reported
             progress(len(kept.keys().intersection(jobs)), len(jobs))
         raise
     return [[kept.found(name, seed) or {} for seed in seeds] for name in configs]

@@ -1,8 +1,8 @@
 """A run whose directory was moved goes on in its new place, and nowhere else.
 
 Guarantee: the move is an entry in the run's ledger, after which the old place is refused. If the
-ledger is itself in the directory, the old place could not know: the move is refused as long as the
-run is still there.
+ledger is itself in the directory, the old place would not know of it: the move is refused as long
+as the run is still there.
 """
 
 from __future__ import annotations

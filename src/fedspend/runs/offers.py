@@ -1,4 +1,4 @@
-"""The slices of a run with clients on other machines: made before it, and kept to by it.
+"""The slices of a run with clients on other machines: made before it, and binding for it.
 
 Guarantee: a run that has slices is the one they were made for: its id, plan and terms are theirs,
 and its tasks name their root, never the plan's own hash, from which budgets could be guessed. The

@@ -1,11 +1,11 @@
-"""The model of a run, again: loaded, and asked about new rows.
+"""The model of a run, loaded again and asked about new rows.
 
 Guarantee: what is loaded is what the run's own file has; a file that is damaged, or of another
 model, is refused, and so is a module whose buffers are not those of training. A run directory alone
-makes nobody import code: a model of your own (`package.module:function`) is made only if the caller
-names it, too. New rows are read by what the run declared of its own (columns, bounds, levels),
-so nothing is learned from them, and they are sent nowhere. A prediction is a use of a model that
-was released already: it costs no privacy of those it was trained on.
+makes nobody's machine import code: a model of your own (`package.module:function`) is made only if
+the caller names it, too. New rows are read by what the run declared of its own (columns, bounds,
+levels), so nothing is learned from them, and they are sent nowhere. A prediction is a use of a
+model that was released already: it costs no privacy of those it was trained on.
 """
 
 from __future__ import annotations

@@ -90,10 +90,17 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """What a run returns. `model` has the final parameters.
+    """What a run returns.
 
-    `ledger` is where the run was charged, under the name `run` and the accounts of `project`; None
-    if nothing was charged: without privacy, and for simulations without a run directory.
+    Attributes:
+        metrics: a line for each round; also read by column: `result.metrics["accuracy"]`.
+        model: the module, with the final parameters.
+        plan: the plan of the run; None without privacy.
+        folder: the run directory, if there is one.
+        ledger: where the run was charged, under the name `run` and to the accounts of `project`;
+            None if nothing was charged: without privacy, and for simulations without a run
+            directory.
+        metric: the name of the metric that models are judged by first.
     """
 
     metrics: Metrics
@@ -183,6 +190,7 @@ class Result:
 
     @property
     def private_accuracy(self) -> float | None:
+        """`private_value`, where the metric is accuracy."""
         return self._last(private_key(ACCURACY))
 
     def _last(self, name: str) -> float | None:

@@ -85,7 +85,7 @@ def _run(
         budgets = checked_budgets(setup, folder, states)
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
-        del verdict  # it has numbers for every client, who may be very many
+        del verdict  # it has numbers for every client, and there may be very many
         stops = setup.training.server.stop is not None
         with store.charging(setup.plan, ledger, simulation=simulation, stops=stops):
             seal_rows(setup, folder, ledger)
@@ -121,7 +121,7 @@ def _refuse_aggregation(setup: Setup, folder: Path | None) -> None:
 
 
 def enter_keys(setup: Setup, ledger: RunLedger) -> None:
-    """The ledger knows whose key is whose, from the first run on."""
+    """From the first run on, the ledger knows whose key is whose."""
     book = ledger.found()
     if book is not None and setup.elsewhere is not None and setup.elsewhere.keys is not None:
         book.enter_keys(setup.elsewhere.keys)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedspend.basics.files import write_whole
+from fedspend.basics.findings import Finding
 from fedspend.basics.json_values import read_object
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import locate
-from fedspend.ledger.audit import Finding
 from fedspend.ledger.chain import Head
 from fedspend.signing.keys import fingerprint, private_key, raw
 from fedspend.signing.signatures import RUN, NotSigned, check, signed

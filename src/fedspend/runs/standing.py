@@ -23,7 +23,7 @@ from fedspend.stored.files import CHECKPOINT, RELEASE
 def check_standing(
     folder: Path, run: Run | None, state: StoredState | None, release: StoredRelease | None
 ) -> None:
-    """Refuse a directory whose files are not the last ones; a run that was not admitted is None."""
+    """Refuse a directory whose files are not the last ones; `run` is None if never admitted."""
     if run is None:
         if state is not None or release is not None:
             raise Refused(

@@ -7,6 +7,7 @@ is for this config and this run; otherwise a plan is made within what the ledger
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -189,39 +190,29 @@ def train(
         )
     key = key_of(sign, folder)  # a bad key stops the run before it begins
     if config is not None:
-        settings = any_config(config, overrides)
-        if grid is None and ENGINES[settings.engine.name].elsewhere:
-            raise InvalidInput(NO_GRID)
-        if not goes_on(folder, resume):  # a run that has begun keeps its config
-            _refuse_unfit(settings, plan)
-        where = str(ledger) if ledger is not None else settings.ledger.location
-        project = project if project is not None else settings.ledger.project
-        charged = _is_charged(settings, named=where is not None or project is not None)
+        asked = _of_config(
+            any_config(config, overrides),
+            plan,
+            folder,
+            resume=resume,
+            replanning=on_note if replan else None,
+            ledger=ledger,
+            project=project,
+            grid=grid,
+        )
     else:
         assert clients is not None
-        clients, test, options = as_clients(clients, test, options, OPTIONS)
-        setup = from_arrays(clients, model, plan, test, **options)
-        where = None if ledger is None else str(ledger)
-        check_named(clients, setup)
-        charged = not setup.randomness.simulation
+        asked = _of_arrays(clients, model, plan, test, options, ledger=ledger, project=project)
     with (
         live_bar("planning and verifying", progress) as move,
-        RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened,
+        RunLedger.of_run(
+            folder, asked.ledger, resume=resume, project=asked.project, charged=asked.charged
+        ) as opened,
     ):
         if moved:
             settle(folder, opened, resume=resume, on_note=on_note)
-        if config is not None:
-            goes = folder if goes_on(folder, resume) else None
-            setup = _planned(settings, goes, opened, plan, on_note if replan else None, grid)
-        simulated = config is not None and not is_real(settings) and setup.plan is not None
-        if simulated and ledger is None and where is not None and opened.found() is None:
-            on_note(
-                f"this is a simulation, so {shown(where)}, which the config names, becomes a "
-                "ledger of simulated accounts, which no real run can use; --ledger names another"
-            )
-        if where is None and opened.asked is not None:
-            new = ", which is new there" if opened.new_project else ""
-            on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
+        setup = asked.setup(opened)
+        _say_who_is_charged(asked, setup, opened, on_note)
 
         def told(line: MetricsLine, rounds: int) -> None:
             move(line["round"], rounds, describe(line, rounds))
@@ -241,6 +232,80 @@ def train(
     if key is not None and folder is not None:
         on_note(f"signed by {sign_run(folder, key)}")
     return result
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be run and who pays for it, before the ledger is open."""
+
+    setup: Callable[[RunLedger], Setup]
+    ledger: str | None  # None: the default one
+    project: str | None
+    charged: bool
+    simulated_by_config: bool = False  # a simulation whose ledger the config names
+
+
+def _of_config(
+    settings: Config,
+    plan: AnyPlan | None,
+    folder: Path | None,
+    *,
+    resume: bool,
+    replanning: OnNote | None,
+    ledger: str | Path | None,
+    project: str | None,
+    grid: Any,
+) -> _Asked:
+    """The run of a config. Its parts need the ledger: a plan is made within what is left there."""
+    if grid is None and ENGINES[settings.engine.name].elsewhere:
+        raise InvalidInput(NO_GRID)
+    if not goes_on(folder, resume):  # a run that has begun keeps its config
+        _refuse_unfit(settings, plan)
+    where = str(ledger) if ledger is not None else settings.ledger.location
+    project = project if project is not None else settings.ledger.project
+
+    def setup(opened: RunLedger) -> Setup:
+        goes = folder if goes_on(folder, resume) else None
+        return _planned(settings, goes, opened, plan, replanning, grid)
+
+    return _Asked(
+        setup,
+        where,
+        project,
+        _is_charged(settings, named=where is not None or project is not None),
+        simulated_by_config=ledger is None and where is not None and not is_real(settings),
+    )
+
+
+def _of_arrays(
+    clients: Clients,
+    model: torch.nn.Module | None,
+    plan: AnyPlan | None,
+    test: Any,
+    options: Mapping[str, Any],
+    *,
+    ledger: str | Path | None,
+    project: str | None,
+) -> _Asked:
+    """The run of clients' arrays, whose plan was made beforehand."""
+    clients, test, options = as_clients(clients, test, options, OPTIONS)
+    setup = from_arrays(clients, model, plan, test, **options)
+    check_named(clients, setup)
+    where = None if ledger is None else str(ledger)
+    return _Asked(lambda _: setup, where, project, not setup.randomness.simulation)
+
+
+def _say_who_is_charged(asked: _Asked, setup: Setup, opened: RunLedger, on_note: OnNote) -> None:
+    """What may surprise about the ledger: that it is for simulations, or that none was named."""
+    simulated = asked.simulated_by_config and setup.plan is not None
+    if simulated and asked.ledger is not None and opened.found() is None:
+        on_note(
+            f"this is a simulation, so {shown(asked.ledger)}, which the config names, becomes a "
+            "ledger of simulated accounts, which no real run can use; --ledger names another"
+        )
+    if asked.ledger is None and opened.asked is not None:
+        new = ", which is new there" if opened.new_project else ""
+        on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}{new}")
 
 
 def _named(**given: Any) -> list[str]:

@@ -34,20 +34,14 @@ import numpy as np
 from fedspend.basics.arrays import Float32Array
 from fedspend.basics.door import public
 from fedspend.basics.files import one_at_a_time
+from fedspend.basics.findings import Finding, guarded, none_failed, summed_up, table_of
 from fedspend.basics.tensors import Sealed, read_sealed
 from fedspend.basics.words import counted
 from fedspend.budgets.identity import normal
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
 from fedspend.ledger.account import is_inside, locate, place_of
-from fedspend.ledger.audit import (
-    Finding,
-    guarded,
-    none_failed,
-    recheck_balances,
-    summed_up,
-    table_of,
-)
+from fedspend.ledger.audit import recheck_balances
 from fedspend.ledger.chain import Head
 from fedspend.ledger.state import Run, steps_table
 from fedspend.planning.protocol import AnyPlan

@@ -1,10 +1,10 @@
 """Ending a run before its last round, once its metric no longer improves; and which model it keeps.
 
-Guarantee: the rule reads what may be written down of a round, and nothing else: a metric of public
+Guarantee: the rule reads what may be recorded about a round, and nothing else: a metric of public
 rows, or one that was released privately and paid for (`configuration.stopping` refuses others). So
 it is post-processing of releases. It never makes a round cheaper: the rounds that a stopped run
-leaves out stay charged, because when it stopped depends on what was released (adaptive
-composition; docs/how-to/tasks.md).
+leaves out stay charged, because when it stopped depends on what was released (adaptive composition;
+docs/how-to/tasks.md).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEST, LAST = "best", "last"
 # last; 0 is the model that the first round began with
 KEPT_ROUND = "kept_round"
 STOPPED = "stopped"  # in the last line of a run that stopped by its rule
-# what a line says of the run so far, and not of the model that is kept
+# what a line says about the run so far, and not about the model that is kept
 _OF_THE_RUN = ("round", "epsilon", "randomness", "evaluation", "metric", KEPT_ROUND, STOPPED)
 
 
@@ -63,7 +63,7 @@ class Watched:
     def noted(
         self, rule: StopRule, line: MetricsLine, begun_with: Float32Array, ended_with: Float32Array
     ) -> Watched:
-        """After one more round. A value that is not there, or not finite, is no better one."""
+        """After one more round. A value that is missing, or not finite, is no improvement."""
         value, round = number(line.get(rule.key)), int(line["round"])
         if value is not None and rule.better(value, self.best):
             about, model = (round - 1, begun_with) if rule.of_beginning else (round, ended_with)
@@ -89,8 +89,8 @@ def in_line(watched: Watched) -> MetricsLine:
 
 
 def of_kept(lines: Sequence[MetricsLine]) -> MetricsLine:
-    """The last line, with the metrics of the model that is kept. What nobody has measured of it is
-    None.
+    """The last line, with the metrics of the model that is kept. Metrics that were never measured
+    for it are None.
     """
     last = lines[-1]
     kept = last.get(KEPT_ROUND)

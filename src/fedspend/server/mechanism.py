@@ -142,8 +142,8 @@ def _release_number(
     grid: NumberGrid,
     words: Words,
 ) -> float:
-    """The sum with noise of the planned deviation, of which `received` is in it already, over the
-    planned denominator.
+    """The sum, with its noise brought up to the planned deviation (`received` is in it already),
+    over the planned denominator.
     """
     if deviation == 0:  # where nothing is to be protected
         return total / denominator + 0.5

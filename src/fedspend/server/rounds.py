@@ -106,7 +106,7 @@ class TrainingState:
         return self.watched.model if self.watched.model.size else self.model
 
     def over(self, rounds: int) -> bool:
-        """Whether no round of so many is to come."""
+        """Whether none of this many rounds is left."""
         return self.done >= rounds or self.watched.stopped
 
     @property
@@ -268,7 +268,7 @@ def play(
     if training.ask_everyone and engine.outside:
         statistics.pop("cohort", None)  # only the clients know it
     if randomness.simulation and isinstance(engine, Carrying):
-        # how long a round of a real run took says something of who was slow in it: for the log
+        # how long a round of a real run took tells something about who was slow in it: for the log
         statistics |= engine.carried()
     if metric is not None and terms.metric_deviation is not None:
         spread = terms.metric_deviation / terms.denominator
@@ -360,8 +360,8 @@ def tasks_of(
     shared: RoundTask,
     own_coins: bool = False,
 ) -> list[ClientTask]:
-    """One task for each client that is asked, in this order. With `own_coins` each decides itself,
-    at its planned rate, whether it takes part.
+    """One task for each client that is asked, in this order. With `own_coins` each decides for
+    itself, at its planned rate, whether it takes part.
     """
     return [
         ClientTask(

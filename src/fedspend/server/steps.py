@@ -1,7 +1,7 @@
 """What the server makes of a noised mean: ours by name, or a function of your own.
 
 Guarantee: a step sees releases and what it remembers of them, never data, so it costs no privacy
-whatever it does. What it gives must be finite and of the model's size.
+whatever it does. What it returns must be finite and of the model's size.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ BINARY = "binary"  # one whole number a row, 0 or 1, for models that give one lo
 NUMBERS = "numbers"  # one float32 number a row, or several
 SEVERAL = "several"  # a 0 or 1 for each of several labels, as float32
 TOKENS = "tokens"  # a class for each place of a sequence; places marked `IGNORED` do not count
-KEPT = "kept"  # whatever an own loss takes: whole numbers stay such, others are float32
+KEPT = "kept"  # what a user's own loss takes: whole numbers stay whole, others are float32
 KINDS = (CLASSES, BINARY, NUMBERS, SEVERAL, TOKENS, KEPT)
 
 WHOLE = (CLASSES, BINARY, TOKENS)  # kinds whose targets are whole numbers below `classes`

@@ -1,10 +1,10 @@
 """A task: the loss that clients descend, and the metrics that say how good a model is.
 
 Guarantee: the loss of a batch is the mean of its rows' losses. A row's loss depends on that row
-alone: an own function that mixes rows, or remembers them, is refused before anything is trained
-(`tried`), and where single records are bounded (`apart`) it is given one row at a time, so that no
-other row can matter. A task is made from names or functions by whoever trains: it is never sent, so
-no server can make a client run code.
+alone: a user's own function that mixes rows, or remembers them, is refused before anything is
+trained (`tried`), and where single records are bounded (`apart`) it is given one row at a time, so
+that no other row can matter. A task is made from names or functions by whoever trains: it is never
+sent, so no server can make a client run code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OfRows = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """`name` is the loss's name in the registry, or where an own function was defined."""
+    """`name` is the loss's name in the registry, or where a user's own function was defined."""
 
     name: str
     of_rows: OfRows
@@ -174,7 +174,7 @@ def _metric(one: Any) -> Metric:
 
 
 def kind_of(target: Tensor) -> str:
-    """What targets look like, where an own loss does not say what they are."""
+    """What targets look like, where a user's own loss does not say what they are."""
     if target.is_floating_point():
         return NUMBERS
     return CLASSES if target.dim() == 1 else TOKENS
@@ -204,7 +204,7 @@ CLASSIFY = task_of()
 
 
 def tried(task: Task, output: Tensor, target: Tensor) -> None:
-    """Refuse an own loss that does not give one number a row, mixes rows, or remembers them.
+    """Refuse a user's own loss that does not give one number a row, mixes rows, or remembers them.
 
     `output` and `target` are those of at least two rows, made up or public.
     """

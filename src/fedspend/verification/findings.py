@@ -85,7 +85,18 @@ class Findings:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification:
-    """What was checked, by which accountant, and what failed."""
+    """What was checked, by which accountant, and what failed.
+
+    Attributes:
+        ok: whether the plan keeps all that it promises.
+        epsilon: what an independent accountant finds for each client or record.
+        by_pld: for which of them that is by privacy loss distributions.
+        checks: each condition: name, whether it passed, by which accountant, and the worst number.
+        failures: the first sentences about what failed; `failure_count` says how many there are.
+        observers: the epsilon against each kind of observer, those who see more included.
+        worst_margin: the smallest part of a budget that PLD leaves; NaN if none was computed.
+        warnings: what holds as claimed, and yet protects less than it seems to.
+    """
 
     ok: bool
     plan_hash: str

@@ -42,7 +42,7 @@ LOG = logging.getLogger("fedspend.flower")
 _SHORTEST, _LONGEST, _SLOWER = 0.05, 1.0, 1.5
 _PAUSE = 5.0  # seconds before a node that failed or is not connected is asked again
 # Seconds that a resumed run has for nodes beyond its quorum: machines that start together are not
-# ready together, and who is missed in a round has paid for it.
+# ready together, and a client that is missed in a round has paid for it.
 _TOGETHER = 60.0
 
 

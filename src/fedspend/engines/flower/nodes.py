@@ -3,7 +3,7 @@
 Guarantee: a node stands for a client only if it said so itself and, where the roster has keys, if
 Flower has authenticated it by that client's key. Nodes with unknown keys, two nodes for one client,
 and nodes of another version, model or kind of randomness, or to which the numbers of a row mean
-something else than to the server or to another node, stand for nobody, and it is said why.
+something else than to the server or to another node, stand for nobody, and the reason is given.
 Node ids are Flower's and change; nothing is remembered by them longer than a node is connected.
 """
 
@@ -35,7 +35,7 @@ _POLL = 0.5
 
 
 class Nodes:
-    """The roster, and where on the grid each of it is."""
+    """The roster, and where on the grid each client is."""
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a node says of itself. All of it is public: nothing depends on its rows."""
+    """What a node says about itself. All of it is public: nothing depends on its rows."""
 
     client: str
     version: str  # of fedspend

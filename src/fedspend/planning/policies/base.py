@@ -90,7 +90,7 @@ class Policy(Entry):
 
     @property
     def foresees(self) -> bool:
-        """Whether it asks how training goes on after a round's noise."""
+        """Whether it plans for how training goes on after a round's noise."""
         return "contraction" in self.keys
 
 

@@ -1,8 +1,8 @@
-"""`grouped`: each group of equal budgets sums and noises for itself, the way of GDPFed.
+"""`grouped`: each group of equal budgets is summed and noised by itself, as in GDPFed.
 
 A baseline for comparison, after the description of GDPFed and GDPFed+ (Xu, Hu and Kotevska 2025,
 arXiv 2505.13655). There the server is curious and sees each group's sum, so a group g, sampled at
-the rate q_g, has noise of its own, of the multiplier sigma_g that its budget demands; the model
+the rate q_g, has noise of its own, with the multiplier sigma_g that its budget demands; the model
 sees the noise of all groups, of variance `c^2 sum_g sigma_g^2`. Everyone has the same clip c.
 
 - `split = "equal"`: one rate for all groups.

@@ -5,8 +5,8 @@ it means being sampled more often. `rate` is the mean over clients, so taking pa
 
 - `split = "rates"`: everyone has about the same noise multiplier and clip; only rates differ.
 - `split = "best"`: rates and clips share the difference such that noise is smallest relative to the
-  expected sum of clipped updates, `sum_n q_n c_n`: with `c_n = c s / sigma_n`, the one over the
-  other is `1 / sum_n q_n / sigma_n`.
+  expected sum of clipped updates, `sum_n q_n c_n`: with `c_n = c s / sigma_n`, that ratio is
+  `1 / sum_n q_n / sigma_n`.
 
 Guarantee: rates are public and planned. Each client's noise is then calibrated to its own budget at
 its own rate, and sealed: a client at rate 1 that could afford more gets a larger clip.

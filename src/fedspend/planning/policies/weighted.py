@@ -62,7 +62,7 @@ def in_shape(terms: Terms, wish: Wish, log_shape: FloatArray) -> Spending:
 
 
 def alike_rounds(log_shape: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The different rows of (rounds, budgets), and how often each is there.
+    """The distinct rows of (rounds, budgets), and how often each occurs.
 
     Only neighbours are compared: importance rises or falls steadily over most of a run.
     """
