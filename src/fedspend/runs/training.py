@@ -28,6 +28,7 @@ from fedspend.report.live import live_bar
 from fedspend.report.round_words import describe
 from fedspend.runs.arrays import OPTIONS, Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last, refuse_other_kind
+from fedspend.runs.directory import refuse_taken
 from fedspend.runs.given_clients import as_clients
 from fedspend.runs.hold_out_key import secret_of
 from fedspend.runs.moving import settle
@@ -204,6 +205,8 @@ def train(
         where = None if ledger is None else str(ledger)
         check_named(clients, setup)
         charged = not setup.randomness.simulation
+    if folder is not None and not resume:
+        refuse_taken(folder)  # before a plan is made, which may take long
     with (
         live_bar("planning and verifying", progress) as move,
         RunLedger.of_run(folder, where, resume=resume, project=project, charged=charged) as opened,
