@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import fedspend
-from fedspend.publishing.writing import DOCUMENT
+from fedspend.publishing.words import DOCUMENT
 
 BUDGETS = {"north": 3.0, "south": 5.0, "east": 8.0, "west": 8.0}
 

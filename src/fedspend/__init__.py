@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from fedspend.tuning.sweeping import sweep as sweep
     from fedspend.verification.verify import Verification as Verification
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported on first use, so that `fedspend --help` answers before numpy is loaded.
 _HOME = {

@@ -358,7 +358,7 @@ def test_compare_names_the_method_whose_settings_vary(config, capsys):
             "--vary shape.lus is given twice",
         ),
         (["--methods", "fedavg", "--vary", "train.seed=1,2"], "--seeds"),
-        (["--methods", "fedavg,fedavg"], "distinct"),
+        (["--methods", "fedavg,fedavg"], "listed twice"),
         (["--methods", "sgd"], "sgd"),
         (["--methods", "fedavg", "--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["--methods", "fedavg", "--workers", "0"], "--workers must be at least 1, got 0"),

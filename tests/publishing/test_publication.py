@@ -22,8 +22,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.plan_json import canonical, hash_of
 from fedspend.planning.protocol import load_any_plan
 from fedspend.publishing.publication import with_hash
-from fedspend.publishing.words import text
-from fedspend.publishing.writing import DOCUMENT, GUARANTEE
+from fedspend.publishing.words import DOCUMENT, GUARANTEE, text
 from fedspend.records.planning import plan_records
 from fedspend.records.policies import Wanted
 from fedspend.records.terms import Terms

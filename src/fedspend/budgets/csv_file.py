@@ -129,8 +129,11 @@ def read_numbers(
     at: Lines,
     wanted: str,
     good: Callable[[FloatArray], BoolArray],
+    if_empty: str = "",
 ) -> FloatArray:
-    """Read the whole column at once; if something is wrong, look cell by cell to find it."""
+    """Read the whole column at once; if something is wrong, look cell by cell to find it. What can
+    be done about an empty cell, besides filling it in, is said by `if_empty`.
+    """
     try:
         values = np.array(list(map(float, cells)))
         fine = np.isfinite(values) & good(values)
@@ -139,7 +142,7 @@ def read_numbers(
     if not fine.all() or any("_" in cell for cell in cells):
         row = next(n for n, cell in enumerate(cells) if not fine[n] or "_" in cell)
         if not cells[row].strip():
-            raise InvalidInput(f"{at(row)}: {column} is empty; every line needs one")
+            raise InvalidInput(f"{at(row)}: {column} is empty; every line needs one{if_empty}")
         cell = cells[row].strip()
         raise InvalidInput(f"{at(row)}: {column} must be {wanted}, got {cell!r}{_plainly(cell)}")
     return values

@@ -53,6 +53,11 @@ def run(args: argparse.Namespace) -> int:
         args.ledger = default_ledger()
         if args.action == "init" and is_default(args.ledger):
             make_folder(args.ledger)
+        elif args.action != "init" and is_default(args.ledger) and not Path(args.ledger).exists():
+            raise InvalidInput(
+                f"no --ledger was given, and there is no ledger of this user ({args.ledger}); name "
+                "one with --ledger, or make this one with: fedspend ledger init"
+            )
     return ACTIONS[args.action](args)
 
 

@@ -29,6 +29,18 @@ def console() -> Console:
 
 
 @contextmanager
+def working(title: str, quiet: bool) -> Iterator[None]:
+    """Shows on stderr that something goes on of which nobody knows how long it takes, while
+    somebody is watching.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(title):
+        yield
+
+
+@contextmanager
 def progress_bar(title: str, quiet: bool) -> Iterator[OnProgress | None]:
     """A callback `(done, total)` that moves a bar on stderr, or None when nobody is watching. It is
     also logged, if there is a log.

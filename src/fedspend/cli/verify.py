@@ -113,8 +113,11 @@ def verify_plan(args: argparse.Namespace) -> int:
 
 def verify_publication(args: argparse.Namespace) -> int:
     import fedspend
+    from fedspend.cli.terminal import working
 
-    result = cast("Checked", fedspend.verify(args.path, key=args.key, opening=args.open))
+    with working("checking the publication", args.quiet):
+        found = fedspend.verify(args.path, key=args.key, opening=args.open)
+    result = cast("Checked", found)
     if args.json:
         print_json(result.to_dict())
     elif not args.quiet:
@@ -138,8 +141,10 @@ def verify_publication(args: argparse.Namespace) -> int:
 def verify_run(args: argparse.Namespace) -> int:
     """A run directory: whether everything in it belongs together, and who signed it."""
     import fedspend
+    from fedspend.cli.terminal import working
 
-    found = fedspend.verify(args.path, ledger=args.ledger, key=args.key)
+    with working("checking the run", args.quiet):
+        found = fedspend.verify(args.path, ledger=args.ledger, key=args.key)
     result = cast("RunVerification", found)
     if args.json:
         print_json(result.to_dict())

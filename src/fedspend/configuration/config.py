@@ -240,6 +240,11 @@ def read_toml(path: Path) -> tuple[dict[str, Any], Place]:
             else 1
         )
         cause = message[: position.start()] if position else message
+        if text.lstrip()[:1] == "{":
+            raise InvalidInput(
+                f"{path} is JSON, and a config is TOML; a plan goes in beside its config: fedspend "
+                f"train CONFIG.toml --plan {path}"
+            ) from None
         raise InvalidInput(f"{path}:{line}: not valid TOML: {cause}; fix this line") from None
     return document, Place(str(path), lines_or_none(text))
 

@@ -40,7 +40,9 @@ class Column(Protocol):
         """The cells as text; one without a value is empty."""
         ...
 
-    def numbers(self, wanted: str, good: Good, skip: BoolArray | None = None) -> FloatArray:
+    def numbers(
+        self, wanted: str, good: Good, skip: BoolArray | None = None, if_empty: str = ""
+    ) -> FloatArray:
         """The cells as finite numbers for which `good` holds; those to `skip` are 0."""
         ...
 
@@ -106,15 +108,18 @@ class TextColumn:
     def text(self) -> Sequence[str]:
         return self.table.columns[self.name]
 
-    def numbers(self, wanted: str, good: Good, skip: BoolArray | None = None) -> FloatArray:
+    def numbers(
+        self, wanted: str, good: Good, skip: BoolArray | None = None, if_empty: str = ""
+    ) -> FloatArray:
         cells: Sequence[str] = self.table.numerals(self.name)
         if skip is None or not skip.any():
-            return read_numbers(self.name, cells, self.lines, wanted, good)
+            return read_numbers(self.name, cells, self.lines, wanted, good, if_empty)
         kept: list[int] = np.flatnonzero(~skip).tolist()
         found = np.zeros(len(cells))
         if kept:
             lines = Lines(self.table.name, [self.table.lines[row] for row in kept])
-            found[kept] = read_numbers(self.name, [cells[row] for row in kept], lines, wanted, good)
+            there = [cells[row] for row in kept]
+            found[kept] = read_numbers(self.name, there, lines, wanted, good, if_empty)
         return found
 
     def absent(self, marks: Collection[str]) -> BoolArray:
@@ -173,7 +178,9 @@ class TypedColumn:
     def text(self) -> Sequence[str]:
         return list(map(as_text, self.values.tolist()))
 
-    def numbers(self, wanted: str, good: Good, skip: BoolArray | None = None) -> FloatArray:
+    def numbers(
+        self, wanted: str, good: Good, skip: BoolArray | None = None, if_empty: str = ""
+    ) -> FloatArray:
         skipped = np.zeros(len(self.values), dtype=bool) if skip is None else skip
         found = self._as_numbers(wanted, skipped)
         found[skipped] = 0.0
@@ -181,7 +188,9 @@ class TypedColumn:
         if not fine.all():
             row = int(np.flatnonzero(~fine)[0])
             if is_none(self.values[row]):
-                raise InvalidInput(f"{self.at(row)}: {self.name} is empty; every row needs one")
+                raise InvalidInput(
+                    f"{self.at(row)}: {self.name} is empty; every row needs one{if_empty}"
+                )
             raise InvalidInput(
                 f"{self.at(row)}: {self.name} must be {wanted}, got {self.values[row].item()!r}"
                 if isinstance(self.values[row], np.generic)

@@ -42,7 +42,12 @@ class NumberColumn:
     def read(self, column: Column, marks: Collection[str]) -> FloatArray:
         """(rows, features): the numbers, scaled by their bounds, and where they are missing."""
         absent = None if self.missing is None else column.absent(marks)
-        values = column.numbers(_wanted(self.name), lambda x: np.abs(x) <= _LARGEST, absent)
+        values = column.numbers(
+            _wanted(self.name),
+            lambda x: np.abs(x) <= _LARGEST,
+            absent,
+            f", or declare a number for it: missing = {{{self.name} = NUMBER}}",
+        )
         if self.missing is not None:
             values[absent] = self.missing
         if self.bounds is not None:

@@ -28,8 +28,7 @@ from fedspend.errors import FedspendError
 from fedspend.planning.plan_json import Content, built, canonical, from_runs, hash_of
 from fedspend.planning.protocol import AnyPlan, plan_kinds
 from fedspend.publishing.publication import FORMAT, SAME_NOISE, VERSION, plan_guarantee
-from fedspend.publishing.words import SIMULATION, text
-from fedspend.publishing.writing import DOCUMENT, GUARANTEE
+from fedspend.publishing.words import DOCUMENT, GUARANTEE, SIMULATION, text
 from fedspend.signing.commitments import opens
 from fedspend.signing.keys import public_key
 
@@ -320,7 +319,7 @@ def _check_releases(document: Content) -> tuple[None, str]:
         raise Wrong("the guarantee is for another number of rounds than were released")
     return None, (
         f"digests of {counted(len(digests) - lost, 'release')}"
-        + (f", {lost} rounds without one, spent all the same" if lost else "")
+        + (f", {counted(lost, 'round')} without one, spent all the same" if lost else "")
         + "; whoever has the releases can compare them"
     )
 

@@ -6,6 +6,7 @@ what a directory needs is imported for it, so a plan is checked without torch.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -14,6 +15,7 @@ from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
 from fedspend.errors import InvalidInput
 from fedspend.planning.protocol import AnyPlan
+from fedspend.publishing.words import DOCUMENT, GUARANTEE
 from fedspend.stored.files import FILES, PLAN, RUN
 from fedspend.verification.verify import Verification
 from fedspend.verification.verify import verify as verify_plan
@@ -133,11 +135,10 @@ def kind_of(name: str | Path, **given: Any) -> str:
             f"there is no {str(name)!r}; name a plan file, a run directory or a publication"
         )
     if path.is_dir():
-        from fedspend.publishing.writing import DOCUMENT
-
         kind = OF_PUBLICATION if (path / DOCUMENT).exists() else OF_RUN
     else:
         _refuse_part_of_run(path)
+        _refuse_of_another_kind(path)
         kind = OF_PLAN
     _refuse_others(kind, repr(str(name)), given)
     return kind
@@ -155,3 +156,17 @@ def _refuse_part_of_run(path: Path) -> None:
     if path.name in {one.name for one in FILES if one is not PLAN} and RUN.of(path.parent).exists():
         whole = shlex.join(["fedspend", "verify", str(path.parent)])
         raise InvalidInput(f"{str(path)!r} is not a plan; it belongs to a run: {whole}")
+
+
+def _refuse_of_another_kind(path: Path) -> None:
+    """A file that is recognised as something else than a plan: what is it, and what checks it?"""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(16) == b"SQLite format 3\0":
+            check = shlex.join(["fedspend", "ledger", "verify", "--ledger", str(path)])
+            raise InvalidInput(f"{str(path)!r} is a database and no plan; if a ledger: {check}")
+    if path.suffix == ".toml":
+        plan = shlex.join(["fedspend", "plan", str(path), "-o", "plan.json"])
+        raise InvalidInput(f"{str(path)!r} is a config and no plan; plan it first: {plan}")
+    if path.name in (DOCUMENT, GUARANTEE) and (path.parent / DOCUMENT).exists():
+        whole = shlex.join(["fedspend", "verify", str(path.parent)])
+        raise InvalidInput(f"{str(path)!r} is not a plan; it belongs to a publication: {whole}")

@@ -11,6 +11,8 @@ from typing import Any
 from fedspend.basics.words import counted
 from fedspend.planning.protocol import AnyPlan, Unit
 
+DOCUMENT, GUARANTEE = "publication.json", "guarantee.txt"  # the files of a publication
+
 PROTECTED: dict[Unit, str] = {
     "client": "one client, with everything it holds",
     "record": "one record",

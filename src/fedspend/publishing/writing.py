@@ -20,12 +20,11 @@ from fedspend.client.state import file_name
 from fedspend.errors import InvalidInput
 from fedspend.planning.plan_json import readable
 from fedspend.publishing.publication import finished, made
-from fedspend.publishing.words import text
+from fedspend.publishing.words import DOCUMENT, GUARANTEE, text
 from fedspend.signing.keys import fingerprint, private_key, raw
 from fedspend.signing.signatures import PUBLICATION, signed
 from fedspend.stored.files import MODEL
 
-DOCUMENT, GUARANTEE = "publication.json", "guarantee.txt"
 OWNER = "owner.json"
 CLIENTS = "clients"  # a folder in that of the openings: a client may be called "owner"
 

@@ -289,11 +289,12 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
     for name in methods:
         if name and name not in METHODS and (hint := near(name, METHODS.names, "; ")):
             raise InvalidInput(f"unknown method {name!r}{hint}")
+    if twice := [name for n, name in enumerate(methods) if name and name in methods[:n]]:
+        raise InvalidInput(f"method {twice[0]!r} is listed twice; remove one")
     unknown = [name for name in methods if name not in METHODS]
-    if unknown or len(set(methods)) != len(methods) or not methods:
+    if unknown or not methods:
         raise InvalidInput(
-            f"methods must be distinct and from {', '.join(METHODS.names)}; got "
-            f"{', '.join(methods) or 'none'}"
+            f"methods must be from {', '.join(METHODS.names)}; got {', '.join(methods) or 'none'}"
         )
     choices: list[list[str]] = []
     for text in vary:

@@ -357,6 +357,8 @@ def refuse_taken(folder: Path) -> None:
         if StoredRun(folder).begun
         else "choose another folder"
     )
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file, and a run needs a folder; choose another name")
     raise InvalidInput(f"{folder} is not empty; {hint}")
 
 

@@ -29,6 +29,7 @@ from fedspend.report.live import live_bar
 from fedspend.report.round_words import describe
 from fedspend.runs.arrays import OPTIONS, Clients, check_named, from_arrays
 from fedspend.runs.checks import approved, check_names_last, refuse_other_kind
+from fedspend.runs.directory import refuse_taken
 from fedspend.runs.given_clients import as_clients
 from fedspend.runs.hold_out_key import secret_of
 from fedspend.runs.moving import settle
@@ -203,6 +204,8 @@ def train(
     else:
         assert clients is not None
         asked = _of_arrays(clients, model, plan, test, options, ledger=ledger, project=project)
+    if folder is not None and not resume:
+        refuse_taken(folder)  # before a plan is made, which may take long
     with (
         live_bar("planning and verifying", progress) as move,
         RunLedger.of_run(
