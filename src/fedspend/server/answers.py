@@ -21,7 +21,7 @@ import numpy as np
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, pieces
 from fedspend.client.bounding import ROUNDING
 from fedspend.client.contribution import Contribution, Lost, Remarks, Reply
-from fedspend.client.task import ClientTask
+from fedspend.client.task import ClientTask, RoundTask
 from fedspend.noise.grid import squared
 from fedspend.noise.numbers import NumberGrid
 
@@ -159,15 +159,10 @@ class Tally:
             return "its vector is not on the grid"
         if shared.grid is not None and not max(-lowest, highest) <= 2.0 ** (shared.grid.bits - 1):
             return f"its vector exceeds the grid's {shared.grid.bits} bits"
-        if (bit is not None) != shared.bit or not (
-            bit is None
-            or (bit in (-0.5, 0.0, 0.5) if shared.bit_grid is None else shared.bit_grid.holds(bit))
-        ):
+        if not _bit_fits(bit, shared):
             return f"its bit is {bit!r}"
         metric = contribution.metric
-        if (metric is None) != (shared.metric is None) or not (
-            metric is None or _fits(metric, shared.metric)
-        ):
+        if not _metric_fits(metric, shared.metric):
             return f"its metric is {metric!r}"
         if shared.grid is not None and not shared.grid.fine and shared.own_deviation == 0:
             norm, bound = _norm(vector) * shared.grid.step, task.clip_norm
@@ -190,13 +185,20 @@ class Tally:
         return clipped if grid is None else np.trunc(clipped)
 
 
-def _fits(metric: float, grid: NumberGrid | None) -> bool:
-    """Whether a metric is on its grid and, where it carries no noise, within its bounds."""
-    return (
-        grid is not None
-        and grid.holds(metric)
-        and (grid.own_deviation > 0 or -0.5 <= metric <= 0.5)
-    )
+def _bit_fits(bit: float | None, shared: RoundTask) -> bool:
+    """Whether there is a bit exactly where one is asked for, and one that a client can send."""
+    if bit is None or not shared.bit:
+        return bit is None and not shared.bit
+    return bit in (-0.5, 0.0, 0.5) if shared.bit_grid is None else shared.bit_grid.holds(bit)
+
+
+def _metric_fits(metric: float | None, grid: NumberGrid | None) -> bool:
+    """Whether there is a metric exactly where one is asked for, on its grid, and, where it carries
+    no noise, within its bounds.
+    """
+    if metric is None or grid is None:
+        return metric is None and grid is None
+    return grid.holds(metric) and (grid.own_deviation > 0 or -0.5 <= metric <= 0.5)
 
 
 def _whole(vector: FloatArray) -> bool:

@@ -23,7 +23,15 @@ from fedspend.noise.randomness import Randomness
 from fedspend.server.aggregation import Aggregation, refuse_priced
 from fedspend.server.answers import Answers, gather
 from fedspend.server.early_stopping import NOTHING_SEEN, StopRule, Watched, in_line
-from fedspend.server.mechanism import Gaussian, Mechanism, Memory, Sum, release_bit, release_metric
+from fedspend.server.mechanism import (
+    Gaussian,
+    Mechanism,
+    Memory,
+    Noised,
+    Sum,
+    release_bit,
+    release_metric,
+)
 from fedspend.server.methods.base import Method, Release, RoundTerms, State
 from fedspend.server.sampling import draw_cohort
 from fedspend.server.steps import OwnStep, own_step
@@ -248,26 +256,49 @@ def play(
     `ready` is the round as `prepared` already, if it is.
     """
     terms, shared = ready or prepared(state, method, training)
-    t, student = shared.round, training.server.student
-    if training.ask_everyone:  # and everyone draws
-        tasks = tasks_of(np.arange(len(training.clients)), terms, training.clients, shared, True)
-    else:
-        cohort = draw_cohort(terms.sampling_rate, randomness, t)
-        tasks = tasks_of(cohort, terms, training.clients, shared)
-    apart = training.aggregation is not None
-    checked = not is_trusted(engine)
+    tasks = tasks_of_round(terms, shared, training, randomness)
+    aggregation, checked = training.aggregation, not is_trusted(engine)
+    apart = aggregation is not None
     answers = gather(tasks, engine.run(tasks), shared.size, checked=checked, apart=apart)
     total = answers.total
-    if training.aggregation is not None:
-        refuse_priced(training.aggregation.name, simulation=randomness.simulation)
-        total = training.aggregation.total(answers.vectors or {}, shared.size, terms.denominator)
-    sum = Sum(t, total, answers.received_variance, terms.deviation, terms.denominator, shared.grid)
+    if aggregation is not None:
+        refuse_priced(aggregation.name, simulation=randomness.simulation)
+        total = aggregation.total(answers.vectors or {}, shared.size, terms.denominator)
+    t, variance = shared.round, answers.received_variance
+    sum = Sum(t, total, variance, terms.deviation, terms.denominator, shared.grid)
     noised, memory = mechanism.release(sum, memory)
     bit, metric = numbers_of(answers, terms, shared, randomness)
-    statistics = describe(answers, terms, randomness.simulation)
+    release = Release(noised.update.astype(np.float32), bit, metric)
+    simulation = randomness.simulation
+    statistics = recordable(answers, noised, metric, terms, shared, training, engine, simulation)
+    return Kept(release, statistics, memory)
+
+
+def tasks_of_round(
+    terms: RoundTerms, shared: RoundTask, training: Training, randomness: Randomness
+) -> list[ClientTask]:
+    """The tasks of a round: for the cohort that the server draws, or for everyone, who draw."""
+    if training.ask_everyone:
+        return tasks_of(np.arange(len(training.clients)), terms, training.clients, shared, True)
+    cohort = draw_cohort(terms.sampling_rate, randomness, shared.round)
+    return tasks_of(cohort, terms, training.clients, shared)
+
+
+def recordable(
+    answers: Answers,
+    noised: Noised,
+    metric: float | None,
+    terms: RoundTerms,
+    shared: RoundTask,
+    training: Training,
+    engine: Engine,
+    simulation: bool,
+) -> dict[str, Any]:
+    """What may be written down about a round; `describe` says what is for the operator only."""
+    statistics, student = describe(answers, terms, simulation), training.server.student
     if training.ask_everyone and engine.outside:
         statistics.pop("cohort", None)  # only the clients know it
-    if randomness.simulation and isinstance(engine, Carrying):
+    if simulation and isinstance(engine, Carrying):
         # how long a round of a real run took tells something about who was slow in it: for the log
         statistics |= engine.carried()
     if metric is not None and terms.metric_deviation is not None:
@@ -280,14 +311,12 @@ def play(
         statistics = {
             name: value for name, value in statistics.items() if name not in ABOUT_UPDATES
         }
-        if (
-            randomness.simulation and shared.own_deviation == 0
-        ):  # else the answers contain noise already
+        if simulation and shared.own_deviation == 0:  # else the answers contain noise already
             statistics |= student.describe(answers.total, noised.update)
-    if randomness.simulation and noised.overflowed is not None:
+    if simulation and noised.overflowed is not None:
         # counted before the modulus is taken, so not private
         statistics["overflowed"] = noised.overflowed
-    return Kept(Release(noised.update.astype(np.float32), bit, metric), statistics, memory)
+    return statistics
 
 
 def numbers_of(
