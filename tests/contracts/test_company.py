@@ -24,7 +24,7 @@ from fedspend.client.task import RecordTerms
 from fedspend.errors import InvalidInput
 from fedspend.models.building import build
 from fedspend.models.flat import flat_vector
-from fedspend.tasks.task import CLASSIFY
+from fedspend.tasks.task import CLASSIFY, task_of
 
 IMAGE, TOKENS = (1, 28, 28), (12,)
 COUNTS = (2, 3, 6, 16, 33)  # the first kernels; and one more than a block
@@ -221,6 +221,32 @@ def test_a_block_that_is_rounded_by_place_is_tiled_or_given_up(round_by_place, t
     monkeypatch.setattr(blocks, "_found", {})  # what this processor does is not asked
     monkeypatch.setattr(InBlocks, "_by_place", lambda *given: given[-1] in round_by_place)
     assert clipped_sum(module, 1.0, records=32).block(rows[0], labels[0]) == taken
+
+
+def drawing(output, _target):
+    return (output * (torch.rand_like(output) - 0.5)).sum(1)
+
+
+def drawing_and_looking(output, target):
+    """One that cannot be given all rows at once."""
+    return drawing(output, target) * (1 + float(output[0, 0].detach()) * 0)
+
+
+@pytest.mark.parametrize("loss", [drawing, drawing_and_looking])
+@pytest.mark.parametrize("name", ["mlp", "small-cnn"])
+def test_what_an_own_loss_draws_gives_no_record_a_say_in_another_s_gradient(name, loss):
+    """With draws of its own for each record, one would move all that come after it, for those who
+    know the seed.
+    """
+    module, rows, _ = made(name)
+    sum_of, labels = clipped_sum(module, 1.0, task=task_of(loss)), torch.zeros(40, 4)
+
+    def total(first):
+        torch.manual_seed(7)
+        return sum_of(flat_vector(module), rows[first:40], labels[first:])
+
+    with single_threaded():
+        assert np.linalg.norm(total(0) - total(1)) <= 1
 
 
 # --- what a trial must notice, whatever this processor does ---------------------------------------

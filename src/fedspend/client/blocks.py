@@ -93,7 +93,12 @@ class Gradients(ABC):
 
 
 class InBlocks(ABC):
-    """A sum over records, computed in blocks in which no place differs from another."""
+    """A sum over records, computed in blocks in which no place differs from another.
+
+    What layers (dropout) or an own loss draw is the same for all rows of a call: a row's gradient
+    must not depend on its place among the others, or on how many there are. Torch's generator
+    decides it.
+    """
 
     _factors: Factors
     _size: int  # parameters
@@ -117,7 +122,9 @@ class InBlocks(ABC):
         if not len(rows):
             return total
         size, gradients = self.block(rows[0], labels[0]), self._at(parameters)
+        drawn = torch.get_rng_state()
         for some, wanted, count in in_blocks(rows, labels, size):
+            torch.set_rng_state(drawn)
             found = gradients(some, wanted)
             found.add(total, filled_factors(self._factors, found.norms, count))
         return total

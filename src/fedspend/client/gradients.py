@@ -202,9 +202,7 @@ def _row_squares(rows: FloatArray) -> FloatArray:
 
 
 class GeneralSum(InBlocks):
-    """What layers draw (dropout) is the same for all rows of a call: a row's gradient must not
-    depend on its place among the others, or on how many there are. Torch's generator decides it.
-    """
+    """Of any module, by `torch.func.vmap`."""
 
     def __init__(
         self,
@@ -235,10 +233,9 @@ class GeneralSum(InBlocks):
         return self._task.name, type(self._pristine), str(self._pristine), tuple(self._sizes)
 
     def _at(self, parameters: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], Gradients]:
-        trained, drawn = named_pieces(self._pristine, parameters), torch.get_rng_state()
+        trained = named_pieces(self._pristine, parameters)
 
         def of_block(rows: torch.Tensor, labels: torch.Tensor) -> _Single:
-            torch.set_rng_state(drawn)
             self._module = fresh(self._pristine)  # no block may leave anything behind for the next
             found = self._gradients(trained, rows, labels)
             return _Single([found[name].flatten(1) for name, _ in self._sizes])
