@@ -288,6 +288,33 @@ def test_one_last_bit_of_one_number_is_noticed(when, taken, monkeypatch):
         assert sum_of.block(torch.rand(784)) == taken
 
 
+class Wide(nn.Module):
+    """A module whose text does not say all that it does."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times, self.only = times, nn.Linear(4, 3)
+
+    def forward(self, rows):
+        return self.only(rows.repeat(1, self.times)[:, :4])
+
+
+def test_the_trial_of_one_model_or_loss_is_not_taken_for_that_of_another(monkeypatch):
+    monkeypatch.setattr(blocks, "_found", {})
+    tried = []
+    monkeypatch.setattr(InBlocks, "_by_place", lambda *_: tried.append(1))
+    losses = [lambda output, _target, n=n: output.sum(1) * n for n in range(2)]
+    of_losses = [
+        clipped_sum(module, 1.0, task=task_of(loss))
+        for loss in losses
+        for module in (nn.Linear(4, 3), made("small-cnn")[0])
+    ]
+    of_modules = [clipped_sum(Wide(times), 1.0) for times in (2, 3, 2)]
+    for sum_of in (*of_losses, *of_modules):
+        sum_of.block(torch.rand(1, 28, 28) if isinstance(sum_of, ChainSum) else torch.rand(4))
+    assert len(tried) == len(losses) * 2 + 2
+
+
 def test_where_no_trial_gives_a_gradient_records_are_computed_one_by_one(monkeypatch):
     monkeypatch.setattr(blocks, "_found", {})
 

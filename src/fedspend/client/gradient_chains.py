@@ -103,7 +103,7 @@ class ChainSum(InBlocks):
         return of_block
 
     def _structure(self) -> Hashable:
-        return self._task.name, str(self._chain)
+        return self._task.of_rows, str(self._chain)
 
     def _planned(self, row: torch.Tensor) -> int:
         numbers = self._numbers(torch.zeros_like(row)[None])

@@ -41,6 +41,8 @@ _BLOCK_NUMBERS = 2**24  # numbers in the single gradients that exist at once
 # doubles: each loses at most 2.3e-308, also where a processor takes such numbers for zero.
 _LOST = 1e-290
 
+_PLAIN = (int, float, str, tuple)  # attributes of a module that may decide what is computed
+
 # (parameters, rows, labels) -> (parameters,)
 GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]
 
@@ -94,7 +96,7 @@ class DenseSum(InBlocks):
         return self._size_planned
 
     def _structure(self) -> Hashable:
-        return self._task.name, str(self._layers)
+        return self._task.of_rows, str(self._layers)
 
     def _at(self, parameters: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], Gradients]:
         flat = parameters.double().numpy()
@@ -230,7 +232,7 @@ class GeneralSum(InBlocks):
         return self._size_planned
 
     def _structure(self) -> Hashable:
-        return self._task.name, type(self._pristine), str(self._pristine), tuple(self._sizes)
+        return self._task.of_rows, str(self._pristine), _described(self._pristine), *self._sizes
 
     def _at(self, parameters: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], Gradients]:
         trained = named_pieces(self._pristine, parameters)
@@ -241,6 +243,21 @@ class GeneralSum(InBlocks):
             return _Single([found[name].flatten(1) for name, _ in self._sizes])
 
         return of_block
+
+
+def _described(module: nn.Module) -> Hashable:
+    """Types of the parts of a module, and what they hold that need not be in its text."""
+    return tuple(
+        (
+            type(part),
+            tuple(
+                (name, repr(value))
+                for name, value in vars(part).items()
+                if isinstance(value, _PLAIN)
+            ),
+        )
+        for part in module.modules()
+    )
 
 
 class _Single(Gradients):
