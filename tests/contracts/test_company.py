@@ -8,6 +8,7 @@ kernels were seen to change, and those around the ends of blocks.
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from fedspend.client.task import RecordTerms
 from fedspend.errors import InvalidInput
 from fedspend.models.building import build
 from fedspend.models.flat import flat_vector
-from fedspend.tasks.task import CLASSIFY
+from fedspend.tasks.task import CLASSIFY, task_of
 
 IMAGE, TOKENS = (1, 28, 28), (12,)
 COUNTS = (2, 3, 6, 16, 33)  # the first kernels; and one more than a block
@@ -220,6 +221,174 @@ def test_a_block_that_is_rounded_by_place_is_tiled_or_given_up(round_by_place, t
     monkeypatch.setattr(blocks, "_found", {})  # what this processor does is not asked
     monkeypatch.setattr(InBlocks, "_by_place", lambda *given: given[-1] in round_by_place)
     assert clipped_sum(module, 1.0, records=32).block(rows[0], labels[0]) == taken
+
+
+def drawing(output, _target):
+    return (output * (torch.rand_like(output) - 0.5)).sum(1)
+
+
+def drawing_and_looking(output, target):
+    """One that cannot be given all rows at once."""
+    return drawing(output, target) * (1 + float(output[0, 0].detach()) * 0)
+
+
+@pytest.mark.parametrize("loss", [drawing, drawing_and_looking])
+@pytest.mark.parametrize("name", ["mlp", "small-cnn"])
+def test_what_an_own_loss_draws_gives_no_record_a_say_in_another_s_gradient(name, loss):
+    """With draws of its own for each record, one would move all that come after it, for those who
+    know the seed.
+    """
+    module, rows, _ = made(name)
+    sum_of, labels = clipped_sum(module, 1.0, task=task_of(loss)), torch.zeros(40, 4)
+
+    def total(first):
+        torch.manual_seed(7)
+        return sum_of(flat_vector(module), rows[first:40], labels[first:])
+
+    with single_threaded():
+        assert np.linalg.norm(total(0) - total(1)) <= 1
+
+
+# --- what a trial must notice, whatever this processor does ---------------------------------------
+
+
+def rounded_otherwise(when):
+    """A product of one column at a time, but that one number of one record has another last bit."""
+    plain = gradients._product
+
+    def product(left, right):
+        columns = (right[:, [n]].copy() for n in range(right.shape[1]))
+        made = np.concatenate([plain(left, column) for column in columns], axis=1)
+        where = when(left, right)
+        if where is not None:
+            made[where] = np.nextafter(made[where], np.inf)
+        return made
+
+    return product
+
+
+def at_the_last_place(_left, right):
+    return (0, -1) if right.shape[1] == 32 else None
+
+
+def beside_a_stranger(_left, right):
+    """Some kernels take another way if one of the numbers that they take at once is special."""
+    strange = np.flatnonzero(~np.isfinite(right).all(axis=0))
+    return (0, (strange[0] + 1) % right.shape[1]) if strange.size else None
+
+
+@pytest.mark.parametrize(("when", "taken"), [(at_the_last_place, 96), (beside_a_stranger, 1)])
+def test_one_last_bit_of_one_number_is_noticed(when, taken, monkeypatch):
+    """Norms are rounded themselves, and need not show it."""
+    monkeypatch.setattr(blocks, "_found", {})
+    monkeypatch.setattr(gradients, "_product", rounded_otherwise(when))
+    module = nn.Sequential(nn.Linear(784, 10, bias=False))
+    with single_threaded():
+        sum_of = clipped_sum(module, 1.0, records=32)
+        assert sum_of.block(torch.rand(784)) == taken
+
+
+class Wide(nn.Module):
+    """A module whose text does not say all that it does."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times, self.only = times, nn.Linear(4, 3)
+
+    def forward(self, rows):
+        return self.only(rows.repeat(1, self.times)[:, :4])
+
+
+def test_the_trial_of_one_model_or_loss_is_not_taken_for_that_of_another(monkeypatch):
+    monkeypatch.setattr(blocks, "_found", {})
+    tried = []
+    monkeypatch.setattr(InBlocks, "_by_place", lambda *_: tried.append(1))
+    losses = [lambda output, _target, n=n: output.sum(1) * n for n in range(2)]
+    of_losses = [
+        clipped_sum(module, 1.0, task=task_of(loss))
+        for loss in losses
+        for module in (nn.Linear(4, 3), made("small-cnn")[0])
+    ]
+    of_modules = [clipped_sum(Wide(times), 1.0) for times in (2, 3, 2)]
+    for sum_of in (*of_losses, *of_modules):
+        sum_of.block(torch.rand(1, 28, 28) if isinstance(sum_of, ChainSum) else torch.rand(4))
+    assert len(tried) == len(losses) * 2 + 2
+
+
+def test_where_no_trial_gives_a_gradient_records_are_computed_one_by_one(monkeypatch):
+    monkeypatch.setattr(blocks, "_found", {})
+
+    class Lost(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.only = nn.Linear(4, 3)
+
+        def forward(self, rows):
+            return self.only(rows) * float("inf")
+
+    with single_threaded():
+        assert clipped_sum(Lost(), 1.0).block(torch.rand(4)) == 1
+
+
+def test_numbers_begin_at_the_same_places_in_memory_whatever_was_there_before(monkeypatch):
+    """Some kernels round by where in memory their numbers begin."""
+    plain, begins, kept = gradients._product, [], []
+
+    def product(left, right):
+        begins.append((left.ctypes.data % 64, right.ctypes.data % 64))
+        return plain(left, right)
+
+    monkeypatch.setattr(gradients, "_product", product)
+    module, rows, labels = made("mlp")
+    sum_of, start = clipped_sum(module, 1.0), flat_vector(module)
+    seen = set()
+    for size in range(40):
+        kept.append(np.empty(16 * size + 2))
+        begins.clear()
+        sum_of._at(start)(rows[:32], labels[:32])
+        seen.add(tuple(begins))
+    assert len(seen) == 1
+
+
+NARROW = {  # widths of layers, and how many records; a norm does not tell that place matters
+    "narrow": ([10, 2, 62], 256),
+    "narrow twice": ([784, 5, 2, 5], 256),
+    "narrow thrice": ([32, 7, 5, 10], 32),
+}
+
+
+def chained(widths):
+    layers = [
+        layer
+        for before, after in pairwise(widths)
+        for layer in (nn.Linear(before, after), nn.ReLU())
+    ]
+    return nn.Sequential(*layers[:-1])
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_no_record_decides_how_the_others_are_rounded_in_narrow_chains(name):
+    """Weights in each unit add up to zero, and what enters is the same: rounding decides."""
+    widths, count = NARROW[name]
+    module, draw = chained(widths), torch.Generator().manual_seed(1)
+    sum_of, labels = clipped_sum(module, 1.0, records=count), torch.zeros(count, dtype=torch.long)
+    for case in range(60):
+        with torch.no_grad():
+            for number, layer in enumerate(module[::2]):
+                weight = torch.randint(-4000, 4000, layer.weight.shape, generator=draw).float()
+                if number == 0 and case % 2 == 0:
+                    weight = torch.rand(1, layer.in_features, generator=draw).expand_as(weight)
+                elif case % 3:
+                    weight -= weight.roll(1, 1)
+                layer.weight.copy_(weight * (1, 2.0**60, 2.0**10)[number])
+                layer.bias.zero_()
+        rows = torch.rand(count, widths[0], generator=draw)
+        if case % 4 < 2:
+            rows = rows[:, :1].expand_as(rows).contiguous()
+        with single_threaded():
+            start = flat_vector(module)
+            moved = sum_of(start, rows, labels) - sum_of(start, rows[1:], labels[1:])
+        assert np.linalg.norm(moved) <= 1, case
 
 
 @pytest.mark.parametrize("name", ["odd sigmoid", "gated"])

@@ -9,15 +9,19 @@ with zeros, which count for nothing. The size follows from public numbers only. 
 32, or 1: layers such as Sigmoid compute what is left over beyond a multiple of 32 numbers in
 another way, and a record's place must not matter either, since it follows from who else was drawn.
 Some processors have products that round by place in such a block; there, which made-up rows tell,
-it is a multiple of 96, and records are computed one by one if that does not help.
+it is a multiple of 96, and records are computed one by one if that does not help. What is compared
+is every number that a gradient is made of, not its norm: a last bit rarely reaches that.
 """
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedspend.basics.arrays import FloatArray
@@ -25,7 +29,13 @@ from fedspend.client.bounding import Factors
 
 Blocks = Iterator[tuple[torch.Tensor, torch.Tensor, int]]  # rows, labels, how many count
 
-_TRIED_ROWS = 16  # two kernels round many numbers alike
+# Two kernels round many numbers alike, and where there are few numbers a trial shows little: so
+# many trials at least and at most, and as many as it takes to see so many parameters.
+_FEWEST_TRIALS, _MOST_TRIALS, _SEEN = 16, 64, 2**17
+_SCALES = (1 / 8, 1 / 32)  # of made-up parameters: scores far apart, and close together
+_LEAST_NORM = 1e-30  # of a gradient in which there is something to round
+_STRANGERS = (0.0, float("nan"), 1e30, 1e-40)  # what others may hold, in the first trials
+BY_PLACE, NOTHING = b"by place", b"nothing"  # no digests: too short
 _found: dict[Hashable, int] = {}  # sizes of blocks on this machine
 SMALLEST = 32  # of blocks with more than one record; all others are multiples of it
 _TILED = 96  # some products take 12 rows at a time, and round what is left over in another way
@@ -66,8 +76,29 @@ def filled_factors(factors: Factors, norms: FloatArray, count: int) -> FloatArra
     return scale
 
 
+class Gradients(ABC):
+    """Those of the records of a block, one for each, before they are summed."""
+
+    norms: FloatArray
+
+    @abstractmethod
+    def numbers(self) -> list[npt.NDArray[Any]]:
+        """All that they are made of, (records, ...) each."""
+
+    @abstractmethod
+    def add(self, total: FloatArray, scale: FloatArray) -> None:
+        """Adds each gradient times its scale; those with scale zero count for nothing, whatever
+        they hold.
+        """
+
+
 class InBlocks(ABC):
-    """A sum over records, computed in blocks in which no place differs from another."""
+    """A sum over records, computed in blocks in which no place differs from another.
+
+    What layers (dropout) or an own loss draw is the same for all rows of a call: a row's gradient
+    must not depend on its place among the others, or on how many there are. Torch's generator
+    decides it.
+    """
 
     _factors: Factors
     _size: int  # parameters
@@ -81,16 +112,22 @@ class InBlocks(ABC):
         """What kernels are chosen by, beside the shape of the rows."""
 
     @abstractmethod
-    def _total(self, parameters: torch.Tensor, blocks: Blocks, factors: Factors) -> FloatArray:
-        """The sum over the rows that count, each gradient times its factor."""
+    def _at(self, parameters: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], Gradients]:
+        """A function of the rows and labels of one block."""
 
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor
     ) -> FloatArray:
+        total = np.zeros(self._size)
         if not len(rows):
-            return np.zeros(self._size)
-        blocks = in_blocks(rows, labels, self.block(rows[0], labels[0]))
-        return self._total(parameters, blocks, self._factors)
+            return total
+        size, gradients = self.block(rows[0], labels[0]), self._at(parameters)
+        drawn = torch.get_rng_state()
+        for some, wanted, count in in_blocks(rows, labels, size):
+            torch.set_rng_state(drawn)
+            found = gradients(some, wanted)
+            found.add(total, filled_factors(self._factors, found.norms, count))
+        return total
 
     def block(self, row: torch.Tensor, label: torch.Tensor | None = None) -> int:
         """How many records are computed at once. Only the shapes of row and label matter."""
@@ -109,38 +146,65 @@ class InBlocks(ABC):
         return _found[key]
 
     def _by_place(self, row: torch.Tensor, label: torch.Tensor, size: int) -> bool:
-        """Whether a row is rounded in another way at another place of such a block."""
-        draw = torch.Generator().manual_seed(0)
-        parameters = torch.randn(self._size, generator=draw) / 8
-        shape = (_TRIED_ROWS, *row.shape)
-        made_up = (
-            torch.rand(shape, generator=draw).to(row.dtype)
-            if row.is_floating_point()
-            else torch.randint(0, 2, shape, generator=draw).to(row.dtype)
-        )
-        return any(
-            len(self.norms_by_place(parameters, one, label, size, size)) > 1 for one in made_up
-        )
+        """Whether a row is rounded in another way at another place of such a block, or beside
+        strangers. So it is if no trial gives a gradient at all.
+        """
+        draw, told = torch.Generator().manual_seed(0), False
+        labels = label.expand(size, *label.shape)
+        trials = min(max(_SEEN // self._size, _FEWEST_TRIALS), _MOST_TRIALS)
+        for trial in range(trials):
+            parameters = torch.randn(self._size, generator=draw) * _SCALES[trial % len(_SCALES)]
+            made_up = _made_up(row, draw)
+            alike = made_up.expand(size, *row.shape)
+            bits = {self.bits(parameters, alike, labels, size)}
+            if trial < len(_STRANGERS):
+                first = trial % 2
+                beside = _beside(alike, _STRANGERS[trial], first)
+                bits.add(self.bits(parameters, beside, labels, size, slice(first, None, 2)))
+            if bits != {NOTHING}:
+                told = True
+                if BY_PLACE in bits or len(bits) > 1:
+                    return True
+        return not told
 
-    def norms_by_place(
+    def bits(
         self,
         parameters: torch.Tensor,
-        row: torch.Tensor,
-        label: torch.Tensor,
-        count: int,
+        rows: torch.Tensor,
+        labels: torch.Tensor,
         size: int,
-    ) -> set[bytes]:
-        """Of the gradient of a row that is there `count` times, in blocks of `size`: its norms to
-        the last bit. They are doubles, and other gradients have others.
+        places: slice = slice(None),
+    ) -> bytes:
+        """Of the gradients of a block, filled up to `size`: a digest of all that one is made of, to
+        the last bit, if the rows at these `places`, which are equal, have it in common. Else
+        `BY_PLACE`; and `NOTHING` if it is next to zero or not finite.
         """
-        found: set[bytes] = set()
-
-        def noted(norms: FloatArray) -> FloatArray:
-            found.update(norm.tobytes() for norm in norms)
-            return np.zeros(len(norms))
-
-        rows, labels = row.expand(count, *row.shape), label.expand(count, *label.shape)
+        ((some, wanted, count),) = in_blocks(rows, labels, size)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the same dropout every time
-            self._total(parameters, in_blocks(rows, labels, size), noted)
-        return found
+            found = self._at(parameters)(some, wanted)
+        norms = found.norms[:count][places]
+        digest = hashlib.sha256()
+        for numbers in (norms, *(numbers[:count][places] for numbers in found.numbers())):
+            whole = np.ascontiguousarray(numbers)
+            bits = whole.view(f"u{whole.itemsize}")  # NaN is not equal to itself
+            if (bits != bits[:1]).any():
+                return BY_PLACE
+            digest.update(bits[:1].tobytes())
+        return digest.digest() if _LEAST_NORM < norms[0] < np.inf else NOTHING
+
+
+def _made_up(row: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    if row.is_floating_point():
+        return torch.rand(row.shape, generator=draw).to(row.dtype)
+    return torch.randint(0, 2, row.shape, generator=draw).to(row.dtype)
+
+
+def _beside(rows: torch.Tensor, value: float, first: int) -> torch.Tensor:
+    """The rows with others at every second place, so that `first` and every second after it stay.
+
+    Whole numbers are 0 and 1 here, and the others have them the other way round.
+    """
+    rows = rows.clone()
+    rows[1 - first :: 2] = value if rows.is_floating_point() else 1 - rows[1 - first :: 2]
+    return rows

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedspend.basics.threads import single_threaded
+from fedspend.client.blocks import BY_PLACE
 from fedspend.client.gradients import clipped_sum
 from fedspend.errors import InvalidInput
 from fedspend.models.flat import flat_vector
@@ -29,11 +30,16 @@ def refuse_company(module: nn.Module, task: Task, rows: torch.Tensor, label: tor
             size = sum_of.block(rows[0], label)
             for row in rows:
                 alone, among = (
-                    sum_of.norms_by_place(start, row, label, count, size) for count in (1, size)
+                    sum_of.bits(start, _times(row, count), _times(label, count), size)
+                    for count in (1, size)
                 )
-                if len(alone | among) > 1:
+                if BY_PLACE in (alone, among) or alone != among:
                     raise InvalidInput(
                         "on this machine a record's gradient depends on its place among others: "
                         "the model is rounded in another way there, and no clip would bound one "
                         "record; use other layers"
                     )
+
+
+def _times(value: torch.Tensor, count: int) -> torch.Tensor:
+    return value.expand(count, *value.shape)

@@ -13,14 +13,16 @@ them, lie between 1e-180 and 1e154 and neither vanish nor overflow in doubles.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
 
 from fedspend.basics.arrays import FloatArray
-from fedspend.client.blocks import SMALLEST, Blocks, InBlocks, block_size, filled_factors
+from fedspend.client.blocks import SMALLEST, Gradients, InBlocks, block_size
 from fedspend.client.bounding import Factors
 from fedspend.models.flat import parameter_count
 from fedspend.models.fresh import remembers_nothing
@@ -93,16 +95,15 @@ class ChainSum(InBlocks):
             parameter_count(module),
         )
 
-    def _total(self, parameters: torch.Tensor, blocks: Blocks, factors: Factors) -> FloatArray:
-        nn.utils.vector_to_parameters(parameters, self._chain.parameters())
-        total = torch.zeros(self._size, dtype=torch.float64)
-        for some, wanted, count in blocks:
-            self._add(total, some, wanted, count, factors)
-        found: FloatArray = total.numpy()
-        return found
+    def _at(self, parameters: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], Gradients]:
+        def of_block(rows: torch.Tensor, labels: torch.Tensor) -> _Chained:
+            nn.utils.vector_to_parameters(parameters, self._chain.parameters())
+            return self._of_block(rows, labels)
+
+        return of_block
 
     def _structure(self) -> Hashable:
-        return self._task.name, str(self._chain)
+        return self._task.of_rows, str(self._chain)
 
     def _planned(self, row: torch.Tensor) -> int:
         numbers = self._numbers(torch.zeros_like(row)[None])
@@ -119,15 +120,7 @@ class ChainSum(InBlocks):
             row = layer(row)
         return count
 
-    def _add(
-        self,
-        total: torch.Tensor,
-        rows: torch.Tensor,
-        labels: torch.Tensor,
-        count: int,
-        factors: Factors,
-    ) -> None:
-        """Adds the clipped gradients of the first `count` rows."""
+    def _of_block(self, rows: torch.Tensor, labels: torch.Tensor) -> _Chained:
         # (layer, its input, its output)
         taps: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []
         value = rows
@@ -139,15 +132,29 @@ class ChainSum(InBlocks):
                 taps.append((layer, entering.detach(), value))
         loss = self._task.apart(value, labels)
         deltas = torch.autograd.grad(loss, [leaving for _, _, leaving in taps])
-        parts = [
-            _part(layer, entering, delta)
-            for (layer, entering, _), delta in zip(taps, deltas, strict=True)
-        ]
-        norms = torch.stack([part.squares() for part in parts]).sum(dim=0).sqrt()
-        scale = torch.from_numpy(filled_factors(factors, norms.numpy(), count))
-        kept = torch.nonzero(scale > 0)[:, 0]  # zero times NaN would be NaN
-        for part, its in zip(parts, torch.split(total, [part.size for part in parts]), strict=True):
-            part.add(its, scale[kept], kept)
+        return _Chained(
+            [
+                _part(layer, entering, delta)
+                for (layer, entering, _), delta in zip(taps, deltas, strict=True)
+            ]
+        )
+
+
+class _Chained(Gradients):
+    """Layer by layer."""
+
+    def __init__(self, parts: list[_Linear | _Formed]) -> None:
+        self._parts = parts
+        self.norms = torch.stack([part.squares() for part in parts]).sum(dim=0).sqrt().numpy()
+
+    def numbers(self) -> list[npt.NDArray[Any]]:
+        return [numbers.numpy() for part in self._parts for numbers in part.numbers]
+
+    def add(self, total: FloatArray, scale: FloatArray) -> None:
+        factors, sizes = torch.from_numpy(scale), [part.size for part in self._parts]
+        kept = torch.nonzero(factors > 0)[:, 0]  # zero times NaN would be NaN
+        for part, its in zip(self._parts, torch.split(torch.from_numpy(total), sizes), strict=True):
+            part.add(its, factors[kept], kept)
 
 
 class _Linear:
@@ -155,6 +162,7 @@ class _Linear:
         self._entering, self._delta, self._bias = entering.double(), delta.double(), bias
         self._weights = delta.shape[1], entering.shape[1]
         self.size = delta.shape[1] * (entering.shape[1] + bias)
+        self.numbers = self._entering, self._delta
 
     def squares(self) -> torch.Tensor:
         return self._delta.square().sum(dim=1) * (self._entering.square().sum(dim=1) + self._bias)
@@ -173,6 +181,7 @@ class _Formed:
 
     def __init__(self, gradients: torch.Tensor) -> None:
         self._gradients, self.size = gradients.double(), gradients.shape[1]
+        self.numbers = (self._gradients,)
 
     def squares(self) -> torch.Tensor:
         return self._gradients.square().sum(dim=1)

@@ -16,17 +16,18 @@ between 1e-90 and 1e77, so that they neither vanish nor overflow in doubles.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedspend.basics.arrays import FloatArray, IntArray
-from fedspend.client.blocks import SMALLEST, Blocks, InBlocks, block_size, filled_factors
+from fedspend.client.blocks import SMALLEST, Gradients, InBlocks, block_size
 from fedspend.client.bounding import Factors, clip_factors
 from fedspend.client.gradient_chains import ChainSum, supports
 from fedspend.models.checking import check_module
@@ -39,6 +40,8 @@ _BLOCK_NUMBERS = 2**24  # numbers in the single gradients that exist at once
 # More than all that a sum of squares, or a product of two, loses where numbers are too small for
 # doubles: each loses at most 2.3e-308, also where a processor takes such numbers for zero.
 _LOST = 1e-290
+
+_PLAIN = (int, float, str, tuple)  # attributes of a module that may decide what is computed
 
 # (parameters, rows, labels) -> (parameters,)
 GradientSum = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], FloatArray]
@@ -93,49 +96,31 @@ class DenseSum(InBlocks):
         return self._size_planned
 
     def _structure(self) -> Hashable:
-        return self._task.name, str(self._layers)
+        return self._task.of_rows, str(self._layers)
 
-    def _total(self, parameters: torch.Tensor, blocks: Blocks, factors: Factors) -> FloatArray:
-        flat, total = parameters.numpy().astype(np.float64), np.zeros(self._size)
+    def _at(self, parameters: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], Gradients]:
+        flat = parameters.double().numpy()
         weights = [
             flat[layer.weight].reshape(layer.outputs, layer.inputs) for layer in self._layers
         ]
-        for some, wanted, count in blocks:
-            self._add(total, flat, weights, some, wanted, count, factors)
-        return total
+        return partial(self._of_block, flat, weights)
 
-    def _add(
+    def _of_block(
         self,
-        total: FloatArray,
         flat: FloatArray,
         weights: list[FloatArray],
         rows: torch.Tensor,
         labels: torch.Tensor,
-        count: int,
-        factors: Factors,
-    ) -> None:
-        """Adds the clipped gradients of the first `count` rows."""
-        inputs = [rows.flatten(1).numpy().astype(np.float64)]
+    ) -> _Chained:
+        inputs = [rows.flatten(1).double().numpy()]
         with np.errstate(over="ignore", invalid="ignore"):  # a record may not be finite
             for layer, weight in zip(self._layers, weights, strict=True):
                 scores = _product(weight, inputs[-1].T).T  # few outputs: faster this way round
                 if layer.bias is not None:
                     scores += flat[layer.bias]
-                inputs.append(np.maximum(scores, 0.0) if layer.relu else scores)
+                inputs.append(np.maximum(scores, 0.0, out=scores) if layer.relu else scores)
             deltas = self._backward(weights, inputs, self._loss_gradient(inputs[-1], labels))
-            squares = np.full(len(rows), _LOST)
-            for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
-                one = _LOST if layer.bias is None else 1.0
-                squares += (_row_squares(delta) + _LOST) * (_row_squares(entering) + one)
-            scale = filled_factors(factors, np.sqrt(squares), count)
-        kept: slice | IntArray = slice(count)  # no copies, but where zero times NaN would be NaN
-        if not (scale[kept] > 0).all():
-            kept = np.flatnonzero(scale > 0)
-        for layer, entering, delta in zip(self._layers, inputs, deltas, strict=False):
-            scaled = scale[kept, None] * delta[kept]
-            total[layer.weight] += _product(scaled.T, entering[kept]).ravel()
-            if layer.bias is not None:
-                total[layer.bias] += scaled.sum(axis=0)
+            return _Chained(self._layers, inputs, deltas)
 
     def _loss_gradient(self, scores: FloatArray, labels: torch.Tensor) -> FloatArray:
         """The gradient of each row's loss at the scores."""
@@ -156,14 +141,50 @@ class DenseSum(InBlocks):
         for number in range(len(self._layers) - 1, 0, -1):
             delta = _product(delta, weights[number])
             if self._layers[number - 1].relu:
-                delta = delta * (inputs[number] > 0)
+                delta *= inputs[number] > 0
             deltas.append(delta)
         return deltas[::-1]
 
 
+class _Chained(Gradients):
+    """Of a chain of linear layers: what enters each, and the loss gradient of what leaves it."""
+
+    def __init__(
+        self, layers: Sequence[Layer], inputs: list[FloatArray], deltas: list[FloatArray]
+    ) -> None:
+        self._layers, self._inputs, self._deltas = layers, inputs, deltas
+        squares = np.full(len(inputs[0]), _LOST)
+        for layer, entering, delta in zip(layers, inputs, deltas, strict=False):
+            one = _LOST if layer.bias is None else 1.0
+            squares += (_row_squares(delta) + _LOST) * (_row_squares(entering) + one)
+        self.norms = np.sqrt(squares)
+
+    def numbers(self) -> list[npt.NDArray[Any]]:
+        return [*self._inputs, *self._deltas]
+
+    def add(self, total: FloatArray, scale: FloatArray) -> None:
+        kept: slice | IntArray = slice(_leading(scale))  # no copies, but where others are between
+        if not (scale[kept] > 0).all():
+            kept = np.flatnonzero(scale > 0)  # zero times NaN would be NaN
+        for layer, entering, delta in zip(self._layers, self._inputs, self._deltas, strict=False):
+            scaled = scale[kept, None] * delta[kept]
+            total[layer.weight] += _product(scaled.T, entering[kept]).ravel()
+            if layer.bias is not None:
+                total[layer.bias] += scaled.sum(axis=0)
+
+
+def _leading(scale: FloatArray) -> int:
+    """How many there are up to the last one that counts."""
+    counting = np.flatnonzero(scale > 0)
+    return int(counting[-1]) + 1 if counting.size else 0
+
+
 def _of_cross_entropy(scores: FloatArray, labels: IntArray) -> FloatArray:
     """The gradient of each row's cross-entropy: softmax minus one-hot."""
-    delta: FloatArray = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
+    # in torch's memory, which always begins alike: some kernels round by where numbers begin
+    delta: FloatArray = torch.empty_like(torch.from_numpy(scores)).numpy()
+    np.subtract(scores, scores.max(axis=1, keepdims=True, initial=-np.inf), out=delta)
+    np.exp(delta, out=delta)
     delta /= delta.sum(axis=1, keepdims=True)
     delta[np.arange(len(labels)), labels] -= 1
     return delta
@@ -183,9 +204,7 @@ def _row_squares(rows: FloatArray) -> FloatArray:
 
 
 class GeneralSum(InBlocks):
-    """What layers draw (dropout) is the same for all rows of a call: a row's gradient must not
-    depend on its place among the others, or on how many there are. Torch's generator decides it.
-    """
+    """Of any module, by `torch.func.vmap`."""
 
     def __init__(
         self,
@@ -213,21 +232,49 @@ class GeneralSum(InBlocks):
         return self._size_planned
 
     def _structure(self) -> Hashable:
-        return self._task.name, type(self._pristine), str(self._pristine), tuple(self._sizes)
+        return self._task.of_rows, str(self._pristine), _described(self._pristine), *self._sizes
 
-    def _total(self, parameters: torch.Tensor, blocks: Blocks, factors: Factors) -> FloatArray:
-        total = torch.zeros(self._size, dtype=torch.float64)
-        trained, drawn = named_pieces(self._pristine, parameters), torch.get_rng_state()
-        for some, wanted, count in blocks:
-            torch.set_rng_state(drawn)
+    def _at(self, parameters: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], Gradients]:
+        trained = named_pieces(self._pristine, parameters)
+
+        def of_block(rows: torch.Tensor, labels: torch.Tensor) -> _Single:
             self._module = fresh(self._pristine)  # no block may leave anything behind for the next
-            found = self._gradients(trained, some, wanted)
-            squares = sum(found[name].double().square().flatten(1).sum(dim=1) for name in found)
-            norms = torch.as_tensor(squares).sqrt().numpy()
-            scale = torch.from_numpy(filled_factors(factors, norms, count))
-            place = 0
-            for name, size in self._sizes:
-                kept = torch.where(scale[:, None] > 0, found[name].flatten(1).double(), 0.0)
-                total[place : place + size] += scale @ kept
-                place += size
-        return np.asarray(total.numpy())
+            found = self._gradients(trained, rows, labels)
+            return _Single([found[name].flatten(1) for name, _ in self._sizes])
+
+        return of_block
+
+
+def _described(module: nn.Module) -> Hashable:
+    """Types of the parts of a module, and what they hold that need not be in its text."""
+    return tuple(
+        (
+            type(part),
+            tuple(
+                (name, repr(value))
+                for name, value in vars(part).items()
+                if isinstance(value, _PLAIN)
+            ),
+        )
+        for part in module.modules()
+    )
+
+
+class _Single(Gradients):
+    """Gradients in pieces, one for each parameter of the module."""
+
+    def __init__(self, pieces: list[torch.Tensor]) -> None:
+        self._pieces = pieces
+        squares = sum(piece.double().square().sum(dim=1) for piece in pieces)
+        self.norms = torch.as_tensor(squares).sqrt().numpy()
+
+    def numbers(self) -> list[npt.NDArray[Any]]:
+        return [piece.numpy() for piece in self._pieces]
+
+    def add(self, total: FloatArray, scale: FloatArray) -> None:
+        place, factors = 0, torch.from_numpy(scale)
+        for piece in self._pieces:
+            kept = torch.where(factors[:, None] > 0, piece.double(), 0.0)
+            stop = place + piece.shape[1]
+            total[place:stop] += (factors @ kept).numpy()
+            place = stop

@@ -111,11 +111,13 @@ def release_step(
     return total / denominator
 
 
-def _seed_layers(sum_of: GradientSum, randomness: Randomness, step: int, client: int) -> None:
-    """What layers draw in a step (dropout) depends on nobody's rows: not on which were sampled, and
-    not on what was drawn before. It protects nobody, so it may be known.
+def _seed_layers(
+    sum_of: GradientSum, goal: Task, randomness: Randomness, step: int, client: int
+) -> None:
+    """What layers (dropout) or an own loss draw in a step depends on nobody's rows: not on which
+    were sampled, and not on what was drawn before. It protects nobody, so it may be known.
     """
-    if isinstance(sum_of, GeneralSum):  # the others draw nothing
+    if isinstance(sum_of, GeneralSum) or goal.own:  # nothing else draws
         drawn = randomness.generator("record-layers", step, client)
         torch.manual_seed(int(drawn.integers(2**63)))
 
@@ -144,7 +146,7 @@ def _sampled_steps(
         step = task.shared.round * terms.batch.size + number
         now = np.where(terms.steps > number, terms.rate, 0.0)
         drawn = draw_records(now, randomness, step, task.number)
-        _seed_layers(sum_of, randomness, step, task.number)
+        _seed_layers(sum_of, goal, randomness, step, task.number)
         total = sum_of(local.parameters, *rows.take(rows.there(drawn)))
         local.descend(
             release_step(
@@ -178,7 +180,7 @@ def _steps_by_norm(
         step = task.shared.round * terms.batch.size + number
         some = rows.there(np.flatnonzero(left > 0))
         payments.begin(left[some])
-        _seed_layers(sum_of, randomness, step, task.number)
+        _seed_layers(sum_of, goal, randomness, step, task.number)
         total = sum_of(local.parameters, *rows.take(some))
         active[number] = payments.paid
         left[some] = payments.left

@@ -80,7 +80,8 @@ class Task:
 
     def apart(self, output: Tensor, target: Tensor) -> Tensor:
         """The sum over rows, whose gradient at an output is that of the row's own loss, whatever an
-        own function does with a batch: it is given one row at a time.
+        own function does with a batch: it is given one row at a time. What it draws is the same for
+        every row: a row must not decide what others draw.
         """
         if not self.own:
             return self.total(output, target)
@@ -89,9 +90,13 @@ class Task:
             return self.rows(output.unsqueeze(0), target.unsqueeze(0)).squeeze(0)
 
         try:  # all rows at once, each of which the function sees by itself
-            return torch.func.vmap(of_one)(output, target).sum()
-        except RuntimeError:  # a function that looks at values, or draws some: one after the other
-            return torch.stack([of_one(*row) for row in zip(output, target, strict=True)]).sum()
+            return torch.func.vmap(of_one, randomness="same")(output, target).sum()
+        except RuntimeError:  # a function that looks at values: one after the other
+            drawn, found = torch.get_rng_state(), []
+            for row in zip(output, target, strict=True):
+                torch.set_rng_state(drawn)
+                found.append(of_one(*row))
+            return torch.stack(found).sum()
 
     def unit(self, value: float) -> float:
         """The first metric between its bounds, from 0 to 1; what lies outside counts as the bound.
