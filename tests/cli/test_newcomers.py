@@ -79,3 +79,9 @@ def test_without_a_ledger_of_this_user_one_is_to_be_named(run, tmp_path, monkeyp
     said = run("ledger", "balance")
     assert said.code == 2
     assert "no --ledger was given" in said.err
+
+
+def test_explain_says_what_a_folder_without_a_plan_is(run, tmp_path):
+    said = run("explain", tmp_path)
+    assert said.code == 2
+    assert "is a folder without a plan; name a plan file or a run directory" in said.err

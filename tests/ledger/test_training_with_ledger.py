@@ -19,6 +19,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Damaged, Ledger, Unavailable
 from fedspend.ledger.account import place_of
 from fedspend.ledger.audit import audit
+from fedspend.stored.files import RELEASE
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
 
@@ -335,6 +336,9 @@ def test_killed_between_the_release_and_its_entry(tiny, tmp_path, monkeypatch):
         )
         with pytest.raises(Killed):
             train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    unfinished, other = (tmp_path / "run" / f".{name}.a1b2c3d_" for name in (RELEASE, "notes"))
+    for path in (unfinished, other):
+        path.write_bytes(b"cut off")
     played = []
     real = fedspend.server.rounds.play
 
@@ -345,6 +349,7 @@ def test_killed_between_the_release_and_its_entry(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(fedspend.server.rounds, "play", watched)
     train(tiny, output=tmp_path / "run", resume=True)
     assert played == [1, 2, 3], "the stored release of round 1 was used again"
+    assert (unfinished.exists(), other.exists()) == (False, True)
     with Ledger.open(tmp_path / "accounts.db") as ledger:
         assert list(ledger.run(run_of(tmp_path / "run")).rounds.values()) == ["committed"] * 4
 

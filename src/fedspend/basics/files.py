@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import tempfile
@@ -42,6 +43,14 @@ def write_whole(path: Path, body: bytes, *, private: bool = True) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what a process that was killed while it wrote this file has left beside it. Nobody may
+    be writing it.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+        left.unlink(missing_ok=True)
 
 
 def check_writable(flag: str, name: str) -> None:

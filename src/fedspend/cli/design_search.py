@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.what.endswith(".toml") and not Path(args.what).exists():
         raise InvalidInput(
-            f"{args.what!r} is neither a config file nor the word theory; see fedspend design "
-            "--help"
+            f"{args.what!r} is neither a config file nor one of theory, influence and choose; see "
+            "fedspend design --help"
         )
     need("torch")  # which processes of their own import
     folder = Path(args.output) if args.output else Path("designs") / Path(args.what).stem

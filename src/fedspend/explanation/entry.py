@@ -231,7 +231,7 @@ def explain(
     if is_number(what):
         return _of_number(what, delta, asked)
     _check_asked_of_plan(what, delta, asked)
-    if isinstance(what, str | os.PathLike) and PLAN.of(Path(what)).is_file():
+    if isinstance(what, str | os.PathLike) and _has_plan(what):
         what = PLAN.of(Path(what))  # of a run directory
     plan = plan_of(what)
     if colluders is not None and plan.unit == "record":
@@ -282,6 +282,16 @@ def _check_asked_of_plan(what: Any, delta: float | None, asked: Mapping[str, Any
             f"{str(what)!r} is neither a number nor a file; give an epsilon, or a plan written by "
             "fedspend plan --output"
         )
+    if isinstance(what, str | os.PathLike) and Path(what).is_dir() and not _has_plan(what):
+        raise InvalidInput(
+            f"{str(what)!r} is a folder without a plan; name a plan file or a run directory, or "
+            "ask fedspend verify what a publication promises"
+        )
+
+
+def _has_plan(folder: str | os.PathLike[str]) -> bool:
+    """Whether it is a run directory, or looks like one."""
+    return PLAN.of(Path(folder)).is_file()
 
 
 def is_number(what: Any) -> bool:

@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedspend.basics.files import append_line, as_line, make_folder, one_at_a_time, write_whole
+from fedspend.basics.files import (
+    append_line,
+    as_line,
+    make_folder,
+    one_at_a_time,
+    remove_unfinished,
+    write_whole,
+)
 from fedspend.basics.tensors import REMEDY, seal
 from fedspend.configuration.sections import SECTIONS
 from fedspend.errors import InvalidInput, Refused
@@ -55,6 +62,7 @@ from fedspend.server.rounds import Kept, TrainingState
 from fedspend.stored.files import (
     CERTIFICATE,
     CHECKPOINT,
+    FILES,
     HOLD_OUT,
     METRICS,
     MODEL,
@@ -230,6 +238,8 @@ class RunDirectory:
             proposal = replace(plan.proposal(), stops=stops)
             account.admit(proposal, self.digests(), simulation=simulation)
             self._check_files(account)
+            for file in FILES:
+                remove_unfinished(file.of(self.folder))
             self.account = account
             try:
                 yield
