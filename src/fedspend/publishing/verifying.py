@@ -165,7 +165,7 @@ def _refuse_of_another_kind(path: Path) -> None:
             check = shlex.join(["fedspend", "ledger", "verify", "--ledger", str(path)])
             raise InvalidInput(f"{str(path)!r} is a database and no plan; if a ledger: {check}")
     if path.suffix == ".toml":
-        plan = shlex.join(["fedspend", "plan", str(path), "-o", "plan.json"])
+        plan = f"{shlex.join(['fedspend', 'plan', str(path)])} -o plan.json"
         raise InvalidInput(f"{str(path)!r} is a config and no plan; plan it first: {plan}")
     if path.name in (DOCUMENT, GUARANTEE) and (path.parent / DOCUMENT).exists():
         whole = shlex.join(["fedspend", "verify", str(path.parent)])
