@@ -35,8 +35,8 @@ FINDINGS = {  # in a sentence, without a number
     "bound",
     cheng_page.PAPER: "BLUR helps at clips that are far too small (MNIST by writer); with a clip "
     "that suits the noise, neither BLUR nor LUS gains anything here",
-    gu_page.PAPER: "The best settings mostly lie where the theory says, with a k of our own; not in "
-    "one panel, LeNet with the fewest local steps",
+    gu_page.PAPER: "The best settings mostly lie where the theory says, with a k of our own; not "
+    "in one panel, LeNet with the fewest local steps",
 }
 WORDS = (
     "reproduced",
