@@ -258,27 +258,23 @@ def rows(results: Finished) -> list[tuple[str, str, str]]:
     return rows_of(ITEMS, results)
 
 
-def _not_run(model: str) -> str:
-    return cut(f"gu-{model}")
-
-
 ITEMS = (
     Item("Tables II and III, cost", "", lambda _: gu_cost.judged(gu_cost.lines())),
     Item("Figure 1, theory", "", lambda _: gu_theory.judged(gu_theory.CASES)),
-    Item("Figure 2a, logistic, free rate", _not_run("logistic"), judge("logistic", "Figure 2")),
-    Item("Figure 2b, LeNet, free rate", _not_run("lenet"), judge("lenet", "Figure 2")),
+    Item("Figure 2a, logistic, free rate", cut("gu-logistic"), judge("logistic", "Figure 2")),
+    Item("Figure 2b, LeNet, free rate", cut("gu-lenet"), judge("lenet", "Figure 2")),
     Item("Figure 3, logistic, case III with sigma up to 0.50", "", as_stated),
     *(
         Item(
             f"Figure 3, {name}, case {case}",
-            _not_run(model),
+            cut(f"gu-{model}"),
             judge(model, "Figure 3", f"case {case}"),
         )
         for model, name in MODELS.items()
         for case in ("I", "II", "III")
     ),
     *(
-        Item(f"{figure}, {name}, {about}", _not_run(model), judge(model, figure))
+        Item(f"{figure}, {name}, {about}", cut(f"gu-{model}"), judge(model, figure))
         for figure, about in (
             ("Figure 4", "epochs"),
             ("Figure 5", "clients"),
