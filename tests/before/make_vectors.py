@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from before import probe, runs
+from before import runs
+from before.v0_2 import probe
 
 import fedspend
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from before import probe
+from before.v0_2 import probe
 
 ROUNDING = 1e-5  # of the largest entry
 # On a coarse grid a number that is rounded at random may fall to the next step.

@@ -20,7 +20,7 @@ from before.probed import check_same, machine, same_machine
 from before.since import as_it_was
 from safetensors.numpy import load_file
 
-pytestmark = pytest.mark.filterwarnings("ignore:noise on a class")
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore:noise on a class")]
 LOST = "real-killed-without-release"
 
 

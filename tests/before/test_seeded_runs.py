@@ -20,6 +20,7 @@ HALF_A_POINT = 0.005
 MENDED = ("reference-adaptive-clip-with-empty-clients", "dense-adaptive-clip-with-empty-clients")
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.filterwarnings("ignore:noise on a class"),
     pytest.mark.usefixtures("quick_verify"),  # test_old_files verifies plans
 ]
