@@ -2,50 +2,105 @@
 databases for ledgers.
 """
 
-import copy
+import itertools
 import os
+import random
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 sys.path.append(str(Path(__file__).parent))
 import places
 from browsing import chromium
-from tiny import TINY
+from lib import quick
+from lib.configs import small
+from lib.fork_server import ForkServer
+from lib.verdicts import Passed, remember_verdicts
 
 # On a contributor's machine properties meet new examples every time; in CI the same ones, so that a
-# landing is repeatable.
-settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("here", deadline=None)
+# landing is repeatable. What fails is printed with what repeats it; nothing fails because
+# examples take long to draw, or are long.
+_ALWAYS = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
+settings.register_profile("ci", derandomize=True, **_ALWAYS)
+settings.register_profile("here", **_ALWAYS)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(quick)
+    os.environ["LANGUAGE"] = "C"  # else argparse looks for translations of each of its words
+    # Durable writes wait for the disk. Tests need not: they kill processes, and no machine.
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """What is drawn without a seed of its own is the same in every order of the tests, and on
+    every worker.
+    """
+    random.seed(0)
+    if "numpy.random" in sys.modules:  # else it is not loaded for this
+        sys.modules["numpy.random"].seed(0)
+    if "torch" in sys.modules:  # `torch.manual_seed` also asks for accelerators, which takes 2 ms
+        sys.modules["torch"].default_generator.manual_seed(0)
 
 
 @pytest.fixture
 def registries_as_before():
-    """What experiments enter in registries, other tests must not meet."""
-    from fedspend.data.loading import DATA_SETS
-    from fedspend.engines.table import ENGINES
+    """What a test, a page or an experiment enters in registries, other tests must not meet."""
+    from fedspend.basics.registry import _OF_SECTION
 
-    before = {registry: registry.names for registry in (DATA_SETS, ENGINES)}
+    def own():
+        registries = (registry for section in _OF_SECTION.values() for registry in section)
+        return {registry: set(registry.own) for registry in registries}
+
+    before = own()
     yield
-    for registry, names in before.items():
-        for name in set(registry.names) - set(names):
+    for registry, names in own().items():
+        for name in names - before.get(registry, set()):
             registry.remove(name)
 
 
+@pytest.fixture(scope="session")
+def folders_of_users(tmp_path_factory):
+    """A folder with names of folders that are not there yet: to make one for every test takes long
+    once there are thousands.
+    """
+    users = tmp_path_factory.mktemp("users")
+    return (users / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def ledger_of_this_user(tmp_path_factory, monkeypatch):
+def ledger_of_this_user(folders_of_users, monkeypatch):
     """Real runs that name no ledger are charged here, and not to the ledger of who runs the tests.
 
     Gives its path; nothing is there before something was charged.
     """
-    path = tmp_path_factory.mktemp("user") / "ledger.db"
+    path = next(folders_of_users) / "ledger.db"
+    path.parent.mkdir()
     monkeypatch.setenv("FEDSPEND_LEDGER", str(path))
     return path
+
+
+@pytest.fixture
+def system_from_a_seed(monkeypatch):
+    """The system's randomness is drawn from a seed: for tests of real runs that look at numbers of
+    which a few, drawn otherwise, would deceive them. What is drawn is real in all other tests.
+    """
+    drawn = random.Random(7)
+    monkeypatch.setattr("os.urandom", drawn.randbytes)
+    monkeypatch.setattr("secrets.token_bytes", lambda size=32: drawn.randbytes(size))
 
 
 @dataclass(frozen=True)
@@ -83,7 +138,13 @@ def browser(tmp_path_factory):
 @pytest.fixture
 def tiny():
     """A config as a dict of sections, free to change."""
-    return copy.deepcopy(TINY)
+    return small()
+
+
+@pytest.fixture(autouse=True)
+def verdicts_found_once():
+    """The same small plans begin hundreds of runs."""
+    remember_verdicts()
 
 
 @pytest.fixture
@@ -92,20 +153,15 @@ def quick_verify(monkeypatch):
     import fedspend.approval.node_ledger
     import fedspend.runs.certifying
 
-    class Verdict:
-        ok = True
-        failures = ()
+    monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
+    monkeypatch.setattr(fedspend.approval.node_ledger, "verified", lambda slice: Passed(slice.plan))
 
-        def __init__(self, plan):
-            self.plan, self.epsilon = plan, plan.epsilon
 
-        def to_dict(self):
-            return {"ok": True, "plan_hash": self.plan.hash}
-
-    monkeypatch.setattr(fedspend.runs.certifying, "verify", Verdict)
-    monkeypatch.setattr(
-        fedspend.approval.node_ledger, "verified", lambda slice: Verdict(slice.plan)
-    )
+@pytest.fixture(scope="session")
+def fork_server():
+    """Starts `fedspend` commands as processes, in no time."""
+    with ForkServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -133,7 +189,7 @@ def failing_postgres():
     yield from new_server()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 def place(request, tmp_path):
     """Where a new ledger can be made: a path, and a database on a server. What a test does with it,
     it does on both.

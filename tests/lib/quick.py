@@ -1,0 +1,155 @@
+"""Which tests `make test` runs, and the check that they stay quick.
+
+A test of half a second or more is marked `full`, for `make test-full` alone. Of the cases of one
+function, the mark may name those that take long, or those that are enough for every day:
+
+    @pytest.mark.full                          all of them are left out of `make test`
+    @pytest.mark.full(only=["lstm-288"])       these are left out
+    @pytest.mark.full(but=["lenet-2"])         all but these are
+    @pytest.mark.full(but_every=7)             all but every seventh: of the product of two lists
+                                               whose lengths seven does not divide, each value stays
+
+Guarantee: a case that is named and does not exist stops the collection. At the end of a run, every
+test without the mark that took `LENIENT` times as much is listed; in CI that fails the run. What
+counts is the time of the processor, in halves of a second of a machine on which `work` takes
+`WORK_SECONDS`, so that neither a slow machine nor a busy one decides.
+"""
+
+from __future__ import annotations
+
+import os
+import timeit
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+LIMIT = 0.5
+# A processor that does other things too is slower by up to 2, and the first test of a worker that
+# needs a library pays for its import, which takes up to 2 s.
+LENIENT = 6.0
+WORK_SECONDS = 0.0045
+# They take longer, and nothing quicker guards what they guard. At most twenty.
+WORTH_THEIR_TIME = {
+    "src/fedspend/__init__.py::fedspend",  # the first example that a reader meets
+    "src/fedspend/records/noise_choice.py::fedspend.records.noise_choice.suggest_noise",
+    # whichever comes first reads all sources
+    "tests/test_house.py::test_imports_point_one_way",
+    "tests/test_house.py::test_no_exception_outlives_its_reason",
+    "tests/test_house.py::test_the_check_shares_nothing_with_the_planner",
+    "tests/privacy/test_traps.py::test_the_trap_is_not_there[estimate used as a bound]",
+    *(
+        f"tests/audit/test_audit.py::test_a_broken_mechanism_is_caught[{name}]"
+        for name in (
+            "half noise",
+            "half noise, discrete",
+            "half noise, votes",
+            "the bit without noise",
+            "doubled clip",
+            "per-layer clip without the root",
+            "sampling ignored",
+        )
+    ),
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "full(only, but, but_every): takes half a second or more; for make test-full"
+    )
+    if not hasattr(config, "workerinput"):  # the process in which all reports come together
+        config.pluginmanager.register(Watch())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Takes the mark off the cases that stay, before `-m` looks at it."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if any(map(names_cases, item.own_markers)):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for function in cases.values():
+        staying = quick_cases(function)
+        for item in function:
+            if name_of(item) in staying:
+                item.own_markers[:] = [m for m in item.own_markers if not names_cases(m)]
+
+
+def names_cases(mark: pytest.Mark) -> bool:
+    """Whether it is a mark of a function that leaves some of its cases in `make test`."""
+    return mark.name == "full" and bool(mark.kwargs)
+
+
+def name_of(item: pytest.Item) -> str:
+    """The case as pytest names it, between brackets."""
+    return item.name.partition("[")[2].removesuffix("]")
+
+
+def quick_cases(items: Sequence[pytest.Item]) -> set[str]:
+    """Of the cases of one function, those that stay in `make test`."""
+    how = next(filter(names_cases, items[0].own_markers)).kwargs
+    names = [name_of(item) for item in items]
+    named = [*how.get("only", ()), *how.get("but", ())]
+    unknown = set(named) - set(names)
+    # a single case may have been asked for on the command line
+    if unknown and len(names) > 1:
+        raise pytest.UsageError(
+            f"{items[0].nodeid.partition('[')[0]}: its mark names {', '.join(sorted(unknown))}, "
+            f"and its cases are {', '.join(names)}"
+        )
+    if "only" in how:
+        return set(names) - set(how["only"])
+    if "but" in how:
+        return set(how["but"])
+    return set(names[:: how["but_every"]])
+
+
+# --- the check ---
+
+
+def work() -> int:
+    return sum(number * number for number in range(100_000))
+
+
+def slowness() -> float:
+    """How many times slower this machine is than the one that the limit was set on."""
+    return max(1.0, min(timeit.repeat(work, number=1, repeat=5)) / WORK_SECONDS)
+
+
+def processor_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    before = processor_seconds()
+    try:
+        return (yield)
+    finally:
+        if item.get_closest_marker("full") is None:
+            item.user_properties.append(("processor_seconds", processor_seconds() - before))
+
+
+class Watch:
+    """Collects, where all reports come together, the quick tests that were not."""
+
+    def __init__(self) -> None:
+        self.slow: dict[str, float] = {}
+        self.limit = LIMIT * LENIENT * slowness()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        took = dict(report.user_properties).get("processor_seconds", 0.0)
+        if report.when == "call" and took > self.limit and report.nodeid not in WORTH_THEIR_TIME:
+            self.slow[report.nodeid] = took
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.slow and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.slow:
+            terminalreporter.section(f"above {self.limit:.2g} s and not marked full", red=True)
+            for name, took in sorted(self.slow.items(), key=lambda pair: -pair[1]):
+                terminalreporter.line(f"{took:6.2f} s {name}")
