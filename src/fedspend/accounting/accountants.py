@@ -29,6 +29,8 @@ MAX_SCHEDULES = 1000
 FEW_SCHEDULES, FEW_ROUNDS = 20, 100
 # Above this the independent accountant's reading is coarse: its numbers are of the size of e^700.
 LARGEST_PLD_BUDGET = 500.0
+# Below this its rounding is as large as what a plan leaves of a budget.
+LEAST_PLD_DELTA = 1e-10
 # (noise, rate, delta, rough epsilon) -> epsilon of one schedule; noise and rate are (rounds,)
 Reader = Callable[[FloatArray, FloatArray, float, float], float]
 
@@ -105,6 +107,11 @@ class Accountant(Entry):
             raise InvalidInput(
                 f"accountant 'pld' takes budgets up to {LARGEST_PLD_BUDGET:g}, got "
                 f"{float(goal.max()):g}; use accountant 'rdp'"
+            )
+        if self.name == PLD and delta < LEAST_PLD_DELTA:
+            raise InvalidInput(
+                f"accountant 'pld' takes a delta of at least {LEAST_PLD_DELTA:g}, got {delta:g}; "
+                "use accountant 'rdp'"
             )
         noise, claim = noise.copy(), np.empty(goal.size)
         for k in range(goal.size):

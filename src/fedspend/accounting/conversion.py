@@ -16,6 +16,7 @@ from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput, finite_number
 
 SMALLEST_DELTA = 1e-300
+LEAST_PLANNED_DELTA = 1e-12
 
 
 def check_delta(delta: Any) -> float:
@@ -26,6 +27,17 @@ def check_delta(delta: Any) -> float:
     if value < SMALLEST_DELTA:
         raise InvalidInput(
             f"delta {delta!r} is too small to compute with; give at least {SMALLEST_DELTA:g}"
+        )
+    return value
+
+
+def check_planned_delta(delta: Any) -> float:
+    """`delta`, if claims at it can be verified."""
+    value = check_delta(delta)
+    if value < LEAST_PLANNED_DELTA:
+        raise InvalidInput(
+            f"delta must be at least {LEAST_PLANNED_DELTA:g}, got {delta!r}: below that, double "
+            "precision is too coarse for privacy loss distributions, so nobody could verify a plan"
         )
     return value
 

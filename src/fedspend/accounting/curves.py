@@ -26,6 +26,9 @@ _SPLIT_BELOW = 0.3
 # first.
 _NODES = np.arange(1.0 - _REACH, _REACH + 1)
 _LAGRANGE = np.linalg.inv(np.vander(_NODES))
+# Nodes are computed so many at a time, always the same ones: a node's last digits depend on those
+# that are computed with it, and no plan may depend on earlier ones.
+_BLOCK = 32
 # Two threads that extend one table at the same time would both add the same nodes.
 _EXTENDING = Lock()
 
@@ -67,7 +70,8 @@ class Curve:
         return tables, node.astype(np.int64) + (1 - _REACH - first), _weights(position - node)
 
     def _extend(self, low: int, high: int) -> None:
-        """Compute the nodes low..high that are still missing."""
+        """Compute the nodes low..high that are still missing, by whole blocks."""
+        low, high = low // _BLOCK * _BLOCK, high // _BLOCK * _BLOCK + _BLOCK - 1
         if not self._tables:
             self._first, self._tables = low, self._compute(low, high)
             return
@@ -85,6 +89,11 @@ class Curve:
             ]
 
     def _compute(self, low: int, high: int) -> list[FloatArray]:
+        blocks = [self._block(first) for first in range(low, high, _BLOCK)]
+        return [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+
+    def _block(self, low: int) -> list[FloatArray]:
+        high = low + _BLOCK - 1
         noise = np.exp(np.arange(low, high + 1) * self._step)
         rate = np.full(noise.size, self.rate)
         if self._split:

@@ -146,6 +146,8 @@ def for_python(message: str, arguments: Sequence[str] = ()) -> str:
     "delta is missing: give delta under [privacy], or overrides=['a.b=VALUE']"
     >>> for_python("if you trust it, name it: --model my_models:make")
     "if you trust it, name it: model='my_models:make'"
+    >>> for_python("if it is yours, add --ledger '/my/accounts.db'")
+    "if it is yours, add ledger='/my/accounts.db'"
     >>> for_python("make one with: fedspend ledger init --ledger a.db")
     'make one with: fedspend ledger init --ledger a.db'
     >>> for_python("see fedspend ledger balance; or go on with --resume")
@@ -166,6 +168,7 @@ def _for_python(said: str, arguments: Sequence[str]) -> str:
     said = re.sub(r"(--(?:set|vary|grid|over)) ([^\s:]+=[^:]*):", r"\1 '\2':", said, count=1)
     said = re.sub(r"--set ([\w.]+=[^\s,;']+)", r"overrides=['\1']", said)
     said = re.sub(r"--model ([\w.]+:\w+)", r"model='\1'", said)
+    said = re.sub(r"--ledger ('[^']*')", r"ledger=\1", said)
     for flag in _FLAG.findall(said):
         if flag.replace("-", "_") not in arguments and flag not in (*_CALLED, *_SWITCHES):
             said = _without(flag, said)

@@ -134,7 +134,10 @@ class Version(argparse.Action):
         parser.exit()
 
 
-def build_parser() -> tuple[Parser, dict[str, Parser]]:
+def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and those of the commands, of which `only` one may be given its arguments: they
+    are many.
+    """
     top = Parser(
         prog="fedspend",
         description=(
@@ -166,10 +169,11 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
             formatter_class=Help,
             allow_abbrev=False,
         )
-        module.add_arguments(parser)
-        parser.set_defaults(log=None)
-        add_log(parser)
         parsers[name] = parser
+        if only in (None, name):
+            module.add_arguments(parser)
+            parser.set_defaults(log=None)
+            add_log(parser)
     return top, parsers
 
 
@@ -189,7 +193,7 @@ def add_log(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    top, parsers = build_parser()
+    top, parsers = build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None)
     if argv and not argv[0].startswith("-") and argv[0] not in parsers:
         raise InvalidInput(f"unknown command {argv[0]!r}; {nearest(argv[0], parsers)}")
     args, extra = top.parse_known_args(argv)
@@ -270,7 +274,7 @@ def _of_command(args: argparse.Namespace) -> int:
 
 def flags_of(args: argparse.Namespace) -> set[str]:
     """The flags that the given command, or its action, has, and those of all."""
-    top, parsers = build_parser()
+    top, parsers = build_parser(only=args.command)
     parser: argparse.ArgumentParser = parsers[args.command]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -13,6 +13,7 @@ DESCRIPTION = (
 )
 EXAMPLES = """examples:
   fedspend publish runs/first
+  fedspend publish runs/first --ledger accounts.db
   fedspend publish runs/first -o public/first --sign keys/fedspend.key
   fedspend verify public/first --key keys/fedspend.pub
   fedspend verify public/first --open north.json
@@ -28,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder to publish (default: RUN_DIR.publication); openings go to DIR.openings",
     )
+    add(
+        "--ledger",
+        metavar="PATH|URL",
+        help="where the run's ledger is; needed unless it is in the run directory",
+    )
     add("--sign", metavar="KEY", help="sign with this private key (fedspend keys new)")
     add("--json", action="store_true", help="print JSON instead of text")
 
@@ -35,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from fedspend.publishing.writing import CLIENTS, OWNER, publish
 
-    made = publish(args.run, args.output, sign=args.sign)
+    made = publish(args.run, args.output, ledger=args.ledger, sign=args.sign)
     if args.json:
         import json
 

@@ -333,6 +333,7 @@ def summarise(args: argparse.Namespace, result: Result, folder: Path) -> None:
 def summary_of(result: Result, folder: Path) -> dict[str, Any]:
     """What `--json` prints at the end of a run."""
     from fedspend.server.early_stopping import of_kept
+    from fedspend.stored.run import EPSILON_OF
 
     last, kept = result.metrics[-1], of_kept(result.metrics)
     found: dict[str, Any] = {"folder": str(folder), "rounds": last["round"]}
@@ -346,6 +347,8 @@ def summary_of(result: Result, folder: Path) -> dict[str, Any]:
     if result.private_value is not None:
         found[private_key(result.metric)] = result.private_value
         found[deviation_key(result.metric)] = last[deviation_key(result.metric)]
+    if EPSILON_OF in last:
+        found[EPSILON_OF] = last[EPSILON_OF]
     return found | {
         "epsilon": last["epsilon"],
         "ledger": result.ledger,
@@ -357,6 +360,7 @@ def summary_of(result: Result, folder: Path) -> dict[str, Any]:
 def print_summary(result: Result, folder: Path) -> None:
     from fedspend.basics.words import counted
     from fedspend.server.early_stopping import of_kept
+    from fedspend.stored.run import EPSILON_OF, IN_ALL_RUNS
 
     last = result.metrics[-1]
     simulation = last["randomness"] == "seeded"
@@ -366,7 +370,7 @@ def print_summary(result: Result, folder: Path) -> None:
         else "randomness from the operating system"
     )
     spent = spent_of(last["epsilon"], budgets_by_group(result, folder)) or "no privacy, no budget"
-    if result.plan is not None and "ledger" in result.plan.parameters:
+    if last.get(EPSILON_OF) == IN_ALL_RUNS:
         spent += " of lifetime budgets, including what was spent before"
     told = said_of(of_kept(result.metrics))
     print(f"{told} after {counted(result.kept_round, 'round')} ({kind})")
@@ -378,4 +382,7 @@ def print_summary(result: Result, folder: Path) -> None:
         simulated = " (simulated accounts)" if simulation else ""
         project = f", project {result.project!r}" if result.project else ""
         print(f"Charged to: {result.ledger}{simulated}{project}, run {result.run}")
+        if not is_own(result.ledger, folder):
+            check = shlex.join(["fedspend", "verify", str(folder), "--ledger", result.ledger])
+            print(f"Check it with: {check}")
     print(f"Report: {REPORT.of(folder)}")

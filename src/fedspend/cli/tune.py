@@ -204,7 +204,6 @@ def show_simulated(found: Tuned, output: str | None) -> None:
 
 def run_private(args: argparse.Namespace) -> int:
     from fedspend.accounting.trials import DEFAULT, DEFAULT_MEAN, trials_of
-    from fedspend.report.html import write_report
     from fedspend.tuning.grid import settings_of
     from fedspend.tuning.private import price_tag, tune_private
 
@@ -237,8 +236,6 @@ def run_private(args: argparse.Namespace) -> int:
             project=args.project,
             on_note=on_note,
         )
-    if found.setting is not None:
-        write_report([folder], REPORT.of(folder))
     show_private(found, args)
     return 0
 

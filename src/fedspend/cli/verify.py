@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--ledger",
         metavar="PATH|URL",
-        help="run directories: where the run's ledger is now, if it was moved",
+        help="run directories: where the run's ledger is; needed unless it is in the directory",
     )
     add("--json", action="store_true", help="print JSON with full numbers instead of tables")
     add("--quiet", action="store_true", help="print nothing; the exit code is the verdict")

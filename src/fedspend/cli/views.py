@@ -112,7 +112,7 @@ CLIENTS: View[Plan] = View(
         "stays (zero-out)"
     ),
     against="other clients and the public, who see every model but not who took part",
-    lifetime="with {past}, this plan spends them all",
+    lifetime="with {past}, this plan spends all that Rényi curves leave of them",
     terms=client_terms,
     show=show_groups,
     numbers=client_numbers,

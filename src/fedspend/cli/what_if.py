@@ -80,7 +80,12 @@ def show(found: Leaving, *, with_ledger: bool, filters_by_norm: bool) -> None:
     if found.begun < found.rounds:
         facts += [
             ("if it stays", f"{amount(found.if_it_stays)} once {to_come} done"),
-            ("given back", f"{amount(found.given_back)}, when the run is closed"),
+            (
+                "given back",
+                "nothing: the run has a stopping rule, so all of its rounds stay spent"
+                if found.keeps_all
+                else f"{amount(found.given_back)}, when the run is closed",
+            ),
         ]
     else:
         facts.append(("given back", "nothing: every round has begun"))
@@ -117,12 +122,17 @@ def rounds_words(first: int, last: int) -> str:
 def endings(found: Leaving, by_norm: bool) -> list[tuple[str, list[str]]]:
     """The two ways to leave, and what each means for everyone else."""
     unit = found.unit
+    freed = (
+        "all rounds of the run stay spent, for everyone"
+        if found.keeps_all
+        else "what the run held is free again for everyone"
+    )
     if found.begun == found.rounds:
         stop = ["No round is left to stop."]
     elif found.stops_the_run:
         stop = [
             "The run can begin no further round for anybody. Close it (fedspend ledger close-run)",
-            f"and plan again without this {unit}: what the run held is free again for everyone.",
+            f"and plan again without this {unit}: {freed}.",
         ]
     else:
         stop = [f"This {unit} is in none of the remaining rounds, so the run continues without it."]

@@ -3,8 +3,9 @@
 Guarantee: nothing is trained for a task that is for somebody else, that the client's own account
 does not allow, or that belongs to a round it has passed. A task that comes again is answered with
 the bytes that were sent before: fresh noise on the same update would give some of the noise away.
-What is sent was checked here too: its length, that it is finite, and, where its norm says
-something, that it is within the clip.
+What a model raises on rows is no failure: zeros are sent (`work`). If something else fails, the
+round is over here, and the same task is not worked on again. What is sent was checked here too: its
+length, that it is finite, and, where its norm says something, that it is within the clip.
 """
 
 from __future__ import annotations
@@ -97,7 +98,10 @@ class Answered:
                 "changed",
                 f"another task came for round {round + 1}, which was answered already",
             )
-        return bytes(np.asarray(answer, dtype=np.uint8).tobytes())
+        sent = bytes(np.asarray(answer, dtype=np.uint8).tobytes())
+        if not sent:
+            raise Declined("failed", f"the work of round {round + 1} has failed, so it is over")
+        return sent
 
     def keep(self, task: ClientTask, answer: bytes) -> None:
         """Durable before it is sent. Runs without a name are simulations: nothing is kept."""
@@ -130,10 +134,14 @@ def answer(
         body = answered.before(task)
         if body is None:
             account.admit(task)
-            contribution = work(task)
-            check_outgoing(task, contribution)
-            grid = task.shared.grid
-            body = contribution.to_bytes(None if grid is None else grid.bits)
+            try:
+                contribution = work(task)
+                check_outgoing(task, contribution)
+                grid = task.shared.grid
+                body = contribution.to_bytes(None if grid is None else grid.bits)
+            except Exception:
+                answered.keep(task, b"")  # it may have drawn noise, and must not draw any again
+                raise
             answered.keep(task, body)
         account.sent(task, body)
         return body

@@ -15,6 +15,7 @@ is every number that a gradient is made of, not its norm: a last bit rarely reac
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
@@ -24,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedspend.basics.arrays import FloatArray
+from fedspend.basics.arrays import BoolArray, FloatArray
 from fedspend.client.bounding import Factors
+from fedspend.client.contribution import worded
 
 Blocks = Iterator[tuple[torch.Tensor, torch.Tensor, int]]  # rows, labels, how many count
 
@@ -102,6 +104,7 @@ class InBlocks(ABC):
 
     _factors: Factors
     _size: int  # parameters
+    raised = ""  # what a record raised, if one did
 
     @abstractmethod
     def _planned(self, row: torch.Tensor) -> int:
@@ -125,9 +128,42 @@ class InBlocks(ABC):
         drawn = torch.get_rng_state()
         for some, wanted, count in in_blocks(rows, labels, size):
             torch.set_rng_state(drawn)
-            found = gradients(some, wanted)
-            found.add(total, filled_factors(self._factors, found.norms, count))
+            try:
+                found, counting = gradients(some, wanted), None
+            except Exception as error:
+                self.raised = worded(error)
+                counting = self._sound(gradients, some, wanted, count, drawn)
+                if not counting.any():
+                    self._factors(np.full(count, np.nan))  # whoever pays by norms pays for these
+                    continue
+                torch.set_rng_state(drawn)
+                found = gradients(*_emptied(some, wanted, counting))
+            norms = found.norms
+            if counting is not None:
+                norms = np.where(counting, norms, np.nan)  # as one that is not finite
+            scale = filled_factors(self._factors, norms, count)
+            found.add(total, scale)
         return total
+
+    @staticmethod
+    def _sound(
+        gradients: Callable[[torch.Tensor, torch.Tensor], Gradients],
+        rows: torch.Tensor,
+        labels: torch.Tensor,
+        count: int,
+        drawn: torch.Tensor,
+    ) -> BoolArray:
+        """Which rows of a block raise no error, each tried in a block without the others: what one
+        raises must not change what another gives.
+        """
+        sound = np.zeros(len(rows), dtype=bool)
+        for place in range(count):
+            only = np.arange(len(rows)) == place
+            torch.set_rng_state(drawn)
+            with contextlib.suppress(Exception):
+                gradients(*_emptied(rows, labels, only))
+                sound[place] = True
+        return sound
 
     def block(self, row: torch.Tensor, label: torch.Tensor | None = None) -> int:
         """How many records are computed at once. Only the shapes of row and label matter."""
@@ -160,7 +196,10 @@ class InBlocks(ABC):
             if trial < len(_STRANGERS):
                 first = trial % 2
                 beside = _beside(alike, _STRANGERS[trial], first)
-                bits.add(self.bits(parameters, beside, labels, size, slice(first, None, 2)))
+                try:
+                    bits.add(self.bits(parameters, beside, labels, size, slice(first, None, 2)))
+                except Exception:  # a model that raises on such strangers is not tried with them
+                    return True
             if bits != {NOTHING}:
                 told = True
                 if BY_PLACE in bits or len(bits) > 1:
@@ -181,7 +220,7 @@ class InBlocks(ABC):
         """
         ((some, wanted, count),) = in_blocks(rows, labels, size)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # the same dropout every time
+            torch.default_generator.manual_seed(0)  # the same dropout every time
             found = self._at(parameters)(some, wanted)
         norms = found.norms[:count][places]
         digest = hashlib.sha256()
@@ -192,6 +231,15 @@ class InBlocks(ABC):
                 return BY_PLACE
             digest.update(bits[:1].tobytes())
         return digest.digest() if _LEAST_NORM < norms[0] < np.inf else NOTHING
+
+
+def _emptied(
+    rows: torch.Tensor, labels: torch.Tensor, kept: BoolArray
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A block with zeros in place of all rows but those that are kept."""
+    rows, labels, gone = rows.clone(), labels.clone(), torch.from_numpy(~kept)
+    rows[gone], labels[gone] = 0, 0
+    return rows, labels
 
 
 def _made_up(row: torch.Tensor, draw: torch.Generator) -> torch.Tensor:

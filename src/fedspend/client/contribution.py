@@ -8,6 +8,8 @@ differentially private, and leave the client in simulations only.
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,6 +121,15 @@ class Remarks:
     problem: str = ""  # why the contribution counts as zero
     # records that took part in each local step, if that is not planned
     active: IntArray | None = None
+    raised: bool = False  # whether it counts as zero because its work raised an error
+
+
+def worded(error: Exception) -> str:
+    """What the work of a client raised, and where, in one line; for its operator only."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    where = traceback.extract_tb(error.__traceback__)
+    place = f" ({os.path.basename(where[-1].filename)}:{where[-1].lineno})" if where else ""
+    return f"its work raised {said}{place}, so it counts as zero"
 
 
 @dataclass(frozen=True, eq=False)

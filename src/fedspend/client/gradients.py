@@ -221,10 +221,11 @@ class GeneralSum(InBlocks):
         self._pristine = copy.deepcopy(self._module)
         self._sizes = [(name, parameter.numel()) for name, parameter in trainable(module)]
         self._size_planned = block_size(records, _BLOCK_NUMBERS // self._size)
-        self._task = task
+        self._task = self._once = task
 
         def loss(trained: dict[str, torch.Tensor], row: torch.Tensor, label: torch.Tensor) -> Any:
-            return task.mean(functional_call(self._module, trained, (row[None],)), label[None])
+            output = functional_call(self._module, trained, (row[None],))
+            return self._once.mean(output, label[None])
 
         self._gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="same")
 
@@ -238,7 +239,8 @@ class GeneralSum(InBlocks):
         trained = named_pieces(self._pristine, parameters)
 
         def of_block(rows: torch.Tensor, labels: torch.Tensor) -> _Single:
-            self._module = fresh(self._pristine)  # no block may leave anything behind for the next
+            # no block may leave anything behind for the next
+            self._module, self._once = fresh(self._pristine), self._task.fresh()
             found = self._gradients(trained, rows, labels)
             return _Single([found[name].flatten(1) for name, _ in self._sizes])
 

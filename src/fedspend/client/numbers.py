@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fedspend.client.bounding import Bounded
+from fedspend.client.contribution import worded
 from fedspend.client.rows import Rows
 from fedspend.client.task import ClientTask
 from fedspend.models.evaluation import scores
@@ -46,20 +47,24 @@ def metric(
     goal: Task = CLASSIFY,
     *,
     present: bool = True,
-) -> float | None:
+) -> tuple[float | None, str]:
     """How well the round's first model does on the client's held-out rows, from 0 to 1, minus 1/2,
     on the grid: the share that it gets right, or another metric between public bounds. 0 without
     such rows, and if the client is not `present` in this round; with the client's noise.
+    And what measuring it raised, if it did: then it is 0, too.
     """
     shared, grid = task.shared, task.shared.metric
     if grid is None:
-        return None
-    steps = 0
+        return None, ""
+    steps, problem = 0, ""
     if held_out is not None:
-        steps = measured(task, held_out, module, grid, randomness, goal)
+        try:
+            steps = measured(task, held_out, module, grid, randomness, goal)
+        except Exception as error:
+            problem = worded(error)
     steps = steps if present else 0  # measured all the same, so that it takes as long
     words = randomness.words("client-metric-noise", shared.round, task.number)
-    return (steps + grid.own_noise(words)) / grid.steps
+    return (steps + grid.own_noise(words)) / grid.steps, problem
 
 
 def measured(

@@ -63,8 +63,10 @@ def record_update(
     randomness: Randomness,
     states: States,
     goal: Task = CLASSIFY,
-) -> tuple[torch.Tensor, IntArray | None]:
-    """The client's update, and how many records took part in each step if that is not planned."""
+) -> tuple[torch.Tensor, IntArray | None, str]:
+    """The client's update, how many records took part in each step if that is not planned, and what
+    single records raised: they count as zero.
+    """
     terms = task.records
     assert terms is not None
     if terms.rate.size != len(rows):
@@ -75,10 +77,10 @@ def record_update(
     start = torch.from_numpy(task.shared.parameters)
     local = LocalModel(start, task.shared.lr, task.shared.training.descent)
     if terms.by_norm:
-        active = _steps_by_norm(task, terms, rows, module, randomness, states, local, goal)
-        return local.parameters - start, active
-    _sampled_steps(task, terms, rows, module, randomness, local, goal)
-    return local.parameters - start, None
+        active, problem = _steps_by_norm(task, terms, rows, module, randomness, states, local, goal)
+        return local.parameters - start, active, problem
+    problem = _sampled_steps(task, terms, rows, module, randomness, local, goal)
+    return local.parameters - start, None, problem
 
 
 def draw_records(rate: FloatArray, randomness: Randomness, step: int, client: int) -> IntArray:
@@ -119,7 +121,7 @@ def _seed_layers(
     """
     if isinstance(sum_of, GeneralSum) or goal.own:  # nothing else draws
         drawn = randomness.generator("record-layers", step, client)
-        torch.manual_seed(int(drawn.integers(2**63)))
+        torch.default_generator.manual_seed(int(drawn.integers(2**63)))
 
 
 def _rarely_exceeded(terms: RecordTerms) -> int:
@@ -138,7 +140,7 @@ def _sampled_steps(
     randomness: Randomness,
     local: LocalModel,
     goal: Task,
-) -> None:
+) -> str:
     sum_of = clipped_sum(module, terms.clip, task=goal, records=_rarely_exceeded(terms))
     deviation = terms.noise_multiplier * terms.clip
     # Records may leave during a round, but do not come back in it.
@@ -153,6 +155,7 @@ def _sampled_steps(
                 total, deviation, float(terms.batch[number]), randomness, step, task.number
             )
         )
+    return sum_of.raised
 
 
 def _steps_by_norm(
@@ -164,7 +167,7 @@ def _steps_by_norm(
     states: States,
     local: LocalModel,
     goal: Task,
-) -> IntArray:
+) -> tuple[IntArray, str]:
     """Takes all local steps, even if no record is left, because that is private. What was paid is
     on disk before the update is returned.
     """
@@ -190,4 +193,4 @@ def _steps_by_norm(
             )
         )
     budget.keep(before, left)
-    return active
+    return active, sum_of.raised

@@ -33,7 +33,7 @@ def trained(
     training, start = task.shared.training, torch.from_numpy(task.shared.parameters)
     generator = randomness.generator("batches", task.shared.round, task.number)
     batches = step_batches(generator, len(rows), training)
-    torch.manual_seed(int(generator.integers(2**63)))
+    torch.default_generator.manual_seed(int(generator.integers(2**63)))
     local = copy.deepcopy(module).train()  # a copy, so that nothing of another client is left in it
     load_vector(local, start)
     parameters = [parameter for _, parameter in trainable(local)]

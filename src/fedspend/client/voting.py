@@ -19,14 +19,8 @@ from fedspend.models.evaluation import scores
 from fedspend.models.fresh import fresh
 
 
-def votes(
-    task: ClientTask, update: torch.Tensor, module: nn.Module, public_rows: torch.Tensor | None
-) -> torch.Tensor:
-    """Ones for the chosen classes, scaled to the client's clip, (rows asked about * classes,).
-
-    A client whose model did not move casts no vote. A client whose model or scores are not finite
-    sends NaN, which the bound discards like a diverged update.
-    """
+def check_asked(task: ClientTask, public_rows: torch.Tensor | None) -> None:
+    """Refuse to be asked about rows that are not there: a mistake, whatever a client holds."""
     asked = task.shared.asked
     if (
         asked is None
@@ -37,6 +31,19 @@ def votes(
             f"client {task.client!r} is asked about public rows that it does not have; give every "
             "client the same public rows"
         )
+
+
+def votes(
+    task: ClientTask, update: torch.Tensor, module: nn.Module, public_rows: torch.Tensor | None
+) -> torch.Tensor:
+    """Ones for the chosen classes, scaled to the client's clip, (rows asked about * classes,).
+
+    A client whose model did not move casts no vote. A client whose model or scores are not finite
+    sends NaN, which the bound discards like a diverged update.
+    """
+    asked = task.shared.asked
+    assert asked is not None
+    assert public_rows is not None
     cast = torch.zeros(len(asked), task.shared.size // len(asked))
     if bool(update.any()):
         scored = scores(

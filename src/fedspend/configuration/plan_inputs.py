@@ -41,6 +41,8 @@ from fedspend.planning.influence import proposed_tail, read_influence
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
 from fedspend.planning.policies.grouped import GROUPED
 from fedspend.planning.policies.individual import INDIVIDUAL_RATES
+from fedspend.planning.policies.table import policies_of_method
+from fedspend.planning.policies.weighted import GEOMETRIC
 from fedspend.planning.request import PlanRequest
 from fedspend.server.methods import dp_fedsgd
 from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
@@ -554,11 +556,10 @@ def choose_policy(
         policy, method = config.privacy.policy, config.method.name
     if flags.weights is None:
         weights = config.privacy.weights
-        return (
-            ("geometric" if policy is None and isinstance(weights, float) else policy),
-            method,
-            weights,
-        )
+        # a single number means geometric, if the method allows it
+        ratio = policy is None and isinstance(weights, float)
+        fits = method is None or GEOMETRIC.name in policies_of_method(method)
+        return (GEOMETRIC.name if ratio and fits else policy), method, weights
     implied, weights = parse_weights(flags.weights)
     if policy is not None and policy != implied:
         raise InvalidInput(

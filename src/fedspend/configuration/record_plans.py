@@ -292,20 +292,22 @@ def _plan_given(
 
     It refuses, or leaves out, records whose lifetime budgets it would exceed.
     """
-    terms = terms_of(config, budget, asked.owner)
     if ledger is None or not len(ledger.accounts("record")):  # the run will register its records
-        return asked.plan(budget, terms)
+        return asked.plan(budget, terms_of(config, budget, asked.owner))
     left_out = ledger.accounts("record").withdrawn[
         account_numbers(ledger.state, "record", asked.records)
     ]
     _refuse_unless_left_out(config, asked, left_out, "withdrew")
-    made = asked.plan(budget, terms, left_out)
-    over = ledger.over(made.proposal())
-    if not over.size:
-        return made
-    left_out[over] = True
-    _refuse_unless_left_out(config, asked, left_out, "would exceed their lifetime budgets")
-    return asked.plan(budget, terms, left_out)
+    while True:
+        here = ~left_out if not left_out.all() else left_out
+        terms = terms_of(config, budget[here], asked.owner[here])
+        made = asked.plan(budget, terms, left_out)
+        over = np.setdiff1d(ledger.over(made.proposal()), np.flatnonzero(left_out))
+        if not over.size:
+            return made
+        # without these, the others may be sampled more often (minimum, dropout), so check again
+        left_out[over] = True
+        _refuse_unless_left_out(config, asked, left_out, "would exceed their lifetime budgets")
 
 
 def _refuse_unless_left_out(config: Config, asked: Asked, who: BoolArray, why: str) -> None:

@@ -219,7 +219,7 @@ def _own_metric(
     if keys:
         raise InvalidInput(f"a metric takes no keys, got {keys[0]!r}")
     share, lower = flags.get("share") is True, flags.get("lower") is True
-    return METRICS.add(Metric(name, help, measure=of_two(make), share=share, lower=lower))
+    return METRICS.add(Metric(name, help, measure=of_two(make, name), share=share, lower=lower))
 
 
 def _new(kind: str, keys: tuple[str, ...], section: str) -> tuple[str, ...]:

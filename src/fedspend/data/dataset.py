@@ -12,6 +12,7 @@ Where clients are real, `by_row` decides for every row by itself (`row_choice`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -168,7 +169,10 @@ class Rows:
 
 def natural_ids(client_of: npt.NDArray[Any]) -> tuple[str, ...]:
     """The clients named in a column: numbers in numerical order, text in alphabetical order."""
-    return tuple(map(str, np.unique(client_of).tolist()))
+    names = list(map(str, np.unique(client_of).tolist()))
+    if all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in names):
+        names.sort(key=int)  # also where a file has them as text, as CSV does
+    return tuple(names)
 
 
 def rows(

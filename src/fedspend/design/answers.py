@@ -82,7 +82,13 @@ def theory_answer(
             {
                 "data": {"clients": clients},
                 "method": {"name": dp_fedsgd.NAME},
-                "privacy": {"epsilon": max_epsilon, "rate": rate, "clip": clip, "delta": delta},
+                "privacy": {
+                    "epsilon": max_epsilon,
+                    "rate": rate,
+                    "clip": clip,
+                    "delta": delta,
+                    "accountant": "rdp",  # whose noise it was chosen for
+                },
                 "train": {"rounds": found.rounds},
             }
         )

@@ -70,7 +70,7 @@ def measured_bias(config: Config, rounds: Sequence[int] = ()) -> tuple[RoundBias
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedspendWarning)
         setup = from_config(config)
-    method, training, last = setup.method, setup.training, setup.training.server.rounds
+    method, training, last = setup.method, setup.training.to_the_end, setup.training.server.rounds
     picked = set(rounds or (1, (last + 1) // 2, last))
     engine = open_engine(setup, MemoryStates())
 

@@ -338,6 +338,8 @@ class Trial:
         for _ in range(server.rounds):
             rounds.append(kept(states[-1]))
             states.append(stepped(states[-1], rounds[-1].release))
+        # nothing is told of a round in which nobody was sampled
+        told = [one.statistics["mean_norm"] for one in rounds if "mean_norm" in one.statistics]
         planned = relative_rates(config.train, plan.rounds + plan.dropped_rounds)
         rates = None if planned is None else np.array(planned[: plan.rounds])
         return cls(
@@ -347,7 +349,7 @@ class Trial:
             play=lambda state: kept(state).release,
             step=stepped,
             loss=loss,
-            norms=np.array([one.statistics["mean_norm"] for one in rounds]),
+            norms=np.array(told) if told else None,
             deviation=float(np.sqrt(np.mean(np.square(plan.noise_of_average)))),
             seed=config.train.seed,
             server_lr=server.lr,

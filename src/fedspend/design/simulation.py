@@ -190,7 +190,7 @@ def train_by_tail(
                 state,
                 setup.method,
                 engine,
-                setup.training,
+                setup.training.to_the_end,  # each tail is of the last rounds
                 setup.randomness,
                 MemoryStore(),
                 lambda _, statistics: statistics,

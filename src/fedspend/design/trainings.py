@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypedDict, TypeVar, cast
 
@@ -38,7 +39,8 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
     certified: this protects nobody.
     """
     from fedspend.basics.threads import single_threaded
-    from fedspend.engines.local import make_engine
+    from fedspend.client.state import MemoryStates
+    from fedspend.runs.running import open_engine
     from fedspend.runs.setup import flat_parameters, from_config
     from fedspend.runs.stores import MemoryStore
     from fedspend.server.rounds import Statistics, TrainingState, begin, run_rounds
@@ -53,7 +55,7 @@ def train_one(config: Config) -> tuple[list[float | None], list[float], float]:
             f"a search shows accuracy beside the loss, and loss {setup.task.name!r} has none here; "
             "add it to task.metrics, or choose a loss with classes"
         )
-    engine = make_engine(setup.engine, setup.workload(), 1)
+    engine = open_engine(replace(setup, workers=1), MemoryStates())
     evaluating = 0.0
     losses: list[float | None] = []
     accuracies: list[float] = []

@@ -17,7 +17,7 @@ from fedspend.client.contribution import Reply
 from fedspend.client.rows import Rows
 from fedspend.client.shaping import sparsify
 from fedspend.client.task import ClientTask, LocalTraining
-from fedspend.client.work import Tools, finished
+from fedspend.client.work import Tools, failing, finished
 from fedspend.engines.base import Workload
 from fedspend.engines.workers import Workers
 from fedspend.models.checking import check_module
@@ -42,7 +42,11 @@ class ClientTrainer:
     def __call__(self, task: ClientTask) -> Reply:
         with single_threaded():
             rows, tools = self._work.rows(task.client), self._work.tools
-            update = self._trained(task, rows, tools)
+            try:
+                update = self._trained(task, rows, tools)
+            except Exception as error:
+                self._flat = None  # it may have stopped half-way
+                return failing(task, error, len(rows), tools)
             if task.shared.asked is None:
                 update = self._spaces()[1].copy_(update)
             return finished(task, update, len(rows), tools)
@@ -56,7 +60,9 @@ class ClientTrainer:
         )
         generator = tools.randomness.generator("batches", shared.round, task.number)
         batches = step_batches(generator, len(rows), training)
-        torch.manual_seed(int(generator.integers(2**63)))  # for dropout and the like
+        torch.default_generator.manual_seed(
+            int(generator.integers(2**63))
+        )  # for dropout and the like
         start, update = torch.from_numpy(shared.parameters), self._spaces()[0]
         flat.load(start)
         for positions in batches:

@@ -30,7 +30,7 @@ from fedspend.client.batches import Cut, step_count
 from fedspend.client.contribution import Reply
 from fedspend.client.shaping import sparsify
 from fedspend.client.task import ClientTask, LocalTraining
-from fedspend.client.work import finished
+from fedspend.client.work import failing, finished
 from fedspend.engines.base import Workload
 from fedspend.engines.clientwise import ClientTrainer
 from fedspend.engines.slopes import CROSS_ENTROPY, Slope, slope_of
@@ -73,6 +73,7 @@ class DenseEngine:
         lie_together = self._features.is_contiguous()
         self._array = self._features.numpy() if lie_together else None
         self._scratch = Scratch()
+        self._raised: dict[str, Exception] = {}  # by clients whose update is not asked for yet
         self._one_by_one = ClientTrainer(work)
         # how many clients may share a product
         self._together: dict[tuple[int, LocalTraining], int] = {}
@@ -87,7 +88,11 @@ class DenseEngine:
             some = tasks[start : start + several]
             with one_thread():
                 for task, update in zip(some, self._updates(some), strict=True):
-                    yield finished(task, update, len(shards[task.client]), tools)
+                    raised, rows = self._raised.pop(task.client, None), len(shards[task.client])
+                    if raised is None:
+                        yield finished(task, update, rows, tools)
+                    else:
+                        yield failing(task, raised, rows, tools)
 
     def close(self) -> None:
         pass
@@ -99,11 +104,17 @@ class DenseEngine:
         held, blocks = self._scratch.take("held", len(tasks), self._size), [*self._blocks(tasks)]
         rows, waiting = held.unbind(), dict[int, torch.Tensor]()
         numbers = [tasks[n].number for members, width in blocks if width for n in members]
-        draws = self._work.randomness.generators("batches", tasks[0].shared.round, numbers)
+        draws = self._draws(tasks[0], numbers)
         first, due = 0, 0
         for members, width in blocks:
-            last = first + len(members)
-            self._block([tasks[n] for n in members], width, draws, out=held[first:last])
+            last, some = first + len(members), [tasks[n] for n in members]
+            if width:
+                numbers = numbers[len(members) :]
+            try:
+                self._block(some, width, draws, out=held[first:last])
+            except Exception:
+                self._alone(some, width, out=held[first:last])
+                draws = self._draws(tasks[0], numbers)
             waiting.update(zip(members, rows[first:last], strict=True))
             first = last
             while due in waiting:
@@ -111,6 +122,17 @@ class DenseEngine:
                 due += 1
             if not waiting:
                 first = 0  # nobody needs those rows any more
+
+    def _draws(self, task: ClientTask, numbers: Sequence[int]) -> Draws:
+        return self._work.randomness.generators("batches", task.shared.round, numbers)
+
+    def _alone(self, tasks: Sequence[ClientTask], width: int, out: torch.Tensor) -> None:
+        """The same as `_block`, one client at a time: one whose work raises takes nobody along."""
+        for task, row in zip(tasks, out, strict=True):
+            try:
+                self._block([task], width, self._draws(task, [task.number]), out=row[None])
+            except Exception as error:
+                self._raised[task.client] = error
 
     def _blocks(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[list[int], int]]:
         """Places in `tasks` of clients that are trained together, most steps first, and how wide

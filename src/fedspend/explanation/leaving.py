@@ -1,8 +1,8 @@
 """What a client or record has spent, and gets back, if it leaves after some round.
 
 Guarantee: the numbers are the ledger's own. Leaving is simulated on a copy of its state, with the
-entries that really leaving would add (`open`, `reserve`, `close`) and the same rules, and read as
-`fedspend ledger balance` reads it. Nothing is written. Rounds that have begun are spent.
+entries that really leaving would add (`open`, `reserve`, `close` or `stop`) and the same rules, and
+read as `fedspend ledger balance` reads it. Nothing is written. Rounds that have begun are spent.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Leaving:
     if_closed: float  # spent, if the run is closed and other open runs are finished
     left: float  # the largest claim of a new plan like this one, once the run is closed
     stops_the_run: bool  # whether withdrawing stops the run
+    keeps_all: bool  # whether the run, once it has begun, keeps all of its rounds spent
 
     @property
     def given_back(self) -> float:
@@ -108,7 +109,9 @@ def leaving(
     for round in range(run.next_round, begun):
         _reserve(state, run, round)
     now = balances(state, unit)
-    _add(state, {"kind": "close", "run": run.id, "reason": IMAGINED})
+    keeps_all = run.keeps_all
+    ending = "stop" if keeps_all else "close"
+    _add(state, {"kind": ending, "run": run.id, "reason": IMAGINED})
     then = balances(state, unit)
     return Leaving(
         unit=unit,
@@ -123,6 +126,7 @@ def leaving(
         if_closed=_value(then, "total", account),
         left=_value(then, "remaining", account),
         stops_the_run=bool(np.any(run.rate[begun:, run.of_class[_member(run, account)]] > 0)),
+        keeps_all=keeps_all,
     )
 
 

@@ -112,13 +112,7 @@ def at_once(plan: Plan, schedule: int) -> TradeOff:
 
 
 def _within(curve: TradeOff, plan: AnyPlan, observer: Observer) -> TradeOff:
-    """The curve, capped at what the observer's epsilon allows.
-
-    Not capped if that is a claim by PLD: the curve stays within it anyway, up to the width of its
-    grid.
-    """
-    if plan.accountant == PLD and observer.name == "plan":
-        return curve
+    """The curve, capped at what the observer's epsilon allows."""
     return tightest(curve, from_claim(observer.largest, plan.delta))
 
 

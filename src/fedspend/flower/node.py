@@ -260,6 +260,8 @@ def node_of(
             raise Declined("task", "the task asks how good the model is on rows that are held out")
         (reply,) = engine.run([task])
         assert isinstance(reply, Reply)
+        if reply.remarks is not None and reply.remarks.problem:
+            LOG.warning("client %s: %s", task.client, reply.remarks.problem)
         return reply.contribution
 
     if account is None and not work.randomness.simulation:

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import InvalidInput
 from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import Proposal, refuse_elsewhere
+from fedspend.ledger.spending import spent_by_members
 from fedspend.ledger.state import Place, Run
 from fedspend.ledger.storage import is_url, path_of
 from fedspend.stored.files import SEEN_HEAD
@@ -108,6 +110,10 @@ class RunAccount:
     def lose(self, round: int) -> None:
         self.ledger.lose(self.id, round, place=self.place)
         self._keep_head()
+
+    def spent(self, *, over: bool = False, quick: bool = False) -> FloatArray:
+        """What each member's account has spent in all runs (`spending.spent_by_members`)."""
+        return spent_by_members(self.ledger.state, self.id, over=over, quick=quick)
 
     def close(self, reason: str, ending: Mapping[str, str] | None = None) -> None:
         if self.run.closed is None:

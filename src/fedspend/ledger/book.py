@@ -102,12 +102,21 @@ class Ledger:
         return ledger._ready(ledger.look_again)
 
     @classmethod
-    def find(cls, location: str | Path, *, write: bool = False, project: str = "") -> Ledger | None:
-        """Open the ledger at `location`; None if there is none, and nothing is made."""
+    def find(
+        cls,
+        location: str | Path,
+        *,
+        write: bool = False,
+        copied: bool = False,
+        project: str = "",
+    ) -> Ledger | None:
+        """Open the ledger at `location`; None if there is none, and nothing is made. With `copied`,
+        one in a file is read from a copy, and nothing about the file changes.
+        """
         project = rules.project_name(project)
         if not may_hold_ledger(str(location)):
             return None
-        ledger = cls(connect(str(location), write=write), project)
+        ledger = cls(connect(str(location), write=write, copied=copied), project)
         if ledger._version() == 0:
             ledger.close()
             return None
@@ -671,8 +680,8 @@ class Ledger:
             rules.refuse_elsewhere(mine, place)
             rules.refuse_freeing(mine)
             known = {"ending": dict(ending)} if ending else {}
-            spent = mine.stops and 0 < mine.next_round < mine.planned
-            return [{"kind": "stop" if spent else "close", "run": run, "reason": reason} | known]
+            kind = "stop" if mine.keeps_all else "close"
+            return [{"kind": kind, "run": run, "reason": reason} | known]
 
         self._write(entry)
 

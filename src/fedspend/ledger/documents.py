@@ -24,6 +24,7 @@ LONG = (
     *("names", "budgets", "classes", "rate", "noise", "accounts", "orders", "curves"),
     *("keys", "key", "signature"),
 )
+ALL_SPENT = "all of its rounds stay spent"
 
 
 def account_number(state: State, name: str, unit: str) -> int:
@@ -59,13 +60,18 @@ def run_line(run: Run) -> dict[str, Any]:
         "run": run.id,
         "opened": run.about.get("time"),
         "method": run.about.get("method"),
-        "status": run.status if run.closed is None else f"closed: {run.closed}",
+        "status": run.status if run.closed is None else f"closed: {closed_because(run)}",
         "members": int(run.accounts.size),
         "rounds": run.planned,
         "begun": run.next_round,
         "committed": states.count("committed"),
         "lost": states.count("lost"),
     }
+
+
+def closed_because(run: Run) -> str:
+    """Why a run is over, and whether what it left out stays spent."""
+    return f"{run.closed}; {ALL_SPENT}" if run.stopped else str(run.closed)
 
 
 def run_document(state: State, id: str) -> dict[str, Any]:
@@ -227,7 +233,7 @@ def about(body: dict[str, Any]) -> str:
     if kind == "close":
         return str(body["reason"])
     if kind == "stop":
-        return f"run {body['run']}: {stopped_because(body)}; all of its rounds stay spent"
+        return f"run {body['run']}: {stopped_because(body)}; {ALL_SPENT}"
     return f"round {body['round'] + 1}" + (
         f", release {body['release'][:12]}" if kind == "commit" else ""
     )

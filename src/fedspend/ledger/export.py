@@ -1,4 +1,8 @@
-"""Exports a ledger to files that can be read without fedspend."""
+"""Exports a ledger to files that can be read without fedspend.
+
+Guarantee: the rows of an account in the CSV export are all that it has been charged, so whoever
+recomputes its epsilon from them finds at least what `balances` says it has spent.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +30,12 @@ COLUMNS = (
     "steps",
     "noise",
 )
+# of a round that a run with a stopping rule ended before: it never began, and is spent
+LEFT_OUT = "left out"
 
 
 def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
-    """Who spent what: one row per account and round begun, or per account and private tune, of
+    """Who spent what: one row per account and round charged, or per account and private tune, of
     which the JSON export has the curves.
     """
     names = ledger.accounts(unit).names
@@ -37,7 +43,8 @@ def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
         if run.is_tune:
             for account in run.accounts.tolist():
                 yield (unit, names[account], run.id, "", "tuned", "", "", "", "", "Rényi curve")
-        for round, state in run.rounds.items():
+        for round in range(run.charged(held=False)):
+            state = run.rounds.get(round, LEFT_OUT)
             for account, own in zip(run.accounts.tolist(), run.of_class.tolist(), strict=True):
                 rate, noise, steps = (
                     float(table[round, own]) for table in (run.rate, run.noise, run.steps)
@@ -95,4 +102,8 @@ def export_json(ledger: Ledger, path: Path, _unit: str) -> int:
 
 def _balances(state: State) -> dict[str, list[dict[str, Any]]]:
     """The balances of one project, by unit."""
-    return {unit: list(balances(state, unit).rows()) for unit in UNITS if len(state.accounts[unit])}
+    return {
+        unit: list(balances(state, unit).rows(unit=unit))
+        for unit in UNITS
+        if len(state.accounts[unit])
+    }

@@ -113,7 +113,10 @@ def plan_fits(ledger: Ledger, made: AnyPlan) -> None:
 def _plan_remaining(ledger: Ledger, request: PlanRequest, exhausted: str) -> Plan:
     usable = has_left(ledger, request.clients)
     request = _without(
-        request, usable, exhausted, "its lifetime budget is used up, or it has withdrawn"
+        request,
+        usable,
+        exhausted,
+        "by Rényi curves its lifetime budget is used up, or it has withdrawn",
     )
     accounts, who = ledger.accounts(), account_numbers(ledger.state, "client", request.clients)
     made = replace(request, epsilons=accounts.budget[who], past=ledger.past(request.clients)).plan()

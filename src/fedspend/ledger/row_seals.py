@@ -40,7 +40,7 @@ Macs = dict[str, str]  # HMAC of each account's rows, by name
 
 def file_beside(ledger: Path) -> Path:
     """Where the HMACs are kept for a ledger that is a file."""
-    return Path(f"{ledger}{SUFFIX}")
+    return Path(f"{ledger.resolve()}{SUFFIX}")
 
 
 def file_elsewhere(ledger_id: str, *, needed: bool) -> Path | None:

@@ -532,7 +532,8 @@ def check_run_id(run: str) -> str:
 
 
 def head_beside(path: Path) -> Path:
-    return Path(f"{path}{HEAD_SUFFIX}")
+    """Beside the file itself, by whichever link it is reached."""
+    return Path(f"{path.resolve()}{HEAD_SUFFIX}")
 
 
 def refuse_lost(path: Path) -> None:

@@ -10,7 +10,7 @@ computed once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -180,16 +180,36 @@ def balances(
     )
 
 
+def spent_by_members(
+    state: State, run: str, *, over: bool = False, quick: bool = False
+) -> FloatArray:
+    """What the accounts of a run have spent in all runs, as `balances` reads it, in the order of
+    the run's members. `over`: the run has ended, and all of its rounds stay spent.
+    """
+    mine = state.runs[run]
+    if over:
+        state = replace(state, runs={**state.runs, run: replace(mine, stopped=True)})
+    past = histories(state, mine.unit, held=False)
+    by = "quick" if quick else "rdp"
+    return _per_account(state, mine.unit, past, by, None, mine.accounts)[0]
+
+
 def _per_account(
-    state: State, unit: str, past: Histories, by: str, progress: OnProgress | None
+    state: State,
+    unit: str,
+    past: Histories,
+    by: str,
+    progress: OnProgress | None,
+    who: IntArray | slice = slice(None),
 ) -> tuple[FloatArray, FloatArray]:
-    delta = state.accounts[unit].delta
+    """Epsilon of the accounts `who`, and the order at which it was read."""
+    delta, history = state.accounts[unit].delta[who], past.of_account[who]
     # equal histories at different deltas are different readings
-    first, of_account = distinct_rows(past.of_account, delta)
-    rows = past.of_account[first]
+    first, of_account = distinct_rows(history, delta)
+    rows = history[first]
     whole = {"pld": np.ones_like, "quick": np.zeros_like}.get(by)
     by_pld = past.by_pld[rows] if whole is None else whole(past.by_pld[rows])
-    budget = _strictest(state.accounts[unit].budget, of_account, first.size)
+    budget = _strictest(state.accounts[unit].budget[who], of_account, first.size)
     epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld, budget, progress)
     return epsilon[of_account], order[of_account]
 

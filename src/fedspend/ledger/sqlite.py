@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
+import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 from fedspend.basics.files import sync_folder
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, unreadable
 from fedspend.ledger.chain import Damaged, Row
 from fedspend.ledger.storage import BUSY_SECONDS, Unavailable, stated_version
+
+COPIES = 100  # how often a file that is written to meanwhile is copied again
 
 
 class SQLite:
@@ -167,6 +173,63 @@ class SQLite:
 
     def close(self) -> None:
         self._connection.close()
+
+
+class SQLiteCopy(SQLite):
+    """A ledger in a file, read from a copy in memory. The file, its folder and what lies beside it
+    stay as they are: SQLite itself would make files beside a ledger that is only read, or empty the
+    write-ahead file of a run that was killed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.location, self.path = path, Path(path)
+        try:
+            with TemporaryDirectory() as folder, self._plain_errors():
+                copy = Path(folder) / "ledger"
+                self._copy_to(copy)
+                self._connection = sqlite3.connect(":memory:", isolation_level=None)
+                with closing(sqlite3.connect(copy)) as whole:
+                    whole.backup(self._connection)
+                self._connection.text_factory = bytes
+                self._connection.execute("PRAGMA query_only = ON")
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        self._file = self._identity()
+
+    def _copy_to(self, copy: Path) -> None:
+        """Copy the file with its write-ahead file, as they are at one moment."""
+        real = self.path.resolve()
+        for _ in range(COPIES):
+            pairs = [(Path(f"{real}{end}"), Path(f"{copy}{end}")) for end in ("", "-wal")]
+            before = [_standing(one) for one, _ in pairs]
+            for (one, other), there in zip(pairs, before, strict=True):
+                other.unlink(missing_ok=True)
+                if there is not None:
+                    _copy_regular(one, other)
+            if before == [_standing(one) for one, _ in pairs]:
+                return
+            time.sleep(0.05)
+        raise Unavailable(
+            f"cannot use the ledger {self.location}: it is written to all the time; try again later"
+        )
+
+
+def _standing(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written to; None if there is none."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _copy_regular(path: Path, copy: Path) -> None:
+    """Copy a file that is neither a link, which may lead anywhere, nor a pipe, which may block."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as source, copy.open("wb") as target:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        shutil.copyfileobj(source, target)
 
 
 def check_place(path: Path) -> None:

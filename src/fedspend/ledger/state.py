@@ -155,6 +155,13 @@ class Run:
         return self.stopped and self.closed == STOPPED_EARLY
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether all of its rounds stay spent if it is ended now: whoever ends a run that has
+        begun, and that has a stopping rule, has seen what the rule sees.
+        """
+        return self.stops and 0 < self.next_round < self.planned
+
+    @property
     def is_tune(self) -> bool:
         return self.curves is not None
 

@@ -90,14 +90,18 @@ def check_version(storage: Storage) -> None:
         )
 
 
-def connect(location: str, *, write: bool, create: bool = False) -> Storage:
-    """The database that `location` names: a path, `sqlite:PATH`, or `postgresql://...`."""
+def connect(location: str, *, write: bool, create: bool = False, copied: bool = False) -> Storage:
+    """The database that `location` names: a path, `sqlite:PATH`, or `postgresql://...`. With
+    `copied`, a file is only read, from a copy.
+    """
     if is_url(location):
         from fedspend.ledger.postgres import PostgreSQL
 
         return PostgreSQL(location)
-    from fedspend.ledger.sqlite import SQLite
+    from fedspend.ledger.sqlite import SQLite, SQLiteCopy
 
+    if copied:
+        return SQLiteCopy(path_of(location))
     return SQLite(path_of(location), write=write, create=create)
 
 

@@ -66,7 +66,7 @@ def build(
         raise InvalidInput(f"input_shape must be positive whole numbers, got {input_shape!r}")
     words = Randomness(whole_number("seed", seed, at_least=0)).generator("model").integers(2**63)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(words))
+        torch.default_generator.manual_seed(int(words))
         return _made(name, shape, outputs, every_place, options)
 
 

@@ -112,7 +112,7 @@ def _heard(module: nn.Module, rows: torch.Tensor) -> list[tuple[str, torch.Tenso
         listen(name, part)
     held = {name: buffer.clone() for name, buffer in local.named_buffers()}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)  # the same dropout every time
+        torch.default_generator.manual_seed(0)  # the same dropout every time
         local(rows)
     for name, buffer in local.named_buffers():
         if name not in held or not torch.equal(buffer, held[name]):

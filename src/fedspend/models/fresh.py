@@ -6,7 +6,8 @@ and no clip bounds that.
 
 Guarantee: `fresh` returns a module that holds nothing from an earlier client. Modules that cannot
 remember anything, because they are made of torch's own layers (or ours) without buffers or hooks,
-are reused as they are; all others are copied. A copy does not cover state outside the module: an
+and hold nothing but numbers, text, tensors and functions of torch, are reused as they are; all
+others are copied. A copy does not cover state outside the module: an
 attribute of its class, a global variable of its file, a closure variable of a hook.
 `refuse_memory_outside` tries a module that is not torch's own on made-up rows and refuses it if it
 remembers them in such a place, or if it draws from a generator that clients would share. It cannot
@@ -17,8 +18,11 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+from weakref import ReferenceType
 
 import numpy as np
 import torch
@@ -29,6 +33,16 @@ from fedspend.basics.threads import single_threaded
 from fedspend.errors import InvalidInput
 
 _KNOWN = ("torch.nn.modules.", "fedspend.models.")
+_PLAIN: tuple[type, ...] = (bool, int, float, complex, str, bytes, torch.Tensor, np.ndarray)
+_PLAIN += (np.generic, torch.dtype, torch.device)
+# for saving and loading, so they never see a row
+_NEVER_RUN = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_modules",  # each is looked at by itself
+)
 _PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -43,6 +57,7 @@ def remembers_nothing(module: nn.Module) -> bool:
         type(part).__module__.startswith(_KNOWN)
         and "forward" not in vars(part)
         and not any(getattr(part, hooks, None) for hooks in _HOOKS)
+        and all(_plain(value) for name, value in vars(part).items() if name not in _NEVER_RUN)
         for part in module.modules()
     )
     watched = any(
@@ -51,6 +66,23 @@ def remembers_nothing(module: nn.Module) -> bool:
         for hooks in _PARAMETER_HOOKS
     )
     return parts and not watched and not any(True for _ in module.buffers())
+
+
+def _plain(value: Any) -> bool:
+    """Whether a layer that holds this holds nothing that could remember: an activation, say, may be
+    an object of any class.
+    """
+    if value is None or isinstance(value, _PLAIN):
+        return True
+    if isinstance(value, FunctionType | BuiltinFunctionType):
+        return str(value.__module__).startswith("torch.") or value.__module__ in ("torch", "_VF")
+    if isinstance(value, nn.Module):
+        return remembers_nothing(value)
+    if isinstance(value, ReferenceType):  # recurrent layers have some, of their parameters
+        return _plain(value())
+    if isinstance(value, Mapping):
+        return all(map(_plain, value.keys())) and all(map(_plain, value.values()))
+    return isinstance(value, list | tuple | set | frozenset) and all(map(_plain, value))
 
 
 def fresh(module: nn.Module) -> nn.Module:
@@ -115,7 +147,7 @@ def _as_begun(others: int = 0) -> Iterator[None]:
     """
     plain, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the module may use it
     with single_threaded():
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         random.seed(others)
         np.random.seed(others)  # noqa: NPY002
         try:

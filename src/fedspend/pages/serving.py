@@ -73,7 +73,8 @@ def serving(site: Site, port: int = 0) -> Iterator[Served]:
             f"cannot listen on port {port}: {error}; choose another with --port, or leave it out"
         ) from None
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    # closing waits for the next look of the loop
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         root = f"http://{HOST}:{server.server_address[1]}"

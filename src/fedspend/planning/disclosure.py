@@ -86,6 +86,51 @@ def part_of(plan: Plan, client: int) -> Plan:
     )
 
 
+def shows_others(plan: Plan) -> str | None:
+    """Why what may be shown of one client would tell budgets of others; None if it does not.
+
+    Schedules must be functions of their own budget and of public terms. Where they are not, whoever
+    knows one of them can try budgets of the others.
+    """
+    from fedspend.planning.making import BY_PUBLIC_TERMS
+    from fedspend.planning.policies.table import BY_OWN_BUDGET
+
+    chosen = plan.parameters.get("accountant")
+    if plan.policy not in BY_OWN_BUDGET:
+        return (
+            f"policy {plan.policy!r} gives everyone a schedule that depends on the budgets of "
+            f"others; plan with one of {', '.join(BY_OWN_BUDGET)}"
+        )
+    if plan.parameters.get("budget_rounding"):
+        return "there are so many budgets that all were rounded; plan with fewer distinct ones"
+    if chosen is not None and chosen not in BY_PUBLIC_TERMS:
+        return (
+            f"the accountant of everyone was chosen by budgets of others ({chosen}); name one "
+            'when planning: privacy.accountant = "rdp"'
+        )
+    used = np.flatnonzero(plan.schedules.clients_of > 0)
+    noise = plan.schedules.noise_multiplier[:, used]
+    if plan.policy == "optimal" and plan.rounds > 1 and bool(np.all(noise == noise[0])):
+        return (
+            "policy 'optimal' may have left everyone at even noise because of the budgets of "
+            'others; plan with privacy.policy = "uniform"'
+        )
+    return find_crossing(plan.schedules.sampling_rate[:, used], -noise)
+
+
+def find_crossing(*tables: FloatArray) -> str | None:
+    """Whether no single schedule has the largest value of every round, in each of these tables of
+    (rounds, schedules): the bound would then be made of several budgets.
+    """
+    most = [(table == table.max(axis=1, keepdims=True)).all(axis=0) for table in tables]
+    if np.logical_and.reduce(most).any():
+        return None
+    return (
+        "schedules cross, so a bound over all of them would tell more budgets than the largest; "
+        "plan with one saving rate for all"
+    )
+
+
 def covers(bound: Schedules, own: Schedules) -> bool:
     """Whether nobody in `own` is sampled more, or with less noise, than the one unit of `bound`."""
     return (

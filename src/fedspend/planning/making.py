@@ -23,6 +23,7 @@ from fedspend.accounting.accountants import (
     FEW_ROUNDS,
     FEW_SCHEDULES,
     LARGEST_PLD_BUDGET,
+    LEAST_PLD_DELTA,
     PLD,
     Accountant,
 )
@@ -68,6 +69,11 @@ from fedspend.planning.schedules import Schedules
 
 MAX_EXACT_SCHEDULES = 4096
 BUDGET_ROUNDING = 5e-4
+# why `auto` chose an accountant: reasons that say nothing about single budgets
+FEW = f"at most {FEW_SCHEDULES} distinct schedules"
+ON_TOP_OF_PAST = "what was spent before is composed at one Rényi order"
+SMALL_DELTA = f"a delta below {LEAST_PLD_DELTA:g}"
+BY_PUBLIC_TERMS = tuple(f"{AUTO}: {reason}" for reason in (FEW, ON_TOP_OF_PAST, SMALL_DELTA))
 
 
 @overload
@@ -224,6 +230,8 @@ def plan(
         raise InvalidInput(
             f"options must be a dict of your own policy's arguments, got {options!r}"
         )
+    from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
+
     budget, ids = budgets_by_id(epsilons, clients)
     request = PlanRequest(
         epsilons=budget,
@@ -240,6 +248,7 @@ def plan(
         method=method,
         noise=noise,
         bits=bits,
+        bit=method == ADAPTIVE_CLIP.name,
         bit_noise=bit_noise,
         metric_noise=metric_noise,
         clip_schedule=clip_schedule,
@@ -434,14 +443,14 @@ def accounted_by(
     """The accountant, its schedules, and, if it was left to us, why it was chosen."""
     if asked is not None:
         return asked, fitted(asked, terms, wish, spending), None
-    reason = reason_for_rdp(wish, spending)
+    reason = reason_for_rdp(terms, wish, spending)
     if reason is None:
         try:
             fewest = fitted(ACCOUNTANTS[PLD], terms, wish, spending)
         except Refused:  # a tiny delta, or rounds that give away very little
             reason = "privacy loss distributions read no lower here"
         else:
-            return ACCOUNTANTS[PLD], fewest, f"{AUTO}: at most {FEW_SCHEDULES} distinct schedules"
+            return ACCOUNTANTS[PLD], fewest, f"{AUTO}: {FEW}"
     return ACCOUNTANTS["rdp"], spending, f"{AUTO}: {reason}"
 
 
@@ -464,10 +473,12 @@ def beside_uniform(
         return shaped, uniform
 
 
-def reason_for_rdp(wish: Wish, spending: Spending) -> str | None:
+def reason_for_rdp(terms: Terms, wish: Wish, spending: Spending) -> str | None:
     """Why `auto` stays with Rényi curves, or None."""
     if wish.past is not None:
-        return "what was spent before is composed at one Rényi order"
+        return ON_TOP_OF_PAST
+    if terms.delta < LEAST_PLD_DELTA:
+        return SMALL_DELTA
     if spending.epsilon.size > FEW_SCHEDULES:
         return f"more than {FEW_SCHEDULES} distinct schedules"
     rounds = [

@@ -309,6 +309,12 @@ class Plan(BasePlan):
             grid_steps=self.grid_steps,
         )
 
+    def shows_others(self) -> str | None:
+        """Why what may be shown of one unit would tell budgets of others; None if it does not."""
+        from fedspend.planning.disclosure import shows_others
+
+        return shows_others(self)
+
     def bound(self, slack: float = 0.0) -> Plan:
         """A plan of one made-up client that costs no less than any client of this one."""
         from fedspend.planning.disclosure import bound

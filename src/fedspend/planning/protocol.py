@@ -95,6 +95,9 @@ class AnyPlan(Protocol):
 
     # --- what may be shown ---
 
+    def shows_others(self) -> str | None:
+        """Why what may be shown of one unit would tell budgets of others; None if it does not."""
+
     def bound(self, slack: float = 0.0) -> AnyPlan:
         """A plan of one made-up unit that costs no less than any unit of this plan, and shows
         nothing else about them. Its budget is the epsilon to state: the claim, that part `slack`

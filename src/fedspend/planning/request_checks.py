@@ -17,7 +17,7 @@ from fedspend.accounting.accountants import (
     Accountant,
 )
 from fedspend.accounting.calibration import check_rate
-from fedspend.accounting.conversion import check_delta
+from fedspend.accounting.conversion import check_planned_delta
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS
 from fedspend.basics.arrays import FloatArray
@@ -58,7 +58,7 @@ def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
     check_bits(whole_number("bits", request.bits, 1))
     whole = request.past is not None and bool(request.past.discrete.any())
     terms = Terms(
-        check_delta(request.delta),
+        check_planned_delta(request.delta),
         check_rate("rate", request.rate),
         whole_number("rounds", request.rounds, 1),
         WHOLE_ORDERS if whole else ORDERS,

@@ -21,9 +21,9 @@ import numpy as np
 from fedspend.basics.arrays import FloatArray
 from fedspend.data.loading import DATA_SETS
 from fedspend.errors import Refused
-from fedspend.ledger import Ledger
-from fedspend.ledger.account import RunAccount, locate
+from fedspend.ledger.account import RunAccount
 from fedspend.ledger.chain import Head
+from fedspend.ledger.looking import open_to_look
 from fedspend.ledger.state import Run
 from fedspend.planning.plan_json import Content, canonical, hash_of, to_runs
 from fedspend.planning.protocol import AnyPlan
@@ -54,8 +54,10 @@ class Finished:
         return self.facts.simulation is True
 
 
-def finished(folder: Path) -> Finished:
-    """The run in `folder`; refuses one that cannot be published."""
+def finished(folder: Path, ledger: str | None) -> Finished:
+    """The run in `folder`; refuses one that cannot be published. `ledger` is where its ledger is,
+    if not in it.
+    """
     _refuse_tuned(folder)
     stored = StoredRun(folder)
     facts, plan, certificate = stored.facts(), stored.plan(), stored.certificate()
@@ -72,10 +74,23 @@ def finished(folder: Path) -> Finished:
             "published"
         )
     _refuse_private_simulation(facts, folder)
-    account, head = _account(folder, facts, plan)
+    refuse_showing_others(plan, facts, folder)
+    account, head = _account(folder, facts, plan, ledger)
     arrays = _model(folder, plan)
-    _refuse_unverified(folder)
+    _refuse_unverified(folder, ledger)
     return Finished(folder, facts, plan, certificate, account, head, arrays)
+
+
+def refuse_showing_others(plan: AnyPlan, facts: Facts, folder: Path) -> None:
+    """Refuse a run of which a bound, or one client's part, would tell budgets of others."""
+    why = plan.shows_others()
+    if plan.unit == "record" and facts.settings.get("privacy.noise_multiplier") is None:
+        why = (
+            "the noise of all records was chosen by all of their budgets; name it when planning: "
+            "privacy.noise_multiplier"
+        )
+    if why is not None:
+        raise Refused(f"the run in {folder} cannot be published: {why}")
 
 
 def _refuse_tuned(folder: Path) -> None:
@@ -86,9 +101,9 @@ def _refuse_tuned(folder: Path) -> None:
         )
 
 
-def _refuse_unverified(folder: Path) -> None:
+def _refuse_unverified(folder: Path, ledger: str | None) -> None:
     """A run directory whose parts do not belong together has nothing to state."""
-    checked = verify_run(folder)
+    checked = verify_run(folder, ledger=ledger)
     wrong = next((one for one in checked.checks if one.good is False), None)
     if wrong is not None:
         raise Refused(
@@ -108,18 +123,15 @@ def _refuse_private_simulation(facts: Facts, folder: Path) -> None:
         )
 
 
-def _account(folder: Path, facts: Facts, plan: AnyPlan) -> tuple[Run, Head]:
+def _account(folder: Path, facts: Facts, plan: AnyPlan, ledger: str | None) -> tuple[Run, Head]:
     assert facts.ledger is not None
-    location = locate(facts.ledger.location, folder)
-    book = Ledger.find(location, project=facts.ledger.project)
-    if book is None:
-        raise Refused(f"the ledger {location} of the run in {folder} is gone; restore it first")
-    with book:
-        mine = RunAccount(book, facts.ledger.run, folder)
+    named = facts.ledger
+    with open_to_look(named.location, folder, ledger, project=named.project) as book:
+        mine = RunAccount(book, named.run, folder)
         mine.check_head()
         run = mine.run
         if book.simulation is not facts.simulation or run.about["plan"] != plan.hash:
-            raise Refused(f"the ledger {location} has another plan for the run in {folder}")
+            raise Refused(f"the ledger {book.location} has another plan for the run in {folder}")
     if run.closed is None or run.charged(held=False) != run.planned:
         raise Refused(
             f"the run in {folder} is not finished: {run.next_round} of {run.planned} rounds are "

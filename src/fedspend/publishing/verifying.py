@@ -79,7 +79,7 @@ def verify(
         progress: plans: called with (done, total).
         seed, max_pld: plans of clients: which schedules, and at most how many, are also read by
             dp-accounting.
-        ledger: run directories: where the run's ledger is now. Default: where the run says.
+        ledger: run directories: where the run's ledger is. Needed unless it is in the directory.
         key: run directories and publications: a file with a public key, which must have signed it.
         opening: publications: the file that a client was handed, which is checked, too.
 

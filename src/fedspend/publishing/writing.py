@@ -63,7 +63,11 @@ def openings_beside(folder: Path) -> Path:
 
 @public
 def publish(
-    run: str | Path, output: str | Path | None = None, *, sign: str | Path | None = None
+    run: str | Path,
+    output: str | Path | None = None,
+    *,
+    ledger: str | Path | None = None,
+    sign: str | Path | None = None,
 ) -> Written:
     """Write what a stranger may have of the finished run in the run directory `run`.
 
@@ -71,6 +75,8 @@ def publish(
         run: the directory of a finished run.
         output: the folder for the publication. Default: `RUN.publication`. The openings of its
             commitments go to `OUTPUT.openings`, which is private: hand each client its own.
+        ledger: where the run's ledger is. Needed unless it is in the run directory: what a
+            directory says about a ledger elsewhere is not followed.
         sign: a file with a private key (`fedspend.new_keys`). Default: it is not signed.
 
     Returns:
@@ -78,7 +84,8 @@ def publish(
         are published, and who signed.
 
     Raises:
-        InvalidInput: there is no finished run, a folder exists already, or the key is none.
+        InvalidInput: there is no finished run, its ledger is elsewhere and was not named, a folder
+            exists already, or the key is none.
         Refused: the run cannot be published without saying too much.
 
         made = fedspend.publish("runs/first", sign="keys/fedspend.key")
@@ -88,7 +95,7 @@ def publish(
     run, folder = Path(run), default_folder(Path(run)) if output is None else Path(output)
     openings = openings_beside(folder)
     _refuse_taken(folder, openings)
-    found = finished(run)
+    found = finished(run, None if ledger is None else str(ledger))
     publication = made(found)
     from fedspend.basics.tensors import pack
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspend.planning.disclosure import ANYONE, rounded_up
+from fedspend.planning.disclosure import ANYONE, find_crossing, rounded_up
 from fedspend.planning.disclosure import covers as covers_rates
 from fedspend.planning.schedules import Schedules
 from fedspend.records.planning import RecordPlan, claims
 
+# methods whose rates are functions of a record's own budget (`minimum`: of the smallest)
+BY_OWN_BUDGET = ("rpdp", "minimum")
 _NEEDED = ("policy", "method", "charge")
 
 
@@ -67,6 +69,18 @@ def part_of(plan: RecordPlan, client: int) -> RecordPlan:
         orders=plan.orders,
         short=None if plan.short is None else plan.short[:, classes],
     )
+
+
+def shows_others(plan: RecordPlan) -> str | None:
+    """Why what may be shown of one record would tell budgets of others; None if it does not."""
+    method = plan.parameters["method"]
+    if method not in BY_OWN_BUDGET:
+        return (
+            f"method {method!r} samples every record at a rate that depends on the budgets of "
+            f"others; plan with one of {', '.join(BY_OWN_BUDGET)}"
+        )
+    used = np.flatnonzero(plan.schedules.clients_of > 0)
+    return find_crossing(plan.schedules.sampling_rate[:, used], plan.steps[:, used])
 
 
 def covers(bound: RecordPlan, own: RecordPlan) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedspend.accounting.conversion import conversion_cost
+from fedspend.accounting.conversion import check_planned_delta, conversion_cost
 from fedspend.accounting.mechanisms import Mechanisms, two_stage
 from fedspend.accounting.rdp import ORDERS, check_orders, rdp
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
@@ -267,6 +267,12 @@ class RecordPlan(BasePlan):
             own=self.silos is not None,
         )
 
+    def shows_others(self) -> str | None:
+        """Why what may be shown of one unit would tell budgets of others; None if it does not."""
+        from fedspend.records.disclosure import shows_others
+
+        return shows_others(self)
+
     def bound(self, slack: float = 0.0) -> RecordPlan:
         """A plan of one made-up record that costs no less than any record of this one."""
         from fedspend.records.disclosure import bound
@@ -341,6 +347,7 @@ def plan_records(
     and past and plan together stay within them; `RecordPlan.epsilon` is what the plan alone spends.
     """
     budget = np.atleast_1d(check_budgets(epsilons)).ravel()
+    check_planned_delta(terms.delta)
     owner = np.asarray(owner, dtype=np.int64)
     if owner.shape != budget.shape:
         raise InvalidInput(
@@ -349,7 +356,12 @@ def plan_records(
         )
     wanted = wanted or Wanted()
     if past is None:
-        table, short, of_record = rate_table(budget, terms, wanted)
+        # who is left out sets nobody else's rate
+        here = np.ones(budget.size, dtype=bool)
+        if left_out is not None and not left_out.all():
+            here = ~left_out
+        of_record = np.zeros(budget.size, dtype=np.int64)
+        table, short, of_record[here] = rate_table(budget[here], terms, wanted)
     else:
         table, short, of_record = table_on_top(budget, past, terms, wanted, left_out)
     if left_out is not None and left_out.any():

@@ -33,6 +33,7 @@ from fedspend.report.pieces import (
 from fedspend.report.run_data import RunData, load_runs
 from fedspend.report.views import schedule
 from fedspend.stored.files import REPORT
+from fedspend.stored.run import EPSILON_OF, IN_ALL_RUNS
 from fedspend.tasks.words import ACCURACY, is_share, private_key, titled
 
 
@@ -369,6 +370,8 @@ def summary(run: RunData) -> dict[str, Any]:
         "simulation": run.simulation,
         "rounds": run.rounds,
         "done": run.done,
+        "epsilon": run.metrics[-1].get("epsilon"),
+        **({EPSILON_OF: IN_ALL_RUNS} if run.in_all_runs else {}),
         run.metric: run.last(run.metric),
         "loss": run.last("loss"),
         "evaluation": run.evaluation,

@@ -27,14 +27,19 @@ def plan_numbers(plan: Plan, grouping: Grouping) -> dict[str, Any]:
         "observer": OBSERVER,
         "hash": plan.hash,
         "groups_are_bands": grouping.banded,
-        "groups": [group_numbers(group, plan.rounds) for group in group_tracks(plan, grouping)],
+        "groups": [
+            group_numbers(group, plan.rounds, lifetime="ledger" in plan.parameters)
+            for group in group_tracks(plan, grouping)
+        ],
         "round_noise": plan.round_noise.tolist(),
         "round_rate": plan.round_rate.tolist(),
         "noise_of_average": plan.noise_of_average,
     }
 
 
-def group_numbers(group: GroupTracks, rounds: int) -> dict[str, Any]:
+def group_numbers(group: GroupTracks, rounds: int, *, lifetime: bool = False) -> dict[str, Any]:
+    """`lifetime`: past and plan together spend the budgets; what they leave is not known."""
+
     def at(track: Track, rounds_shown: list[int]) -> dict[str, Any]:
         return {str(t): spread(track, t - 1) for t in rounds_shown}
 
@@ -48,7 +53,7 @@ def group_numbers(group: GroupTracks, rounds: int) -> dict[str, Any]:
         "clip_norm": at(group.clip, ends),
         "epsilon_spent": at(group.spent, quarters(rounds)),
         "spent": spread(group.spent, rounds - 1),
-        "unspent_fraction": spread(group.unspent, 0),
+        "unspent_fraction": None if lifetime else spread(group.unspent, 0),
     }
 
 

@@ -63,12 +63,12 @@ def _private(run: RunData) -> list[Panel]:
         return []
     off = run.last(deviation_key(metric))
     unit = "" if off is None else f"{100 * off:.1f} points" if share else f"{off:.2g}"
-    noise = unit and f" Noise: a standard deviation of {unit}."
+    spread = unit and f" Standard deviation, from noise and from who is sampled: at most {unit}."
     middle = "one half" if share else "the middle of its bounds"
     caption = (
         "Of the model that the round began with, over rows that the sampled clients hold out; "
         "noised, and paid from every client's budget. A client without such rows counts as "
-        f"{middle}.{noise} The final model itself was not measured."
+        f"{middle}.{spread} The final model itself was not measured."
     )
     return [Panel(f"Private {metric}", "release", chart, caption)]
 
@@ -150,7 +150,12 @@ def spending(run: RunData) -> list[Panel]:
     who = run.plan.unit
     notes = [f"Dashed: the budgets. Every round is charged to every {who}, sampled or not."]
     if run.done < run.rounds:
-        notes.append(f"Faint: planned for rounds {run.done + 1} to {run.rounds}.")
+        rest = f"rounds {run.done + 1} to {run.rounds}"
+        notes.append(
+            f"Faint: {rest}, which its own rule left out; they stay charged."
+            if run.stopped
+            else f"Faint: planned for {rest}."
+        )
     if any(group.budget.low[0] < group.budget.high[0] for group in groups):
         notes.append(
             f"Budgets differ within a group: lines are means over its {who}s, shading is the range."

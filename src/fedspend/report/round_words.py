@@ -7,6 +7,8 @@ from typing import Any
 
 from fedspend.tasks.words import deviation_key, is_share, metric_of, private_key, shown
 
+OFF_BY = "noise and sampling"  # what the deviation of a private metric covers
+
 
 def describe(line: dict[str, Any], rounds: int) -> str:
     """One round in one line.
@@ -33,14 +35,14 @@ def privately(line: dict[str, Any]) -> str:
     """A noised metric, within what is possible, and how far off it may be.
 
     >>> privately({"private_accuracy": 1.021, "private_accuracy_deviation": 0.034})
-    'accuracy 100% +- 3.4%'
+    'accuracy 100% +- 3.4% (noise and sampling)'
     """
     metric = metric_of(line)
     value, off = line[private_key(metric)], line.get(deviation_key(metric))
     if not is_share(metric):
-        return f"{metric} {value:.4g}" + ("" if off is None else f" +- {off:.2g}")
+        return f"{metric} {value:.4g}" + ("" if off is None else f" +- {off:.2g} ({OFF_BY})")
     within = min(1.0, max(0.0, value))
-    return f"{metric} {100 * within:.3g}%" + ("" if off is None else f" +- {off:.1%}")
+    return f"{metric} {100 * within:.3g}%" + ("" if off is None else f" +- {off:.1%} ({OFF_BY})")
 
 
 def spent_of(epsilon: dict[str, float], budgets: Mapping[str, str] | None = None) -> str:

@@ -27,7 +27,7 @@ from fedspend.server.methods.adaptive_clip import ADAPTIVE_CLIP
 from fedspend.server.methods.planned import AE_DPFL
 from fedspend.server.methods.table import METHODS
 from fedspend.stored.files import METRICS, PLAN
-from fedspend.stored.run import Facts, MetricsLine, StoredRun
+from fedspend.stored.run import EPSILON_OF, IN_ALL_RUNS, Facts, MetricsLine, StoredRun
 from fedspend.tasks.words import ACCURACY, is_share, metric_of, other_metrics
 
 
@@ -129,6 +129,16 @@ class RunData:
         return bool(self.metrics[-1].get(STOPPED)) and self.done < self.rounds
 
     @property
+    def charged(self) -> int:
+        """How many rounds are spent: all that were planned, once its own rule has ended it."""
+        return self.rounds if self.stopped else self.done
+
+    @property
+    def in_all_runs(self) -> bool:
+        """Whether the epsilons of the last round are what accounts have spent in all runs."""
+        return self.metrics[-1].get(EPSILON_OF) == IN_ALL_RUNS
+
+    @property
     def kept_round(self) -> int:
         """The round after which the model was the one that the run has left."""
         found = self.metrics[-1].get(KEPT_ROUND)
@@ -145,16 +155,26 @@ class RunData:
             if not isinstance(recorded, dict) or set(recorded) != set(grouping.labels):
                 continue  # the run did not keep who is in these groups
             for label, members in zip(grouping.labels, grouping.members, strict=True):
-                planned, said = (
-                    float(spent[line["round"] - 1][of_client[members]].max()),
-                    number(recorded[label]),
+                planned, whole = (
+                    float(spent[charged - 1][of_client[members]].max())
+                    for charged in (line["round"], self.rounds)
                 )
-                if said is None or not math.isclose(said, planned, rel_tol=1e-4, abs_tol=1e-9):
+                said = number(recorded[label])
+                if said is None or not (
+                    _same(said, planned)
+                    # the rounds that a stopped run leaves out count; version 0.2.0 did not add them
+                    or (line.get(STOPPED) and _same(said, whole))
+                    or (line.get(EPSILON_OF) == IN_ALL_RUNS and said > planned)
+                ):
                     return (
                         f"Round {line['round']}, group {label}: the metrics say epsilon {said}, "
                         f"the plan {planned:.6g}."
                     )
         return None
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-9)
 
 
 def load_runs(folders: Sequence[Path]) -> list[RunData]:

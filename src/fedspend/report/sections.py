@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from fedspend.basics.words import counted, span
 from fedspend.configuration.sections import SECTIONS
 from fedspend.report.certificate import judge, margin
@@ -11,6 +13,7 @@ from fedspend.report.groups import accountant_words
 from fedspend.report.markup import Markup, element
 from fedspend.report.panels import few_groups
 from fedspend.report.pieces import figure, mark, percent, plain, power
+from fedspend.report.round_words import OFF_BY
 from fedspend.report.run_data import RunData
 from fedspend.report.views import view_of
 from fedspend.tasks.words import deviation_key, is_share, other_metrics, private_key, titled
@@ -80,7 +83,7 @@ def tiles(run: RunData) -> Markup:
         (
             "Rounds",
             f"{run.done:,} of {run.rounds:,}",
-            "in progress" if run.done < run.rounds else "complete",
+            standing_of(run),
             "planned",
         ),
     ]
@@ -103,6 +106,12 @@ def tiles(run: RunData) -> Markup:
     return element("dl", items, class_="tiles")
 
 
+def standing_of(run: RunData) -> str:
+    if run.done == run.rounds:
+        return "complete"
+    return "stopped early" if run.stopped else "in progress"
+
+
 def exact_tiles(run: RunData, majority: str | None) -> list[tuple[str, str, str | None, str]]:
     """How good the model is, as far as that may be said."""
     metric = run.metric
@@ -119,7 +128,7 @@ def exact_tiles(run: RunData, majority: str | None) -> list[tuple[str, str, str 
         when = (
             "before the last round" if run.kept_round == run.done else "of the model that is kept"
         )
-        note = when + ("" if off is None else f", ± {spread(metric, off)}")
+        note = when + ("" if off is None else f", ± {spread(metric, off)} ({OFF_BY})")
         shown = percent(min(1.0, max(0.0, private))) if is_share(metric) else figure(private)
         return [*found, (f"Private {metric}", shown, note, "release")]
     return found or [(titled(metric), "not shown", f"evaluation: {run.evaluation}", "planned")]
@@ -134,7 +143,9 @@ def spent(run: RunData) -> tuple[str, str]:
     """How much of the budgets is gone, as a range, and epsilon by group."""
     grouping, _ = few_groups(run)
     assert run.plan is not None
-    now = run.plan.spent_by_schedule()[run.done - 1][run.plan.schedules.of_client]
+    now = run.plan.spent_by_schedule()[run.charged - 1][run.plan.schedules.of_client]
+    if "ledger" in run.plan.parameters:
+        return lifetime_spent(run, span(now))
     used = 100 * now / run.plan.budget
     low, high = f"{used.min():.0f}%", f"{used.max():.0f}%"
     part = low if low == high else f"{low} to {high}"
@@ -147,6 +158,16 @@ def spent(run: RunData) -> tuple[str, str]:
             f"{name}{span(now[members])} of {span(run.plan.budget[members])}".replace(" ", NO_BREAK)
         )
     return part, ("" if grouping.named else f"ε{NO_BREAK}") + " · ".join(words)
+
+
+def lifetime_spent(run: RunData, alone: str) -> tuple[str, str]:
+    """What accounts have spent of lifetime budgets in all runs, as the run wrote it down."""
+    assert run.plan is not None
+    if not run.in_all_runs:
+        return f"ε{NO_BREAK}{alone}", "in this run alone; the ledger has the total"
+    told = np.array(list(run.metrics[-1]["epsilon"].values()))
+    of = span(run.plan.budget)
+    return f"ε{NO_BREAK}{span(told)}", f"of lifetime budgets {of}, in all runs so far"
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -44,8 +44,10 @@ from fedspend.runs.setup import (
     noise_terms,
 )
 from fedspend.server.aggregation import Combine
+from fedspend.server.methods.base import Given, Method
 from fedspend.server.methods.guarded import held_to
 from fedspend.server.methods.planned import Planned
+from fedspend.server.methods.table import DEFAULT, METHODS
 from fedspend.server.rounds import Server, Training
 from fedspend.server.steps import SERVER_STEPS, OwnStep
 from fedspend.server.student import NAME as VOTES
@@ -65,6 +67,24 @@ _LATER = {
     "server_optimizer": "sgd",
     "aggregation": None,
 }
+
+
+_ALWAYS = (
+    "train.seed",
+    "train.lr",
+    "train.batch_size",
+    "train.local_steps",
+    "train.local_epochs",
+    "train.momentum",
+    "train.server_lr",
+    "train.server_momentum",
+    "train.tail_average",
+    "shape.blur",
+    "shape.lus",
+    "privacy.clipping",
+    "privacy.bits",
+    "privacy.randomness",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +138,16 @@ class Options:
         if self.max_length is not None:
             told["data.max_length"] = self.max_length
         told |= {f"stop.{name}": value for name, value in (self.stop or {}).items()}
-        return told | {
-            "plan": plan.hash,
-            "train.seed": self.seed,
-            "train.lr": self.lr,
-            "train.batch_size": self.batch_size,
-            "shape.blur": self.blur,
-            "shape.lus": self.lus,
-        }
+        always = {name: getattr(self, name.partition(".")[2]) for name in _ALWAYS}
+        return (
+            told
+            | {name: value for name, value in always.items() if value is not None}
+            | {
+                "plan": plan.hash,
+                "privacy.noise": self.noise or noise_for(plan),
+                "engine.name": self.engine,
+            }
+        )
 
 
 OPTIONS = tuple(field.name for field in fields(Options))
@@ -236,7 +258,7 @@ def from_arrays(
         module=model,
         plan=plan,
         labels=None,
-        method=held_to(plan, Planned(plan, str(plan.parameters.get("method", "idp-fedavg")))),
+        method=held_to(plan, method_of_plan(plan)),
         training=replace(
             training,
             clients=federation.clients,
@@ -259,6 +281,14 @@ def from_arrays(
         task=task,
         integers=integers,
     )
+
+
+def method_of_plan(plan: Plan) -> Method:
+    """The method that the plan was made for; any plan can be followed as it is."""
+    name = str(plan.parameters.get("method", DEFAULT))
+    if name not in METHODS:
+        return Planned(plan, name)
+    return METHODS[name].make(Given(plan, len(plan.clients), 1.0))
 
 
 def plan_of_updates(plan: AnyPlan) -> Plan:

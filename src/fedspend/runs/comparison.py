@@ -30,6 +30,7 @@ from fedspend.configuration.config import AnyConfig, Config, any_config, listed_
 from fedspend.configuration.data_inputs import Source, is_real
 from fedspend.configuration.effects import (
     VOTES,
+    policies_of,
     refuse_without_effect_in_all,
     sentence,
     without_effect,
@@ -37,7 +38,7 @@ from fedspend.configuration.effects import (
 from fedspend.configuration.method_name import known_method, method_of
 from fedspend.configuration.plan_inputs import resolve
 from fedspend.errors import FedspendWarning, InvalidInput, whole_number
-from fedspend.planning.policies import policy_for
+from fedspend.planning.policies import POLICIES, policy_for
 from fedspend.report.live import counting_bar
 from fedspend.runs.kept import kept_in, run_missing
 from fedspend.runs.parallel import one_run
@@ -335,8 +336,9 @@ def compare(
     """Train every method, with every value of some settings, on the same data and seeds.
 
     Arguments:
-        config: a TOML file or a dict of sections, for simulations. Its policy is for its own
-            method; other methods use their own. Every metric in its `task.metrics` is compared.
+        config: a TOML file or a dict of sections, for simulations. Its policy, with the weights or
+            saving rates that this policy uses, is for its own method; other methods use their own.
+            Every metric in its `task.metrics` is compared.
         methods: names of methods; differences are to the first.
         seeds: runs of each, with seeds counting up from train.seed.
         overrides: `["privacy.rate=0.5", ...]`, for all of them.
@@ -530,9 +532,18 @@ def _with_its_policy(config: AnyConfig, overrides: Sequence[str]) -> Config:
     brings its own, unless one is asked for.
     """
     settings = any_config(config, overrides)
-    if POLICY in settings.overridden or method_of(settings) == method_of(any_config(config)):
+    file = any_config(config)
+    if POLICY in settings.overridden or method_of(settings) == method_of(file):
         return settings
-    return settings.without(POLICY)
+    left, own = settings.without(POLICY), METHODS[method_of(settings)].policies
+    # what the file says for its own policy, as weights or saving rates, is not for another one
+    theirs = {key for policy in policies_of(file) for key in POLICIES[policy].keys}
+    asked = any(f"privacy.{key}" in settings.overridden for key in theirs)
+    implied = {key for policy in policies_of(left) for key in POLICIES[policy].keys}
+    if not own or asked or not theirs & implied:
+        return left
+    privacy = {**left.values["privacy"], "policy": own[0]}
+    return replace(left, values={**left.values, "privacy": privacy})
 
 
 @contextmanager
@@ -570,7 +581,7 @@ def check_plan(config: Config, name: str | None = None) -> None:
         return
     try:
         request = resolve(config, source=Source(config)).request
-        replace(request, method=known_method(config), accountant="rdp").plan()
+        replace(request, accountant="rdp").plan()
     except InvalidInput as error:
         raise error if name is None else InvalidInput(f"{name}: {error}") from None
 

@@ -80,6 +80,15 @@ if TYPE_CHECKING:
 FIRST = (RUN, PLAN, CERTIFICATE)  # written before the first round, and not changed by rounds
 
 
+# settings that runs on arrays did not name in 0.2.0, and may go on with
+_ONCE_UNNAMED = {
+    *(f"train.{key}" for key in ("local_steps", "local_epochs", "momentum", "tail_average")),
+    *(f"train.{key}" for key in ("server_lr", "server_momentum")),
+    *(f"privacy.{key}" for key in ("clipping", "noise", "bits", "randomness")),
+    "engine.name",
+}
+
+
 class RunDirectory:
     """The store that `rounds.run_rounds` writes to."""
 
@@ -102,7 +111,8 @@ class RunDirectory:
         first: a run that has begun must not be without it.
         """
         refuse_taken(folder)
-        make_folder(folder)
+        make_folder(folder, private=True)
+        folder.chmod(0o700)  # it may have been there, empty
         made = cls(folder)
         if secret is not None:
             made._write(HOLD_OUT, secret)
@@ -117,7 +127,10 @@ class RunDirectory:
         then, now = facts.settings, settings["settings"]
         # A replanned run continues under another plan. The accountant matters only while a plan is
         # made; its default is another one in older versions.
-        for key in sorted((set(then) | set(now)) - {"plan", "privacy.accountant"}):
+        free = {"plan", "privacy.accountant"}
+        if "train.momentum" not in then:  # a run on arrays of 0.2.0, which did not name them
+            free |= _ONCE_UNNAMED - set(then)
+        for key in sorted((set(then) | set(now)) - free):
             if then.get(key) != now.get(key):
                 raise InvalidInput(
                     f"{folder} holds another run: {key} was {then.get(key)!r} and is now "

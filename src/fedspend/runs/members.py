@@ -30,9 +30,7 @@ from fedspend.ledger import Ledger
 from fedspend.ledger.participants import has_left, plan_within, registered
 from fedspend.ledger.rules import names_today, refuse_other_keys
 from fedspend.planning.plan import TRIAL, Plan
-from fedspend.planning.policies import POLICIES, policy_for
 from fedspend.planning.protocol import AnyPlan
-from fedspend.planning.request import PlanRequest
 from fedspend.server.methods.table import METHODS, protects_records
 
 
@@ -81,7 +79,7 @@ def _clients(
     begun_with = None if stored is None else Plan.expect(stored, wrong)
     if METHODS[method].unit is None:
         return Members(_federation(source, None, None), None)
-    made, inputs = _plan(source, method, ledger, begun_with, begun)
+    made, inputs = _plan(source, ledger, begun_with, begun)
     labels = _groups_of(inputs.population, made.clients)
     return Members(_federation(source, made, inputs), made, made, labels)
 
@@ -178,23 +176,8 @@ def _flower_silos() -> ModuleType:
     return silos
 
 
-def for_method(request: PlanRequest, method: str) -> PlanRequest:
-    """The request for a method that the config may not name. What was meant for the policy of a
-    plan without a method is left out if the method's own policy does not look ahead.
-    """
-    policy = policy_for(
-        method,
-        request.policy,
-        saves=request.saving_rate is not None,
-        weighted=request.weights is not None,
-    )
-    if POLICIES[policy].foresees or request.method is not None:
-        return replace(request, method=method)
-    return replace(request, method=method, contraction=None, influence=None, tail=None)
-
-
 def _plan(
-    source: Source, method: str, ledger: Ledger | None, stored: Plan | None, begun: bool
+    source: Source, ledger: Ledger | None, stored: Plan | None, begun: bool
 ) -> tuple[Plan, Inputs]:
     config = source.config
     remaining, accounts = (
@@ -212,7 +195,7 @@ def _plan(
         registered=registered(ledger) if ledger is not None and accounts and lifetime else None,
         source=source,
     )
-    request = for_method(inputs.request, method)
+    request = inputs.request
     if stored is not None:
         listed = set(inputs.roster).difference(source.left_out)
         if begun and inputs.listed_in is None and source.natural:

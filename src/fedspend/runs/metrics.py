@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedspend.basics.arrays import FloatArray
 from fedspend.errors import OperatorWarning
+from fedspend.ledger.account import RunAccount
 from fedspend.report.groups import Grouping, group_clients
 from fedspend.runs.setup import Setup
 from fedspend.server.rounds import FOR_THE_OPERATOR, Statistics, TrainingState
-from fedspend.stored.run import MetricsLine
+from fedspend.stored.run import EPSILON_OF, IN_ALL_RUNS, MetricsLine
 from fedspend.tasks.task import ACCURACY, finite_or_none
 
 
@@ -27,10 +29,12 @@ class Observer:
 
     setup: Setup
     grouping: Grouping | None
+    account: RunAccount | None = None
 
     @classmethod
-    def of(cls, setup: Setup) -> Observer:
-        return cls(setup, None if setup.plan is None else group_clients(setup.plan, setup.labels))
+    def of(cls, setup: Setup, account: RunAccount | None = None) -> Observer:
+        grouping = None if setup.plan is None else group_clients(setup.plan, setup.labels)
+        return cls(setup, grouping, account)
 
     def line(self, state: TrainingState, statistics: Statistics) -> MetricsLine:
         evaluation = self.setup.evaluation
@@ -46,7 +50,7 @@ class Observer:
             },
             "loss": loss if np.isfinite(loss) else None,
             "evaluation": evaluation.mode,
-            "epsilon": self.spent(state.done - 1),
+            **self.spent(state.done),
             "randomness": self.setup.randomness.source,
         }
         if task.metric != ACCURACY:  # lines of plain classification are as they always were
@@ -73,16 +77,37 @@ class Observer:
         for client, why in reports.items():
             warnings.warn(f"round {round}, client {client!r}: {why}", OperatorWarning, stacklevel=3)
 
-    def spent(self, round: int) -> dict[str, float]:
-        """Largest epsilon spent so far in each group; none is known of another aggregation."""
-        priced = self.setup.training.aggregation is None
-        if self.setup.plan is None or self.grouping is None or not priced:
-            return {}
-        spent, of_client = (
-            self.setup.plan.spent_by_schedule()[round],
-            self.setup.plan.schedules.of_client,
+    def when_stopped(self) -> MetricsLine:
+        """What the last line of a run that its own rule stopped says in place of what `line` says:
+        the rounds that it leaves out stay charged.
+        """
+        return {} if self.setup.plan is None else self.spent(self.setup.plan.rounds)
+
+    def spent(self, rounds: int) -> MetricsLine:
+        """Largest epsilon spent in each group, after so many charged rounds; none is known of
+        another aggregation. Under a plan over lifetime budgets it is what accounts have spent in
+        all runs, before the last round read by Rényi curves alone: never too low, and quick.
+        """
+        plan, grouping, priced = (
+            self.setup.plan,
+            self.grouping,
+            self.setup.training.aggregation is None,
         )
-        return {
-            label: float(spent[of_client[members]].max())
-            for label, members in zip(self.grouping.labels, self.grouping.members, strict=True)
-        }
+        if plan is None or grouping is None or not priced:
+            return {"epsilon": {}}
+        lifetime: MetricsLine = {}
+        if self.account is not None and "ledger" in plan.parameters:
+            over = rounds == plan.rounds
+            spent = self.account.spent(over=over, quick=not over)
+            lifetime = {EPSILON_OF: IN_ALL_RUNS}
+        else:
+            spent = plan.spent_by_schedule()[rounds - 1][plan.schedules.of_client]
+        return {"epsilon": largest_by_group(spent, grouping), **lifetime}
+
+
+def largest_by_group(spent: FloatArray, grouping: Grouping) -> dict[str, float]:
+    """The largest epsilon in each group."""
+    return {
+        label: float(spent[members].max())
+        for label, members in zip(grouping.labels, grouping.members, strict=True)
+    }

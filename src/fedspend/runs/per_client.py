@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedspend.basics.arrays import FloatArray
 from fedspend.data.partition import ABSENT
 from fedspend.models.evaluation import measure
 from fedspend.models.flat import flat_vector
@@ -17,9 +18,9 @@ from fedspend.models.inputs import as_input
 from fedspend.runs.setup import Setup
 
 
-def per_client(setup: Setup) -> list[dict[str, Any]]:
-    """A row for each client. Of a plan of records, budget and epsilon are those of its records: the
-    smallest budget, and the largest epsilon.
+def per_client(setup: Setup, spent: FloatArray | None = None) -> list[dict[str, Any]]:
+    """A row for each client. Of a plan of records, budget and epsilon are those of the record that
+    spends most. `spent`: by accounts in all runs, if the plan is over lifetime budgets.
     """
     assert setup.randomness.simulation
     dataset, plan = setup.federation.dataset, setup.plan
@@ -39,8 +40,10 @@ def per_client(setup: Setup) -> list[dict[str, Any]]:
         )
         line: dict[str, Any] = {"client": client}
         if plan is not None:
-            mine = plan.owner == number
-            line["budget"] = float(plan.budget[mine].min()) if mine.any() else None
-            line["epsilon"] = float(plan.epsilon[mine].max()) if mine.any() else None
+            mine = np.flatnonzero(plan.owner == number)
+            epsilon = plan.epsilon if spent is None else spent
+            most = mine[np.argmax(epsilon[mine])] if mine.size else None
+            line["budget"] = None if most is None else float(plan.budget[most])
+            line["epsilon"] = None if most is None else float(epsilon[most])
         found.append(line | {"rows": len(rows), **metrics, "loss": loss})
     return found

@@ -149,7 +149,7 @@ class Result:
     def __repr__(self) -> str:
         last = self.metrics[-1]
         kind = "simulation" if last.get("randomness") == "seeded" else "real run"
-        told = describe(last, last["round"]).partition("  ")[2]
+        told = describe(of_kept(self.metrics), last["round"]).partition("  ")[2]
         where = f", in {self.folder}" if self.folder is not None else ", not kept"
         return f"<Result: {kind} of {counted(last['round'], 'round')}: {told}{where}>"
 

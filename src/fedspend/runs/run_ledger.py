@@ -77,6 +77,11 @@ class RunLedger:
         """Where the run is charged, without a password; None before it is, and if it never is."""
         return None if self._book is None else self._book.location
 
+    @property
+    def connects_to(self) -> str | None:
+        """The same, to open it again: with the password that was given."""
+        return self._known or self.location
+
     def __enter__(self) -> RunLedger:
         return self
 

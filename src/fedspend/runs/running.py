@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fedspend.basics.arrays import FloatArray
 from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
 from fedspend.configuration.evaluation import operators
 from fedspend.engines.base import Engine
@@ -74,7 +75,7 @@ def _run(
     resume: bool,
     listeners: Listeners,
 ) -> Result:
-    _refuse_aggregation(setup, folder)
+    refuse_aggregation(setup, kept=folder is not None)
     states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
     simulation = setup.randomness.simulation
     engine = open_engine(setup, states)
@@ -103,19 +104,21 @@ def _run(
                 raise
             write_model(setup, store, state)
             store.finish(stopped=state.watched.stopped)
+            spent = spent_in_all_runs(setup, store)
     finally:
         engine.close()
-    return _result(setup, store, folder, ledger)
+    return _result(setup, store, folder, ledger, spent)
 
 
-def _refuse_aggregation(setup: Setup, folder: Path | None) -> None:
+def refuse_aggregation(setup: Setup, *, kept: bool) -> None:
     """Before anything is written: a way to combine updates that the plan does not pay for."""
     training = setup.training
     if training.aggregation is not None:
         refuse_priced(
             training.aggregation.name,
             simulation=setup.randomness.simulation,
-            kept=folder is not None,
+            kept=kept,
+            unseen=training.ask_everyone and ENGINES[setup.engine].elsewhere,
             summed=training.noise_place == "distributed" or training.bits is not None,
         )
 
@@ -143,13 +146,20 @@ def _play(
     folder: Path | None,
     listeners: Listeners,
 ) -> TrainingState:
-    observer = Observer.of(setup)
+    observer = Observer.of(setup, store.account)
     simulation = setup.randomness.simulation
     place = None
     if folder is not None:
         place = Place(folder, folder.resolve().name, store.run_id, timed=simulation)
     rounds = run_rounds(
-        state, setup.method, engine, setup.training, setup.randomness, store, observer.line
+        state,
+        setup.method,
+        engine,
+        setup.training,
+        setup.randomness,
+        store,
+        observer.line,
+        observer.when_stopped,
     )
     with opened_loggers(listeners.loggers, place, observer.grouping, simulation=simulation) as log:
         for after, line in rounds:
@@ -182,7 +192,20 @@ def write_model(setup: Setup, store: RunStore, state: TrainingState) -> None:
     store.write_model(named_arrays(setup.module), about)
 
 
-def _result(setup: Setup, store: RunStore, folder: Path | None, ledger: RunLedger) -> Result:
+def spent_in_all_runs(setup: Setup, store: RunStore) -> FloatArray | None:
+    """What accounts have spent, where a plan is over lifetime budgets; None for any other."""
+    if setup.plan is None or store.account is None or "ledger" not in setup.plan.parameters:
+        return None
+    return store.account.spent(over=True)
+
+
+def _result(
+    setup: Setup,
+    store: RunStore,
+    folder: Path | None,
+    ledger: RunLedger,
+    spent: FloatArray | None,
+) -> Result:
     metrics, where = Metrics(store.metrics()), ledger.location
     charged = {} if where is None else {"project": ledger.project, "run": store.run_id}
     return Result(
@@ -192,7 +215,7 @@ def _result(setup: Setup, store: RunStore, folder: Path | None, ledger: RunLedge
         folder,
         where,
         metric=setup.task.metric,
-        by_client=partial(per_client, setup) if setup.randomness.simulation else None,
+        by_client=partial(per_client, setup, spent) if setup.randomness.simulation else None,
         **charged,
     )
 

@@ -15,9 +15,8 @@ from fedspend.basics.files import write_whole
 from fedspend.basics.findings import Finding
 from fedspend.basics.json_values import read_object
 from fedspend.errors import FedspendError, InvalidInput
-from fedspend.ledger import Ledger
-from fedspend.ledger.account import locate
 from fedspend.ledger.chain import Head
+from fedspend.ledger.looking import open_to_look
 from fedspend.signing.keys import fingerprint, private_key, raw
 from fedspend.signing.signatures import RUN, NotSigned, check, signed
 from fedspend.stored.files import CERTIFICATE, MODEL, SEEN_HEAD, SIGNATURE
@@ -39,9 +38,11 @@ def key_of(sign: str | Path | None, folder: Path | None) -> Ed25519PrivateKey | 
     return None if sign is None else private_key(sign)
 
 
-def sign_run(folder: Path, key: Ed25519PrivateKey) -> str:
-    """Sign the finished run in `folder`; returns the fingerprint of the key."""
-    statement = statement_of(folder)
+def sign_run(folder: Path, key: Ed25519PrivateKey, ledger: str | None) -> str:
+    """Sign the finished run in `folder`, which has charged `ledger`; returns the fingerprint of the
+    key.
+    """
+    statement = statement_of(folder, ledger)
     body = {"statement": statement, "signature": signed(RUN, statement, key)}
     text = json.dumps(body, indent=1, allow_nan=False) + "\n"
     write_whole(SIGNATURE.of(folder), text.encode(), private=SIGNATURE.private)
@@ -49,7 +50,9 @@ def sign_run(folder: Path, key: Ed25519PrivateKey) -> str:
 
 
 def statement_of(folder: Path, ledger: str | None = None) -> dict[str, Any]:
-    """What a signature of the run in `folder` vouches for; `ledger` is where its ledger is now."""
+    """What a signature of the run in `folder` vouches for; `ledger` is where its ledger is, if not
+    in it.
+    """
     stored = StoredRun(folder)
     facts, plan = stored.facts(), stored.plan()
     head = SEEN_HEAD.of(folder)
@@ -78,10 +81,7 @@ def _releases(stored: StoredRun, ledger: str | None) -> dict[str, str] | None:
     named = stored.facts().ledger
     if named is None:
         return None
-    book = Ledger.find(ledger or locate(named.location, stored.folder), project=named.project)
-    if book is None:
-        raise NotSigned(f"the ledger {named.location} of the run is gone")
-    with book:
+    with open_to_look(named.location, stored.folder, ledger, project=named.project) as book:
         releases = book.run(named.run).releases
     return {str(round + 1): digest for round, digest in releases.items()}
 
@@ -91,7 +91,7 @@ def check_signature(
 ) -> Finding:
     """Whether the run in `folder` is signed, and by whom; never raises.
 
-    With `key`, it must be signed by that key. `ledger` is where its ledger is now, if it was moved.
+    With `key`, it must be signed by that key. `ledger` is where its ledger is, if not in it.
     """
     try:
         return Finding(NAME, *_checked(folder, key, ledger))

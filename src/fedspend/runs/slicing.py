@@ -15,7 +15,7 @@ from fedspend.configuration.config import any_config
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.effects import refuse_without_effect
 from fedspend.engines.table import ENGINES
-from fedspend.errors import InvalidInput
+from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.certifying import examine
 from fedspend.runs.checks import approved, check_ledger, refuse_other_kind
@@ -58,6 +58,9 @@ def make_slices(
         setup = from_config(settings, opened.found(), plan, begun=False)
         check_ledger(setup, opened)
     examine(setup, None)
+    why = None if setup.plan is None else setup.plan.shows_others()
+    if why is not None and not setup.randomness.simulation:
+        raise Refused(f"no slices were made, since they would tell other clients' budgets: {why}")
     offer = offer_of(setup, fingerprints(settings.engine.keys, setup))
     return offer, offer.save(folder)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class RunStore(Store, Protocol):
     """What the rounds write (`server.rounds.Store`), and what is written before and after them."""
 
+    account: RunAccount | None  # while rounds are played; None if nothing is charged
+
     @property
     def run_id(self) -> str:
         """The run's name in the ledger; empty for a run that charges none."""
@@ -67,7 +69,7 @@ class MemoryStore:
     def __init__(self, run_id: str = "") -> None:
         self.run_id = run_id
         self._metrics: list[MetricsLine] = []
-        self._account: RunAccount | None = None
+        self.account: RunAccount | None = None
 
     @contextmanager
     def charging(
@@ -80,33 +82,33 @@ class MemoryStore:
         check_planned_on(book, plan)
         account = RunAccount(book, self.run_id, None)
         account.admit(replace(plan.proposal(), stops=stops), simulation=simulation)
-        self._account = account
+        self.account = account
         try:
             yield
         except BaseException as error:
             _give_up(account, error)
             raise
         finally:
-            self._account = None
+            self.account = None
 
     def finish(self, *, stopped: bool = False) -> None:
-        if self._account is not None:
-            self._account.finish(stopped=stopped)
+        if self.account is not None:
+            self.account.finish(stopped=stopped)
 
     def reserve(self, round: int) -> None:
-        if self._account is not None:
-            self._account.reserve(round)
+        if self.account is not None:
+            self.account.reserve(round)
 
     def lose(self, round: int) -> None:
-        if self._account is not None:
-            self._account.lose(round)
+        if self.account is not None:
+            self.account.lose(round)
 
     def was_reserved(self, round: int) -> bool:
-        return self._account is not None and self._account.was_reserved(round)
+        return self.account is not None and self.account.was_reserved(round)
 
     def keep(self, round: int, kept: Kept) -> None:
-        if self._account is not None:
-            self._account.commit(round, kept.release)
+        if self.account is not None:
+            self.account.commit(round, kept.release)
 
     def memory(self) -> None:
         return None

@@ -108,7 +108,8 @@ def train(
     ...}, model=module, plan=plan, test=(x, y), lr=0.1, batch_size=32, local_steps=10)`.
 
     Arguments of both:
-        plan: a plan made beforehand, or its file. With a config it may be left out.
+        plan: a plan made beforehand, or its file. With a config it may be left out. Arrays are
+            trained on by the method of the plan, with the method's own defaults.
         output: the run directory. Without one nothing but the account is kept, so the run cannot be
             resumed and has no report.
         resume: go on with the run in `output`, or begin it if there is none.
@@ -232,8 +233,8 @@ def train(
             on_operator=on_operator,
             loggers=loggers,
         )
-    if key is not None and folder is not None:
-        on_note(f"signed by {sign_run(folder, key)}")
+        if key is not None and folder is not None:
+            on_note(f"signed by {sign_run(folder, key, opened.connects_to)}")
     return result
 
 

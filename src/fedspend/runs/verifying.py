@@ -4,7 +4,7 @@ Guarantee: if `RunVerification.ok`, the plan passes the independent accountants;
 certificate, account, releases, checkpoint, metrics, model and report are those of one run, as far
 as each is tied to the others; and the account, recomputed by the second accountant, is within every
 budget. What could not be checked is listed with its reason. Whatever the files hold, it does not
-raise, and it writes nothing.
+raise, it writes nothing, and it opens no ledger that the directory chose (`ledger.looking`).
 
 What ties what (docs/how-to/ledger.md has the same list for people):
 
@@ -40,9 +40,10 @@ from fedspend.basics.words import counted
 from fedspend.budgets.identity import normal
 from fedspend.errors import FedspendError, InvalidInput
 from fedspend.ledger import Ledger
-from fedspend.ledger.account import is_inside, locate, place_of
+from fedspend.ledger.account import is_inside, place_of
 from fedspend.ledger.audit import recheck_balances
 from fedspend.ledger.chain import Head
+from fedspend.ledger.looking import open_to_look
 from fedspend.ledger.state import Run, steps_table
 from fedspend.planning.protocol import AnyPlan
 from fedspend.records.planning import SILOS
@@ -114,7 +115,8 @@ def verify_run(
 
     Arguments:
         folder: a run directory, or the winner's of a private tune.
-        ledger: where the run's ledger is now. Default: where the run directory says.
+        ledger: where the run's ledger is. Needed unless it is in the run directory: what a
+            directory says about a ledger elsewhere is not followed.
         key: a file with a public key: the run must be signed by that key.
 
     Returns:
@@ -236,16 +238,7 @@ class Checker:
         named = self.facts.ledger
         if named is None:
             raise FedspendError(f"{RUN} names no ledger, so its rounds were charged nowhere")
-        place = self.named or locate(named.location, self.folder)
-        found = Ledger.find(place, project=named.project)
-        if found is None:
-            raise FedspendError(
-                f"the ledger {named.location} is gone; restore it"
-                if is_inside(named.location) and self.named is None
-                else f"the ledger {place} is not there, so nothing can be said about the account; "
-                "name where it is now with --ledger"
-            )
-        return found
+        return open_to_look(named.location, self.folder, self.named, project=named.project)
 
     @cached_property
     def run(self) -> Run:

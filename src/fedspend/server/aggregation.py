@@ -96,8 +96,17 @@ class Aggregation:
         return found * denominator
 
 
-def refuse_priced(name: str, *, simulation: bool, kept: bool = False, summed: bool = False) -> None:
-    """Refuse an aggregation where anybody would rely on the plan's price."""
+def refuse_priced(
+    name: str,
+    *,
+    simulation: bool,
+    kept: bool = False,
+    summed: bool = False,
+    unseen: bool = False,
+) -> None:
+    """Refuse an aggregation where anybody would rely on the plan's price, and where the server does
+    not see the updates (`summed`) or who takes part (`unseen`).
+    """
     why = (
         "and a real run would promise what does not hold; drop it, or simulate with "
         'randomness="seeded"'
@@ -107,6 +116,8 @@ def refuse_priced(name: str, *, simulation: bool, kept: bool = False, summed: bo
         if kept
         else 'and only the server sees single updates; use noise = "central"'
         if summed
+        else 'and only clients know who of them takes part; use engine.ask = "sampled"'
+        if unseen
         else None
     )
     if why is not None:

@@ -39,6 +39,7 @@ class Statistics:
     clipped: BoolArray
     zeroed: BoolArray  # not finite at the client, so counted as zero
     active: IntArray | None = None  # records that took part in each local step, over all clients
+    raised: BoolArray | None = None  # whose work raised an error
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +105,16 @@ class Tally:
             return
         vector = self._within(contribution, task) if self._checked else contribution.vector
         self._total += vector
-        if self._vectors is not None:
+        # who sits out by its own coin says so by having no remarks, and sends no update
+        if self._vectors is not None and (task.coin is None or reply.remarks is not None):
             self._vectors[contribution.client] = np.array(vector, dtype=np.float64)
         self._bits += contribution.bit or 0.0
         self._metrics += contribution.metric or 0.0
         self._answered[contribution.client] = None
         if reply.remarks is not None:
             self._remarks.append(reply.remarks)
+            if reply.remarks.raised:
+                self._reports[contribution.client] = reply.remarks.problem
 
     def discard(self, client: str, why: str) -> None:
         """Discards this client's answer; a later one will not count either."""
@@ -219,6 +223,7 @@ def _statistics(remarks: Sequence[Remarks]) -> Statistics:
         clipped=np.array([one.clipped for one in remarks], dtype=bool),
         zeroed=np.array([bool(one.problem) for one in remarks], dtype=bool),
         active=np.sum(active, axis=0) if active else None,
+        raised=np.array([one.raised for one in remarks], dtype=bool),
     )
 
 

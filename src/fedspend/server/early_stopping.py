@@ -16,7 +16,7 @@ import numpy as np
 
 from fedspend.basics.arrays import Float32Array
 from fedspend.basics.json_values import number
-from fedspend.stored.run import MetricsLine
+from fedspend.stored.run import EPSILON_OF, MetricsLine
 from fedspend.tasks.words import private_key
 
 BEST, LAST = "best", "last"
@@ -25,7 +25,16 @@ BEST, LAST = "best", "last"
 KEPT_ROUND = "kept_round"
 STOPPED = "stopped"  # in the last line of a run that stopped by its rule
 # what a line says about the run so far, and not about the model that is kept
-_OF_THE_RUN = ("round", "epsilon", "randomness", "evaluation", "metric", KEPT_ROUND, STOPPED)
+_OF_THE_RUN = (
+    "round",
+    "epsilon",
+    EPSILON_OF,
+    "randomness",
+    "evaluation",
+    "metric",
+    KEPT_ROUND,
+    STOPPED,
+)
 
 
 @dataclass(frozen=True)

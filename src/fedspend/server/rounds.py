@@ -16,7 +16,7 @@ import numpy as np
 from fedspend.basics.arrays import Float32Array, FloatArray, IntArray
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.engines.base import Carrying, Engine, Reaching, is_trusted
-from fedspend.errors import Refused
+from fedspend.errors import InvalidInput, Refused
 from fedspend.noise.grid import Grid, check_steps
 from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
@@ -179,11 +179,12 @@ def run_rounds(
     randomness: Randomness,
     store: Store,
     observe: Callable[[TrainingState, Statistics], MetricsLine],
+    when_stopped: Callable[[], MetricsLine] = dict,
 ) -> Iterator[tuple[TrainingState, MetricsLine]]:
     """From where `state` stands to the last round, one committed round at a time.
 
     `observe` turns the state after a round and its statistics into the line that is stored with
-    it.
+    it; `when_stopped` gives what that line says otherwise if the stopping rule ends the run there.
     """
     mechanism = training.mechanism or Gaussian(randomness)
     memory = remembered(mechanism, store, state.done)
@@ -211,6 +212,7 @@ def run_rounds(
         if training.server.stop is not None:
             seen = state.watched.noted(training.server.stop, line, begun_with, state.model)
             state, line = replace(state, watched=seen), line | in_line(seen)
+            line |= when_stopped() if seen.stopped else {}
         store.commit(t, state, line)
         yield state, line
 
@@ -260,6 +262,8 @@ def play(
     aggregation, checked = training.aggregation, not is_trusted(engine)
     apart = aggregation is not None
     answers = gather(tasks, engine.run(tasks), shared.size, checked=checked, apart=apart)
+    if randomness.simulation:
+        refuse_useless(answers)
     total = answers.total
     if aggregation is not None:
         refuse_priced(aggregation.name, simulation=randomness.simulation)
@@ -272,6 +276,19 @@ def play(
     simulation = randomness.simulation
     statistics = recordable(answers, noised, metric, terms, shared, training, engine, simulation)
     return Kept(release, statistics, memory)
+
+
+def refuse_useless(answers: Answers) -> None:
+    """Stop a simulation in which the work of all clients raises: that is a mistake in the model or
+    its settings. A real run goes on and warns: what clients raise may depend on their rows.
+    """
+    found = answers.statistics
+    if found.raised is None or not found.raised.any():
+        return
+    if not (found.raised | (found.norms == 0)).all():
+        return
+    client, why = next(iter(answers.reports.items()))
+    raise InvalidInput(f"no client could do its work; client {client!r}: {why}")
 
 
 def tasks_of_round(
@@ -302,7 +319,7 @@ def recordable(
         # how long a round of a real run took tells something about who was slow in it: for the log
         statistics |= engine.carried()
     if metric is not None and terms.metric_deviation is not None:
-        spread = terms.metric_deviation / terms.denominator
+        spread = metric_deviation(terms)
         statistics |= {
             private_key(training.metric): training.from_unit(metric),
             deviation_key(training.metric): training.from_unit(spread) - training.from_unit(0.0),
@@ -415,7 +432,6 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistic
     found = answers.statistics
     # clients on this machine say whether they took part: they have remarks
     took_part = len(found.norms) or len(answers.answered)
-    count, told = max(1, took_part), len(found.norms) > 0
     clip = terms.clip_norm[np.isfinite(terms.clip_norm)]
     odd = dict(answers.discarded) | dict(answers.reports)
     public: Statistics = {
@@ -425,16 +441,28 @@ def describe(answers: Answers, terms: RoundTerms, simulation: bool) -> Statistic
     } | ({"lost": len(answers.discarded), "reports": odd} if odd else {})
     if not simulation:
         return public
-    active = {} if found.active is None else {"active": found.active.tolist()}
-    return active | {
-        "cohort": took_part + len(answers.discarded),
-        "clipped_share": float(found.clipped.sum() / count),
-        "mean_norm": float(found.norms.mean()) if told else 0.0,
-        "norm_quantiles": np.quantile(found.norms, NORM_QUANTILES).tolist()
-        if told
-        else [0.0] * len(NORM_QUANTILES),
-        **public,
-    }
+    active: Statistics = {} if found.active is None else {"active": found.active.tolist()}
+    told: Statistics = {"cohort": took_part + len(answers.discarded)}
+    if len(found.norms):  # clients on other machines keep theirs to themselves
+        told |= {
+            "clipped_share": float(found.clipped.sum() / took_part),
+            "mean_norm": float(found.norms.mean()),
+            "norm_quantiles": np.quantile(found.norms, NORM_QUANTILES).tolist(),
+        }
+    return active | told | public
+
+
+def metric_deviation(terms: RoundTerms) -> float:
+    """The largest deviation of a private metric, between 0 and 1, from what it would be over all
+    clients: from its noise, and from who is sampled.
+
+    A client that is sampled at rate q adds its metric less 1/2, which is at most 1/2 away from 0;
+    so it adds q (1 - q) / 4 to the variance at most.
+    """
+    assert terms.metric_deviation is not None
+    rate = terms.sampling_rate
+    sampling = float(np.sum(rate * (1 - rate))) / 4
+    return float(np.sqrt(terms.metric_deviation**2 + sampling)) / terms.denominator
 
 
 def step(state: TrainingState, release: Release, method: Method, server: Server) -> TrainingState:

@@ -100,7 +100,9 @@ class Student:
         generator = self.randomness.generator("student", round + 1)  # 0 is the order of the rows
         flat, start = FlatModule(fresh(self.module)), torch.from_numpy(parameters)
         with single_threaded():
-            torch.manual_seed(int(generator.integers(2**63)))  # for dropout and the like
+            torch.default_generator.manual_seed(
+                int(generator.integers(2**63))
+            )  # for dropout and the like
             flat.load(start)
             for positions in step_batches(
                 generator, len(known), LocalTraining(self.batch_size, epochs=self.epochs)

@@ -18,6 +18,8 @@ from fedspend.planning.protocol import AnyPlan, load_any_plan
 from fedspend.stored.files import CERTIFICATE, METRICS, PLAN, RUN, SEEN_HEAD
 
 MetricsLine = dict[str, Any]  # one round in `metrics.jsonl`
+# in a line, if its epsilons are what accounts have spent in all runs, and not in this run
+EPSILON_OF, IN_ALL_RUNS = "epsilon_of", "accounts, in all runs"
 # in the environment that `run.json` records
 NOISE_DRAWN, WHOLE_NUMBERS = "noise drawn in", "whole numbers"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedspend.basics.registry import Entry, Registry
 from fedspend.tasks import losses, metrics
+from fedspend.tasks.copies import copied, refuse_uncopied
 from fedspend.tasks.kinds import BINARY, CLASSES, KEPT, NUMBERS, SEVERAL, TOKENS
 
 
@@ -32,13 +33,21 @@ class Metric(Entry):
     lower: bool = False
 
 
-def of_two(function: Callable[[Any, Any], float]) -> Callable[[Any, Any, str], float]:
-    """A user's own metric, which is not told the kind of its targets."""
+@dataclass(frozen=True, eq=False)
+class OfTwo:
+    """A user's own metric, which is not told the kind of its targets. Each call has a copy of its
+    own: what a metric accumulates must not go from one client to the next.
+    """
 
-    def measure(output: Any, target: Any, _kind: str) -> float:
-        return function(output, target)
+    function: Callable[[Any, Any], float]
 
-    return measure
+    def __call__(self, output: Any, target: Any, _kind: str) -> float:
+        return copied(self.function)(output, target)
+
+
+def of_two(function: Callable[[Any, Any], float], name: str) -> OfTwo:
+    refuse_uncopied(f"metric {name!r}", function)
+    return OfTwo(function)
 
 
 CLASSIFICATION = "classification"  # the loss of those who name none

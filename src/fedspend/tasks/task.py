@@ -3,8 +3,9 @@
 Guarantee: the loss of a batch is the mean of its rows' losses. A row's loss depends on that row
 alone: a user's own function that mixes rows, or remembers them, is refused before anything is
 trained (`tried`), and where single records are bounded (`apart`) it is given one row at a time, so
-that no other row can matter. A task is made from names or functions by whoever trains: it is never
-sent, so no server can make a client run code.
+that no other row can matter. What that trial does not show: every call of a user's own loss or
+metric has a copy of it, so that nothing is left in it for the next client. A task is made from
+names or functions by whoever trains: it is never sent, so no server can make a client run code.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedspend.errors import InvalidInput
+from fedspend.tasks.copies import copied, refuse_uncopied
 from fedspend.tasks.kinds import CLASSES, KEPT, NUMBERS, TOKENS
 from fedspend.tasks.table import CLASSIFICATION, LOSSES, METRICS, Metric, of_two
 
@@ -39,6 +41,7 @@ class Task:
     # public bounds of the first metric, within which clients report it privately; None: 0 and 1
     bounds: tuple[float, float] | None = None
     keys: tuple[tuple[str, Any], ...] = ()  # of the loss, as given
+    once: bool = False  # whether its own loss is a copy already, for one call
 
     @property
     def terms(self) -> str:
@@ -58,13 +61,18 @@ class Task:
 
     def rows(self, output: Tensor, target: Tensor) -> Tensor:
         """The loss of each row."""
-        found = self.of_rows(output, target)
+        of_rows = copied(self.of_rows) if self.own and not self.once else self.of_rows
+        found = of_rows(output, target)
         if not (isinstance(found, Tensor) and found.shape == (len(target),)):
             said = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise InvalidInput(
                 f"loss {self.name!r} must give one number a row, shape ({len(target)},), got {said}"
             )
         return found
+
+    def fresh(self) -> Task:
+        """This task for one call, where no copy can be made in the middle of it."""
+        return replace(self, of_rows=copied(self.of_rows), once=True) if self.own else self
 
     def mean(self, output: Tensor, target: Tensor) -> Tensor:
         """The loss of a batch."""
@@ -86,16 +94,17 @@ class Task:
         if not self.own:
             return self.total(output, target)
 
-        def of_one(output: Tensor, target: Tensor) -> Tensor:
-            return self.rows(output.unsqueeze(0), target.unsqueeze(0)).squeeze(0)
+        def of_one(output: Tensor, target: Tensor, task: Task) -> Tensor:
+            return task.rows(output.unsqueeze(0), target.unsqueeze(0)).squeeze(0)
 
         try:  # all rows at once, each of which the function sees by itself
-            return torch.func.vmap(of_one, randomness="same")(output, target).sum()
+            of_each = functools.partial(of_one, task=self.fresh())
+            return torch.func.vmap(of_each, randomness="same")(output, target).sum()
         except RuntimeError:  # a function that looks at values: one after the other
             drawn, found = torch.get_rng_state(), []
             for row in zip(output, target, strict=True):
                 torch.set_rng_state(drawn)
-                found.append(of_one(*row))
+                found.append(of_one(*row, task=self))
             return torch.stack(found).sum()
 
     def unit(self, value: float) -> float:
@@ -159,6 +168,8 @@ def task_of(
         )
     chosen = tuple(_metric(one) for one in (usual if metrics is None else metrics))
     _check_metrics(chosen, kind, name)
+    if own:
+        refuse_uncopied(f"loss {name!r}", of_rows)
     return Task(name, of_rows, kind, chosen, own, bounds, tuple(sorted(taken.items())))
 
 
@@ -175,7 +186,7 @@ def _metric(one: Any) -> Metric:
             f"a metric of your own is called {name!r}; give the function a name that no other "
             "metric has"
         )
-    return Metric(name, f"your own: {_called(one)}", measure=of_two(one))
+    return Metric(name, f"your own: {_called(one)}", measure=of_two(one, name))
 
 
 def kind_of(target: Tensor) -> str:
@@ -215,20 +226,24 @@ def tried(task: Task, output: Tensor, target: Tensor) -> None:
     """
     if not task.own:
         return
-    output = output.detach()
+    output, bare = output.detach(), replace(task, once=True)  # what it keeps must show here
+    remembering = InvalidInput(
+        f"loss {task.name!r} remembers rows: for the same rows it gives other numbers the next "
+        "time, so one client's rows would change another's update; keep nothing between calls"
+    )
+    trained = (output[:2] + 0.5).requires_grad_()  # some remember only while they are trained
+    if not _same(*(_drawn_alike(bare, trained, target[:2]).detach() for _ in range(2))):
+        raise remembering
     with torch.no_grad():
         # apart from zero, where a loss may be the same whatever it is divided by
         one, other = output[:2] + 0.5, target[:2]
-        first = _drawn_alike(task, one, other)
+        first = _drawn_alike(bare, one, other)
         more = torch.stack([one[0], one[1] + 1]), torch.stack([other[0], other[1] + 1])
-        beside = _drawn_alike(task, *more)
-        alone = _drawn_alike(task, one[:1], other[:1])
-        again = _drawn_alike(task, one, other)
+        beside = _drawn_alike(bare, *more)
+        alone = _drawn_alike(bare, one[:1], other[:1])
+        again = _drawn_alike(bare, one, other)
     if not _same(first, again):
-        raise InvalidInput(
-            f"loss {task.name!r} remembers rows: for the same rows it gives other numbers the next "
-            "time, so one client's rows would change another's update; keep nothing between calls"
-        )
+        raise remembering
     if not (_same(first[0], beside[0]) and _same(first[0], alone[0])):
         raise InvalidInput(
             f"loss {task.name!r} mixes rows: the number of the first row changes with the second "
@@ -246,7 +261,7 @@ def tried(task: Task, output: Tensor, target: Tensor) -> None:
 def _drawn_alike(task: Task, output: Tensor, target: Tensor) -> Tensor:
     """The loss of each row, with the same numbers each time if it draws some."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         return task.rows(output, target)
 
 

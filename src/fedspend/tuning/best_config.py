@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Mapping
-from typing import Any
 
+from fedspend.basics.toml_text import toml
 from fedspend.tuning.grid import Setting
 
 
@@ -17,26 +15,8 @@ def best_config(setting: Setting, said: str) -> str:
     """
     head = [f"# {line}" for line in textwrap.wrap(f"{setting.name}: {said}.", 97)]
     tables = [
-        "\n".join([f"[{section}]", *(f"{key} = {toml_value(one)}" for key, one in table.items())])
+        "\n".join([f"[{section}]", *(f"{key} = {toml(one)}" for key, one in table.items())])
         for section, table in setting.config.values.items()
         if table
     ]
     return "\n".join(head) + "\n\n" + "\n\n".join(tables) + "\n"
-
-
-def toml_value(value: Any) -> str:
-    r"""A value in TOML syntax.
-
-    >>> toml_value("a\\b"), toml_value(1e-05), toml_value(True), toml_value([{"epsilon": 2.0}])
-    ('"a\\\\b"', '1e-05', 'true', '[{ epsilon = 2.0 }]')
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        pairs = ", ".join(f"{key} = {toml_value(one)}" for key, one in value.items())
-        return "{ " + pairs + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    return json.dumps(str(value), ensure_ascii=False)  # a JSON string is a TOML string

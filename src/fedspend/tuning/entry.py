@@ -10,6 +10,7 @@ from fedspend.basics.door import public
 from fedspend.basics.progress import OnProgress
 from fedspend.configuration.config import AnyConfig
 from fedspend.errors import InvalidInput
+from fedspend.report.live import counting_bar
 from fedspend.runs.result import OnNote
 from fedspend.tuning.grid import settings_of
 from fedspend.tuning.private import PrivateTune, tune_private
@@ -27,7 +28,7 @@ def tune(
     seeds: int | None = None,
     validation: float | None = None,
     workers: int | None = None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
     trials_mean: float | None = None,
     distribution: str | None = None,
     eta: float | None = None,
@@ -51,7 +52,8 @@ def tune(
         seeds: without `private`: runs of each setting. Default: 3.
         validation: without `private`: the share of training rows to measure on. Default: 0.2.
         workers: without `private`: runs at the same time. Default: one for each core.
-        progress: without `private`: a function of (done, total).
+        progress: without `private`: a bar, or a function of (done, total). Default: a bar if
+            somebody is watching.
         trials_mean, distribution, eta: with `private`: how the number of trials is drawn, see
             `accounting.trials`. Default: a mean of 10, "logarithmic".
         ledger, project: with `private`: who is charged, as for `fedspend.train`.
@@ -91,11 +93,12 @@ def tune(
             settings, trials, Path(output), ledger=where, project=project, on_note=on_note
         )
     folder = None if output is None else Path(output)
-    return tune_simulated(
-        settings,
-        DEFAULT_SEEDS if seeds is None else seeds,
-        DEFAULT_VALIDATION if validation is None else validation,
-        folder,
-        workers=workers,
-        progress=progress,
-    )
+    with counting_bar("training", progress) as told:
+        return tune_simulated(
+            settings,
+            DEFAULT_SEEDS if seeds is None else seeds,
+            DEFAULT_VALIDATION if validation is None else validation,
+            folder,
+            workers=workers,
+            progress=told,
+        )

@@ -17,7 +17,9 @@ import numpy as np
 from fedspend.basics.toml_text import toml
 from fedspend.configuration.config import AnyConfig, Config, any_config, listed_values
 from fedspend.configuration.effects import refuse_without_effect_in_all, sentence, without_effect
+from fedspend.configuration.task_inputs import metrics_of
 from fedspend.errors import InvalidInput
+from fedspend.tasks.words import ACCURACY
 
 MOST_SETTINGS = 1000
 
@@ -187,6 +189,17 @@ def _refuse_equal(settings: Sequence[Setting], flag: str) -> None:
                 raise InvalidInput(
                     f"{flag} {name} lists the same value twice, as {first} and {value}; remove one"
                 )
+
+
+def check_metric(config: Config) -> None:
+    """Refuse a metric that a tune does not choose by."""
+    names = metrics_of(config)
+    if names[:1] != (ACCURACY,):
+        raise InvalidInput(
+            "a tune compares accuracy, and the first metric here is "
+            f"{names[0] if names else 'none'!r}; put accuracy first in task.metrics, or try the "
+            "settings with sweep, which shows every metric"
+        )
 
 
 def _refuse_idle(setting: Setting) -> None:

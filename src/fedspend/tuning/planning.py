@@ -101,11 +101,9 @@ class _Search:
                 f"a private tune takes at most {MOST_CLASSES} different kinds of clients, and "
                 f"there are {first.size:,}: give fewer different budgets, for example by group"
             )
-        keep: BoolArray = np.zeros(len(asked.clients), dtype=bool)
-        keep[first] = True
-        place = np.cumsum(keep) - 1  # of a client among those that are kept
-        self.kind_of: IntArray = place[first]  # for each kind, its place among them
-        self.requests = _distinct([one.of(keep) for one in requests])
+        self.first: IntArray = first  # of each kind, its first client
+        # all clients, not one of each kind: rates may depend on how many there are
+        self.requests = _distinct(requests)
         self.names = [asked.clients[int(n)] for n in first]
         self.budget: FloatArray = np.asarray(asked.epsilons, dtype=np.float64)[first]
         self.trials = trials
@@ -130,11 +128,9 @@ class _Search:
 
     def cost(self, inner: FloatArray) -> FloatArray:
         """What the tune costs each kind of client if a trial may cost it `inner`."""
-        given = np.empty(inner.size)
-        given[self.kind_of] = inner
-        plans = tuple(_trial_plan(one, given) for one in self.requests)
+        plans = tuple(_trial_plan(one, inner[self.of_client]) for one in self.requests)
         curves, of_class = tuned_curves(plans, self.trials)
-        epsilon: FloatArray = (curves[of_class[self.kind_of]] + self.before).min(axis=-1)
+        epsilon: FloatArray = (curves[of_class[self.first]] + self.before).min(axis=-1)
         return np.maximum(epsilon, 1e-300)
 
     def _refuse_too_small(self, bad: BoolArray) -> None:

@@ -26,7 +26,6 @@ from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import Source, is_real
 from fedspend.configuration.method_name import known_method
 from fedspend.configuration.plan_inputs import resolve
-from fedspend.configuration.task_inputs import metrics_of
 from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
@@ -42,6 +41,7 @@ from fedspend.ledger.rules import (
 )
 from fedspend.ledger.storage import is_url, path_of
 from fedspend.planning.request import PlanRequest
+from fedspend.report.html import write_report
 from fedspend.runs.checks import check_names_last
 from fedspend.runs.hold_out_key import secret_of
 from fedspend.runs.result import OnNote
@@ -49,15 +49,14 @@ from fedspend.runs.row_checks import refuse_other_rows, seal_rows
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.setup import Setup
 from fedspend.server.methods.table import METHODS
-from fedspend.stored.files import LEDGER
+from fedspend.stored.files import LEDGER, REPORT
 from fedspend.stored.run import MetricsLine
-from fedspend.tasks.words import ACCURACY
 from fedspend.tuning.checking import verify_tune
-from fedspend.tuning.grid import Setting
+from fedspend.tuning.grid import Setting, check_metric
 from fedspend.tuning.plan import TunePlan
 from fedspend.tuning.planning import plan_tune
 from fedspend.tuning.trial import Outcome, play, prepared
-from fedspend.tuning.winner import begin, charge_of, refuse_used, write_winner
+from fedspend.tuning.winner import begin, charge_of, hide_times, refuse_used, write_winner
 
 NOTHING_DRAWN = "no trial was drawn"
 
@@ -167,7 +166,22 @@ def tune_private(
     project: str | None = None,
     on_note: OnNote = lambda _: None,
 ) -> PrivateTune:
-    """Plan, check, charge, run the trials, and keep the best."""
+    """Plan, check, charge, run the trials, and keep the best with its report."""
+    found = _tune_privately(settings, trials, folder, ledger, project, on_note)
+    if found.setting is not None:
+        write_report([folder], REPORT.of(folder))
+    hide_times(folder)
+    return found
+
+
+def _tune_privately(
+    settings: Sequence[Setting],
+    trials: Trials,
+    folder: Path,
+    ledger: str | None,
+    project: str | None,
+    on_note: OnNote,
+) -> PrivateTune:
     refuse_used(folder)
     config = settings[0].config
     where = ledger if ledger is not None else config.ledger.location
@@ -181,7 +195,8 @@ def tune_private(
         location = opened.asked or str(LEDGER.of(folder))
         if where is None and opened.asked is not None:
             on_note(f"charged to {shown(opened.asked)}, project {opened.project!r}")
-        make_folder(folder)
+        make_folder(folder, private=True)
+        folder.chmod(0o700)  # it may have been there, empty
         with one_at_a_time(folder):
             refuse_used(folder)  # nobody came first while we were planning
             run = new_run_id()
@@ -216,13 +231,7 @@ def tune_private(
 
 def _refuse_unfit(config: Config) -> None:
     """What cannot be tuned privately."""
-    names = metrics_of(config)
-    if names[:1] != (ACCURACY,):
-        raise InvalidInput(
-            f"a private tune compares accuracy, and the first metric here is "
-            f"{names[0] if names else 'none'!r}; put accuracy first in task.metrics, or tune by "
-            "simulation on public data"
-        )
+    check_metric(config)
     method = known_method(config)
     unit = METHODS[method].unit
     if unit != "client":
@@ -258,12 +267,11 @@ def _request(config: Config, ledger: Ledger | None, secret: bytes | None) -> Pla
         raise InvalidInput(
             "spending what remains needs a ledger with client accounts; name one with --ledger"
         )
-    inputs = resolve(
+    return resolve(
         config,
         registered=registered(ledger) if remaining and ledger is not None else None,
         source=Source(config, secret),
-    )
-    return replace(inputs.request, method=known_method(config))
+    ).request
 
 
 def _on_top(
@@ -276,8 +284,8 @@ def _on_top(
     if not left.all():
         name = clients[int(np.flatnonzero(~left)[0])]
         raise Refused(
-            f"client {name!r} cannot take part: its lifetime budget is used up, or it has "
-            "withdrawn; nothing was changed. List it under data.leave_out"
+            f"client {name!r} cannot take part: by Rényi curves its lifetime budget is used up, or "
+            "it has withdrawn; nothing was changed. List it under data.leave_out"
         )
     lifetime = ledger.accounts().budget[account_numbers(ledger.state, "client", clients)]
     asked = [replace(one, epsilons=lifetime) for one in requests]

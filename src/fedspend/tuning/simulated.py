@@ -36,10 +36,10 @@ from fedspend.runs.comparison import (
     worded,
 )
 from fedspend.runs.kept import ALL, kept_in, run_missing
-from fedspend.runs.parallel import one_run
 from fedspend.tasks.words import ACCURACY
 from fedspend.tuning.best_config import best_config
-from fedspend.tuning.grid import Setting, shared_by
+from fedspend.tuning.grid import Setting, check_metric, shared_by
+from fedspend.tuning.sweeping import final_numbers
 
 DEFAULT_SEEDS = 3
 DEFAULT_VALIDATION = 0.2
@@ -150,6 +150,7 @@ def tune_simulated(
 
 def _held_out(config: Config, share: float) -> Config:
     """The config with rows held out; refuses what must not be looked at."""
+    check_metric(config)
     if is_real(config):
         raise InvalidInput(
             "tune runs simulations, and runs on your own data are real by default: each would be a "
@@ -171,7 +172,5 @@ def _held_out(config: Config, share: float) -> Config:
 
 
 def _accuracy(config: Config, seed: int) -> dict[str, Any]:
-    """Accuracy of the final model on held-out rows."""
-    from fedspend.design.trainings import train_one
-
-    return {"accuracy": train_one(one_run(config, seed))[1][-1]}
+    """Accuracy on held-out rows of the model that the same run would leave."""
+    return {ACCURACY: final_numbers(config, seed)[ACCURACY]}

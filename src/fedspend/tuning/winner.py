@@ -1,8 +1,8 @@
 """The directory of a private tune: its plan beforehand, and in the end the winner, as a run.
 
 Guarantee: before the first trial there are the plan and the head of the ledger; after the last, the
-files of the winner, written at once. Neither their names nor their number depend on how many trials
-there were, and nothing of any other trial is ever written.
+files of the winner, written at once. Neither their names nor their number nor their times depend on
+how many trials there were, and nothing of any other trial is ever written.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,16 @@ def write_winner(
     _write(MODEL, folder, model)
     _write(RUN, folder, _json(facts))  # last: with it, the folder is a run
     return {file.name: digest(file.of(folder)) for file in ENDING} | {MODEL.name: sealed}
+
+
+def hide_times(folder: Path) -> None:
+    """Give the folder and all of its files one time, the midnight (UTC) before.
+
+    The times at which files were written tell how long the trials took, and so how many there were.
+    """
+    day = datetime.datetime.now(datetime.UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):
+        os.utime(path, (day.timestamp(), day.timestamp()), follow_symlinks=False)
 
 
 def charge_of(location: str | None, folder: Path, run: str, project: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from fedspend.ledger.documents import (
     Entry,
     account_number,
     client_document,
+    closed_because,
     concerning,
     entries_since,
     run_document,
@@ -265,7 +266,11 @@ def _snapshot(state: State, unit: str) -> tuple[Balances, int]:
 
 def _line(run: Run) -> dict[str, Any]:
     """A run in a table; a tune has no rounds, but is spent whole."""
-    return run_line(run) | {"status": run.status, "closed": run.closed, "tune": run.is_tune}
+    return run_line(run) | {
+        "status": run.status,
+        "closed": run.closed and closed_because(run),
+        "tune": run.is_tune,
+    }
 
 
 def _matching(names: Sequence[str], search: str) -> IntArray:

@@ -29,6 +29,7 @@ from fedspend.stored.files import PLAN
 MOST_CLIENTS = 1_000_000  # on the page
 MOST_GROUPS = 12
 MOST_ROUNDS = 2_000
+_ALIKE = 1e-3  # plans of other versions differ in their last digits
 OPTIONS = ("saving_rate", "transition", "ratio", "contraction", "tail")
 """Settings that only some policies use."""
 _USED: Mapping[str, tuple[str, ...]] = {
@@ -265,7 +266,9 @@ def _of_config(tables: dict[str, Any], name: str) -> Settings:
         "contraction": request.contraction,
         "tail": request.tail,
     }
-    return replace(found, **{key: value for key, value in options.items() if key in uses})
+    found = replace(found, **{key: value for key, value in options.items() if key in uses})
+    _refuse_other(found, plan_like.plan(), name)
+    return found
 
 
 def _of_plan(text: str, name: str) -> Settings:
@@ -290,16 +293,38 @@ def _of_plan(text: str, name: str) -> Settings:
         "contraction": expected.get("contraction"),
         "tail": expected.get("tail"),
     }
-    return Settings(
+    settings = Settings(
         groups=_counted(plan.budget),
         rounds=plan.rounds + plan.dropped_rounds,
-        rate=last,
+        rate=float(plan.parameters.get("rate", last)),  # from which rates by budget are made
         delta=plan.delta,
         policy=policy,
         clip=plan.clip,
         accountant=plan.accountant,
         **{key: value for key, value in options.items() if key in used_by(policy)},
     )
+    _refuse_other(settings, plan, name)
+    return settings
+
+
+def _refuse_other(found: Settings, plan: Plan, name: str) -> None:
+    """Refuse a file whose plan is not the one that the page would show."""
+    flags = replace(found.flags(), accountant=plan.accountant)
+    shown = resolve(any_config({}), flags).request.plan()
+    same = shown.rounds == plan.rounds and all(
+        np.allclose(ours, theirs, rtol=_ALIKE, atol=0)
+        for ours, theirs in (
+            (shown.round_noise, plan.round_noise),
+            (shown.round_rate, plan.round_rate),
+            (shown.round_deviation, plan.round_deviation),
+        )
+    )
+    if not same:
+        raise InvalidInput(
+            f"{name} has more than the planner shows (its learning rate or clip changes, it has "
+            "server momentum, a split of rates, influence, or noise for bits or a metric), so the "
+            "page would show another plan; drop that, or read the plan: fedspend plan, explain"
+        )
 
 
 def _counted(epsilons: Any) -> tuple[tuple[float, int], ...]:

@@ -32,6 +32,7 @@ MOST_LINES = 512
 _WIDEST = 10.0  # a rate is at most this many times the mean, and at least a tenth of it
 _NODES, _TRIED = 17, 800  # rates at which noise is calibrated, and that are compared
 _COARSE = 3  # while searching, every third order is enough
+_CLOSE = 3e-4  # relative; less is of the size of the steps of the table
 
 
 def individual_rates(terms: Terms, wish: Wish) -> Spending:
@@ -64,7 +65,17 @@ def found_rates(terms: Terms, wish: Wish, already: FloatArray, split: str) -> Fl
         return best
 
     edge = float(noise.max()) if split == "rates" else float((1 / noise).max())
-    return at_mean(bisected(rates_at, share, terms.rate, -edge, edge), share, terms.rate)
+    found = at_mean(bisected(rates_at, share, terms.rate, -edge, edge), share, terms.rate)
+    if split == "rates":
+        return found
+
+    def worth(rate: FloatArray) -> float:
+        of_each = [q / np.interp(q, tried, one) for q, one in zip(rate, noise, strict=True)]
+        return float(share @ np.array(of_each))
+
+    # between close budgets the search sees little but the steps of its own table
+    equal = np.full(found.size, terms.rate)
+    return found if worth(found) > worth(equal) * (1 + _CLOSE) else equal
 
 
 def noise_by_rate(terms: Terms, wish: Wish, already: FloatArray) -> tuple[FloatArray, FloatArray]:

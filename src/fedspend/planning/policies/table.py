@@ -27,6 +27,11 @@ POLICIES: Registry[Policy] = Registry(
     section="privacy",
 )
 OURS = POLICIES.names
+# Under these a schedule is a function of its own budget and public terms (`strictest`: of the
+# smallest budget). The others compare budgets, and of a user's own nothing is known.
+BY_OWN_BUDGET = tuple(
+    one.name for one in (UNIFORM, STRICTEST, EXACT, LITERAL, WEIGHTS, GEOMETRIC, OPTIMAL)
+)
 DEFAULT = OPTIMAL.name  # where nothing names or implies another
 
 

@@ -30,7 +30,7 @@ METHODS: Registry[MethodEntry] = Registry(
 )
 
 
-DEFAULT = DP_FEDAVG.name  # if a config names none
+DEFAULT = TIME_ADAPTIVE.name  # where nothing names or implies another: it follows any plan
 
 
 def methods_for(unit: str | None) -> tuple[str, ...]:
